@@ -1,0 +1,36 @@
+# make demo  runs the quickstart study; make test  passes the tests. Both set up .venv first.
+
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: demo test lint clean
+
+demo: .venv/installed
+	$(BIN)/maskfront run studies/quickstart.py
+
+test: .venv/installed-test
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/installed-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# torch first and by itself, at the pinned version, so that no other package draws in another build.
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt requirements-demo.txt
+	$(BIN)/pip install -c constraints.txt torch
+	$(BIN)/pip install -c constraints.txt --editable .
+	$(BIN)/pip install --no-deps -r requirements-demo.txt
+	touch $@
+
+.venv/installed-test: .venv/installed
+	$(BIN)/pip install -c constraints.txt --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf .venv

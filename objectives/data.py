@@ -1,0 +1,93 @@
+"""Tokenised splits and batches of sequences of like length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_POOL = 32
+"""Batches that are drawn together before they are sorted by length: enough to save most padding,
+few enough to leave the order random (as `LengthGroupedSampler` of transformers does)."""
+_PAD_TO = 8
+"""Lengths are rounded up to this multiple, so that few distinct shapes occur."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B sequences, padded to S positions."""
+
+    input_ids: Tensor
+    """(B, S) int64."""
+    token_type_ids: Tensor
+    """(B, S) int64."""
+    attention_mask: Tensor
+    """(B, S) bool; False is padding."""
+    labels: Tensor
+    """(B,) int64."""
+    rows: Tensor
+    """(B,) int64: places of the sequences in their split."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The tokenised rows of one role: `train`, `alpha`, `select` or `heldout`."""
+
+    role: str
+    input_ids: list[list[int]]
+    token_type_ids: list[list[int]]
+    labels: np.ndarray[tuple[int], np.dtype[np.int64]]
+    pad_token_id: int
+    max_length: int
+    """Longest sequence, in tokens; no batch is padded beyond it."""
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
+        """The named rows as one padded batch on `device`."""
+        longest = max(len(self.input_ids[row]) for row in rows)
+        width = min(-(-longest // _PAD_TO) * _PAD_TO, self.max_length)
+        ids = np.full((len(rows), width), self.pad_token_id, dtype=np.int64)
+        types = np.zeros((len(rows), width), dtype=np.int64)
+        mask = np.zeros((len(rows), width), dtype=np.bool_)
+        for place, row in enumerate(rows):
+            length = len(self.input_ids[row])
+            ids[place, :length] = self.input_ids[row]
+            types[place, :length] = self.token_type_ids[row]
+            mask[place, :length] = True
+        return Batch(
+            *(
+                torch.from_numpy(array).to(device)
+                for array in (ids, types, mask, self.labels[rows], rows)
+            )
+        )
+
+    def in_order(self, batch_size: int, device: str) -> Iterator[Batch]:
+        """Every row once, longest first, for evaluation. `Batch.rows` says which is which."""
+        order = np.argsort([-len(ids) for ids in self.input_ids], kind="stable")
+        for start in range(0, len(order), batch_size):
+            yield self.batch(order[start : start + batch_size], device)
+
+    def shuffled(self, batch_size: int, seed: int, device: str) -> Iterator[Batch]:
+        """Batches for ever, epoch after epoch, each row once an epoch.
+
+        The order depends on the seed alone, and so do the batches that K students share.
+        """
+        generator = np.random.default_rng(seed)
+        lengths = np.array([len(ids) for ids in self.input_ids])
+        while True:
+            order = generator.permutation(len(self))
+            pooled = [
+                pool[np.argsort(lengths[pool], kind="stable")]
+                for pool in np.split(
+                    order, range(_POOL * batch_size, len(order), _POOL * batch_size)
+                )
+            ]
+            rows = np.concatenate(pooled)
+            starts = generator.permutation(range(0, len(rows), batch_size))
+            for start in starts:
+                yield self.batch(rows[start : start + batch_size], device)

@@ -1,0 +1,41 @@
+"""Where a trial runs, and how quiet the libraries are about it."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import datasets
+import torch
+import transformers
+from torch import nn
+
+from objectives.errors import UserError
+
+
+def choose_device(name: str) -> str:
+    """The torch device of a name: "auto" takes a GPU where there is one. Raises UserError."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"device '{name}' cannot be used here ({reason}); try 'cpu'") from error
+    return str(device)
+
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def to_device(model: _Module, device: str) -> _Module:
+    """Move a model to the device and return it (transformers' own `to` is wrongly typed)."""
+    nn.Module.to(model, torch.device(device))
+    return model
+
+
+def quiet_libraries() -> None:
+    """No progress bars or load reports of transformers and datasets between our own bars."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()

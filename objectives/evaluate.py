@@ -1,0 +1,40 @@
+"""Scoring a classifier that was really cut: its metric on a split, its FLOPs, its parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from objectives.data import Split
+from objectives.device import to_device
+from objectives.pretrained import Classifier
+from objectives.pruned_bert import count_labels
+from objectives.task import Metric, metric_value
+
+_BATCH_SIZE = 64
+
+
+@torch.no_grad()
+def predict(model: Classifier, split: Split, device: str) -> Tensor:
+    """Logits (rows, C) of every row of the split, in its order, on the CPU."""
+    to_device(model, device).train(False)
+    logits = torch.empty(len(split), count_labels(model.config))
+    for batch in split.in_order(_BATCH_SIZE, device):
+        output = model(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            token_type_ids=batch.token_type_ids,
+        )
+        logits[batch.rows.cpu()] = output.logits.float().cpu()
+    return logits
+
+
+def score(model: Classifier, split: Split, metric: Metric, device: str) -> float:
+    """The task's metric of the model on the split."""
+    predictions = predict(model, split, device).argmax(-1).numpy()
+    return metric_value(metric, split.labels, predictions)
+
+
+def count_parameters(model: Classifier) -> int:
+    """Number of parameters, embeddings included."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,93 @@
+"""Loading BERT checkpoints: BERT, TinyBERT and MiniLM weights, by their standard names."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TypeAlias
+
+from safetensors import SafetensorError, safe_open
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import cached_file
+
+from objectives.errors import UserError
+from objectives.pruned_bert import PrunedBertForSequenceClassification
+
+Classifier: TypeAlias = BertForSequenceClassification | PrunedBertForSequenceClassification
+"""A BERT with pooler and classifier, unpruned or cut."""
+
+_WEIGHTS = "model.safetensors"
+
+
+def read_config(checkpoint: str) -> BertConfig:
+    """The configuration of a checkpoint: a folder, or a name on the hub.
+
+    Raises UserError if nothing is found there, or if it is no BERT encoder.
+    """
+    try:
+        config = AutoConfig.from_pretrained(checkpoint)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model '{checkpoint}': no such folder, and no model of that name could be loaded "
+            f"from the hub ({_first_line(error)})"
+        ) from error
+    if config.model_type != "bert" or config.is_decoder:
+        architecture = (config.architectures or [config.model_type])[0]
+        raise UserError(
+            f"model '{checkpoint}': its architecture is {architecture} ('{config.model_type}'); "
+            "maskfront prunes BERT encoders (BERT, TinyBERT, MiniLM: model_type 'bert')"
+        )
+    assert isinstance(config, BertConfig)
+    return config
+
+
+def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
+    """The tokenizer that lies beside a checkpoint."""
+    # Without its files transformers would make up a tokenizer that knows no word.
+    if not any(_find(checkpoint, name) for name in ("tokenizer.json", "vocab.txt")):
+        raise UserError(f"model '{checkpoint}': no tokenizer (tokenizer.json or vocab.txt) in it")
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(checkpoint)
+    return tokenizer
+
+
+def has_classifier(checkpoint: str) -> bool:
+    """Whether the checkpoint was fine-tuned: it holds the weights of a classifier."""
+    path = _weights(checkpoint)
+    try:
+        with safe_open(path, framework="numpy") as weights:
+            return "classifier.weight" in weights.keys()  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise UserError(f"model '{checkpoint}': {path.name} cannot be read ({error})") from error
+
+
+def fingerprint(checkpoint: str) -> str:
+    """SHA-256 of the checkpoint's weights, hexadecimal, shortened to 16 digits."""
+    with _weights(checkpoint).open("rb") as weights:
+        return hashlib.file_digest(weights, "sha256").hexdigest()[:16]
+
+
+def _weights(checkpoint: str) -> Path:
+    found = _find(checkpoint, _WEIGHTS)
+    if found is None:
+        raise UserError(
+            f"model '{checkpoint}': no {_WEIGHTS} in it; maskfront reads safetensors only "
+            f"(save_pretrained of transformers writes it)"
+        )
+    return Path(found)
+
+
+def _find(checkpoint: str, name: str) -> str | None:
+    try:
+        return cached_file(checkpoint, name)
+    except (OSError, ValueError):
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,256 @@
+"""The cut model: a BERT classifier whose layers may differ in heads and FFN width.
+
+A plain transformers model: `save_pretrained`, `from_pretrained`, and after `import objectives`
+`AutoModelForSequenceClassification`. Weights bear BERT's own names, widths stand in transformers'
+own `per_layer_config`. A layer without heads adds only the bias of its output projection; a layer
+without FFN neurons likewise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.models.bert.modeling_bert import (
+    BertEmbeddings,
+    BertPooler,
+    BertPreTrainedModel,
+)
+
+from objectives.architecture import Architecture, BertShape, LayerUnits
+
+
+class PrunedBertConfig(BertConfig):
+    """A BERT configuration with `num_attention_heads` and `intermediate_size` for each layer.
+
+    The head size is that of the unpruned model (`head_dim`) and does not follow from the number of
+    heads."""
+
+    model_type = "pruned_bert"
+
+    head_dim: int = 64
+
+    def widths(self, layer: int) -> tuple[int, int]:
+        """Number of heads and of FFN neurons in a layer."""
+        config = self.per_layer_config[layer] if self.is_heterogeneous else self
+        return config.num_attention_heads, config.intermediate_size
+
+
+class Projection(nn.Linear):
+    """A linear layer that may have no inputs or no outputs (torch's own warns when it fills one).
+
+    It is filled by transformers' weight initialisation or by a checkpoint.
+    """
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class PrunedBertOutput(nn.Module):
+    """Project what the units of a block give back to the hidden size, add the residual, norm."""
+
+    def __init__(self, config: PrunedBertConfig, width: int):
+        super().__init__()
+        self.width = width
+        self.dense = Projection(width, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, units_BSW: Tensor | None, residual_BSD: Tensor) -> Tensor:
+        """`units_BSW` is None where the block has no units: then its bias is all it adds."""
+        bias = self.dense.bias.expand_as(residual_BSD)
+        projected = bias if units_BSW is None else self.dense(units_BSW)
+        normed: Tensor = self.LayerNorm(self.dropout(projected) + residual_BSD)
+        return normed
+
+
+class PrunedBertAttention(nn.Module):
+    """Self-attention over the heads that are left."""
+
+    def __init__(self, config: PrunedBertConfig, heads: int):
+        super().__init__()
+        width = heads * config.head_dim
+        self.heads, self.head_dim = heads, config.head_dim
+        self.self = nn.ModuleDict(
+            {name: Projection(config.hidden_size, width) for name in ("query", "key", "value")}
+        )
+        self.output = PrunedBertOutput(config, width)
+        self.eager = config._attn_implementation == "eager"
+        self.attention_dropout = config.attention_probs_dropout_prob
+
+    def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
+        context = self._context(hidden_BSD, mask_B11S) if self.heads else None
+        attended: Tensor = self.output(context, hidden_BSD)
+        return attended
+
+    def _context(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
+        by_head = (*hidden_BSD.shape[:-1], self.heads, self.head_dim)
+        query, key, value = (
+            self.self[name](hidden_BSD).view(by_head).transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        attend = _eager_attention if self.eager else nn.functional.scaled_dot_product_attention
+        dropout = self.attention_dropout if self.training else 0.0
+        context = attend(query, key, value, attn_mask=mask_B11S, dropout_p=dropout)
+        return context.transpose(1, 2).flatten(2)
+
+
+class PrunedBertLayer(nn.Module):
+    """One encoder layer: attention, then the FFN neurons that are left."""
+
+    def __init__(self, config: PrunedBertConfig, heads: int, ffn: int):
+        super().__init__()
+        self.ffn = ffn
+        self.attention = PrunedBertAttention(config, heads)
+        self.intermediate = nn.ModuleDict({"dense": Projection(config.hidden_size, ffn)})
+        self.output = PrunedBertOutput(config, ffn)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
+        attended = self.attention(hidden_BSD, mask_B11S)
+        fed = self.activation(self.intermediate["dense"](attended)) if self.ffn else None
+        hidden: Tensor = self.output(fed, attended)
+        return hidden
+
+
+class PrunedBertForSequenceClassification(BertPreTrainedModel):
+    """A cut BERT with pooler and classifier; takes and returns what BERT's own classifier does."""
+
+    config_class = PrunedBertConfig
+    supports_gradient_checkpointing = False
+    _supports_flash_attn = False
+    _supports_flex_attn = False
+    _supports_attention_backend = False
+    _can_record_outputs: dict[str, type] = {}  # noqa: RUF012 (its base's) no hidden states or attentions on request
+
+    def __init__(self, config: PrunedBertConfig):
+        super().__init__(config)
+        self.num_labels = count_labels(config)
+        layers = [
+            PrunedBertLayer(config, *config.widths(layer))
+            for layer in range(config.num_hidden_layers)
+        ]
+        self.bert = nn.ModuleDict(
+            {
+                "embeddings": BertEmbeddings(config),
+                "encoder": nn.ModuleDict({"layer": nn.ModuleList(layers)}),
+                "pooler": BertPooler(config),
+            }
+        )
+        self.dropout = nn.Dropout(
+            config.hidden_dropout_prob
+            if config.classifier_dropout is None
+            else config.classifier_dropout
+        )
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+    ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
+        hidden = self.bert["embeddings"](
+            input_ids=input_ids, token_type_ids=token_type_ids, inputs_embeds=inputs_embeds
+        )
+        mask = None if attention_mask is None else attention_mask[:, None, None, :].bool()
+        for layer in self.bert.get_submodule("encoder.layer").children():
+            hidden = layer(hidden, mask)
+        logits = self.classifier(self.dropout(self.bert["pooler"](hidden)))
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        if return_dict is False:
+            return (logits,) if loss is None else (loss, logits)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+def _eager_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float
+) -> Tensor:
+    """Attention in plain matmuls, which `FlopCounterMode` sees (on the CPU it misses sdpa's)."""
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+    return nn.functional.dropout(scores.softmax(-1), dropout_p) @ value
+
+
+def count_labels(config: BertConfig) -> int:
+    """Number of classes; transformers types it as optional."""
+    assert config.num_labels is not None
+    return config.num_labels
+
+
+def shape_of(config: BertConfig) -> BertShape:
+    """The shape of an unpruned BERT classifier."""
+    return BertShape(
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        head_dim=config.hidden_size // config.num_attention_heads,
+        ffn=config.intermediate_size,
+        labels=count_labels(config),
+    )
+
+
+def cut(
+    weights: Mapping[str, Tensor], config: BertConfig, architecture: Architecture
+) -> PrunedBertForSequenceClassification:
+    """Build the smaller model: only the units of `architecture`, with their weights.
+
+    `weights` is the state dict of the unpruned classifier of `config`, under BERT's names. Returns
+    a model in evaluation mode on the CPU. Raises UserError if the architecture does not fit.
+    """
+    shape = shape_of(config)
+    architecture.check(shape)
+    own = {
+        name: value
+        for name, value in config.to_dict().items()
+        if name not in ("model_type", "architectures", "per_layer_config")
+    }
+    widths = {
+        number: {"num_attention_heads": len(layer.heads), "intermediate_size": len(layer.ffn)}
+        for number, layer in enumerate(architecture.layers)
+    }
+    pruned_config = PrunedBertConfig.from_dict(
+        {**own, "head_dim": shape.head_dim, "per_layer_config": widths}
+    )
+    with torch.random.fork_rng(devices=[]):  # what transformers fills in is overwritten below
+        model = PrunedBertForSequenceClassification(pruned_config)
+    kept = dict(weights)
+    for number, layer in enumerate(architecture.layers):
+        kept.update(_cut_layer(weights, f"bert.encoder.layer.{number}.", layer, shape.head_dim))
+    model.load_state_dict({name: kept[name].detach().cpu() for name in model.state_dict()})
+    model.train(False)
+    return model
+
+
+def _cut_layer(
+    weights: Mapping[str, Tensor], prefix: str, layer: LayerUnits, head_dim: int
+) -> dict[str, Tensor]:
+    device = weights[prefix + "output.dense.weight"].device
+    heads = torch.tensor(layer.heads, dtype=torch.long, device=device)
+    width = (heads[:, None] * head_dim + torch.arange(head_dim, device=device)).flatten()
+    ffn = torch.tensor(layer.ffn, dtype=torch.long, device=device)
+    # (weight, axis that the unit lies on): the rows that make a unit, the columns that use it.
+    pieces = [
+        *((f"attention.self.{name}", width, 0) for name in ("query", "key", "value")),
+        ("attention.output.dense", width, 1),
+        ("intermediate.dense", ffn, 0),
+        ("output.dense", ffn, 1),
+    ]
+    result = {}
+    for name, units, axis in pieces:
+        weight = prefix + name + ".weight"
+        result[weight] = weights[weight].index_select(axis, units)
+        if axis == 0:
+            bias = prefix + name + ".bias"
+            result[bias] = weights[bias].index_select(0, units)
+    return result

@@ -1,0 +1,93 @@
+"""From architecture variables to masks, and the optimiser that moves the variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from objectives.architecture import BertShape
+
+SPACES = ("heads", "ffn")
+"""The kinds of units that can be searched."""
+
+
+def units_of(shape: BertShape, space: str) -> int:
+    """Number of units of a space in one layer."""
+    return {"heads": shape.heads, "ffn": shape.ffn}[space]
+
+
+def constant_alpha(
+    shape: BertShape, spaces: tuple[str, ...], value: float, device: str
+) -> dict[str, Tensor]:
+    """Alpha of each space, (layers, units) float32, all at `value`."""
+    return {
+        space: torch.full((shape.layers, units_of(shape, space)), value, device=device)
+        for space in spaces
+    }
+
+
+def ranked_alpha(
+    importance: Mapping[str, Tensor], price: Mapping[str, int], lowest: float, highest: float
+) -> dict[str, Tensor]:
+    """Alpha from `lowest` to `highest` in the order of importance per FLOP.
+
+    A unit's place on the way is the share of all searched FLOPs that belongs to units of lower
+    rank, so that a common shift of all alphas closes FLOPs at an even rate. `importance` maps each
+    space to (layers, units), `price` to the FLOPs of one unit; returns the shapes of `importance`.
+    """
+    worth = torch.cat([(value / price[space]).flatten() for space, value in importance.items()])
+    flops = torch.cat(
+        [torch.full((value.numel(),), float(price[space])) for space, value in importance.items()]
+    ).to(worth)
+    order = worth.argsort(stable=True)
+    below = flops[order].cumsum(0) - flops[order]
+    place = torch.empty_like(worth)
+    place[order] = below / below.max()
+    alpha = (lowest + (highest - lowest) * place).split([v.numel() for v in importance.values()])
+    return {
+        space: part.view_as(value)
+        for (space, value), part in zip(importance.items(), alpha, strict=True)
+    }
+
+
+def sigmoid_masks(alpha: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+    """Masks in (0, 1): sigmoid(alpha / temperature), of alpha's shapes."""
+    return {space: (value / temperature).sigmoid() for space, value in alpha.items()}
+
+
+def geometric_temperature(start: float, end: float, progress: float) -> float:
+    """From `start` at progress 0 to `end` at 1, by a constant factor a step."""
+    return float(start * (end / start) ** progress)
+
+
+class AlphaAdam:
+    """Adam on alpha with a step size for each student (Kingma & Ba 2015, no weight decay).
+
+    Adam divides by the gradient's own scale, so a factor on the gradient would do nothing: the
+    rescale factor kappa therefore is the step size, the largest move of an alpha in one step.
+    """
+
+    _BETAS = (0.9, 0.999)
+    _EPSILON = 1e-8
+
+    def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
+        """`step_size` is kappa, (K,)."""
+        self._alpha = alpha
+        self._step_size = step_size[:, None, None]
+        self._mean = {space: torch.zeros_like(value) for space, value in alpha.items()}
+        self._square = {space: torch.zeros_like(value) for space, value in alpha.items()}
+        self._steps = 0
+
+    @torch.no_grad()
+    def step(self, gradients: Mapping[str, Tensor]) -> None:
+        """Move each alpha against its gradient (same shapes)."""
+        self._steps += 1
+        first, second = self._BETAS
+        for space, gradient in gradients.items():
+            mean = self._mean[space].lerp_(gradient, 1 - first)
+            square = self._square[space].lerp_(gradient.square(), 1 - second)
+            unbiased = mean / (1 - first**self._steps)
+            scale = (square / (1 - second**self._steps)).sqrt_().add_(self._EPSILON)
+            self._alpha[space].sub_(self._step_size * unbiased / scale)

@@ -1,0 +1,105 @@
+"""The contract of a search method: all that the outer loop knows of one.
+
+A method is a frozen dataclass whose fields are all its settings. A study names some of them in its
+space; a trial is the method with those fields replaced. Copies that differ only in the fields named
+by `per_slot` train together as one population; a population of one is the plain case.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+
+if TYPE_CHECKING:
+    from objectives.architecture import Architecture
+    from objectives.problem import Problem
+    from objectives.pruned_bert import PrunedBertForSequenceClassification
+
+CurvePoint = Mapping[str, float | str]
+"""One row of a learning curve: stage, step, and what the method measures there."""
+
+
+class Progress(Protocol):
+    """What a method tells of its run, and how it learns that a student should stop."""
+
+    def begin(self, stage: str, steps: int) -> None:
+        """A stage of `steps` steps starts."""
+
+    def advance(self) -> Set[int]:
+        """A step is done. Returns the slots that should stop; each ends with `Stopped`."""
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """A student that was searched, cut and trained, ready to be scored."""
+
+    slot: int
+    architecture: Architecture
+    model: PrunedBertForSequenceClassification
+    target_ratio: float
+    """R: the share of the unpruned model's FLOPs that was asked for."""
+    tolerance: float
+    """t: the cut model should lie in [(1 - t) R, (1 + t) R]."""
+    curve: Sequence[CurvePoint]
+
+
+@dataclass(frozen=True)
+class SearchFailure:
+    """A student that has no result: its loss was not finite, say."""
+
+    slot: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A student that ended early because `Progress.advance` asked for it."""
+
+    slot: int
+
+
+Outcome = SearchResult | SearchFailure | Stopped
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchMethod(abc.ABC):
+    """Base of every search method. A subclass is final: a frozen, keyword-only dataclass.
+
+    Life of a population: the outer loop makes K copies with `dataclasses.replace`, splits them into
+    groups of one shape with `populations`, and calls `search` on each group. The method trains
+    the group as one program and yields one outcome for each member, as soon as it has it, in any
+    order. It reads `problem.train` and `problem.alpha`, and nothing else of the data.
+    """
+
+    per_slot: ClassVar[frozenset[str]] = frozenset()
+    """The fields in which the members of one population may differ."""
+
+    @classmethod
+    @abc.abstractmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Search once for every member; slot i is `members[i]`.
+
+        The same fields, seed and problem give the same outcome, whoever the neighbours are.
+        """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        unknown = cls.per_slot - set(cls.__annotations__)
+        if unknown:
+            raise TypeError(f"{cls.__name__}.per_slot names no field: {sorted(unknown)}")
+
+
+def populations(members: Sequence[SearchMethod]) -> list[list[int]]:
+    """Places of `members` that can train together: equal but for the fields of `per_slot`."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, member in enumerate(members):
+        key = (
+            type(member),
+            *(getattr(member, f.name) for f in fields(member) if f.name not in member.per_slot),
+        )
+        groups.setdefault(key, []).append(place)
+    return list(groups.values())

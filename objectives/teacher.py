@@ -1,0 +1,147 @@
+"""The teacher: the user's fine-tuned classifier, or a pretrained BERT that is fine-tuned first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+from transformers import BertForSequenceClassification
+
+from objectives import pretrained
+from objectives.data import Split
+from objectives.device import to_device
+from objectives.errors import UserError
+from objectives.optimisation import linear_schedule, weight_optimizer
+from objectives.search_method import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """A checkpoint of a BERT architecture, and how it is fine-tuned if it has no classifier yet.
+
+    A checkpoint that holds a classifier is the teacher as it is; its labels must be the task's.
+    """
+
+    checkpoint: str
+    """Folder, or name on the hub."""
+    epochs: int = 3
+    """Passes over the train split. >= 1."""
+    batch_size: int = 32
+    learning_rate: float = 5e-5
+    """Peak of AdamW's rate: 10% linear warm-up, then linear decay to 0."""
+
+
+def load_teacher(
+    teacher: Teacher,
+    label_names: Sequence[str],
+    train: Split,
+    *,
+    data_fingerprint: str,
+    cache: Path,
+    seed: int,
+    device: str,
+    progress: Progress,
+) -> BertForSequenceClassification:
+    """The fine-tuned classifier, in evaluation mode on `device`, its labels in the task's order.
+
+    Fine-tuning runs once: the result lies under `cache`, named by all that decides it.
+    """
+    if pretrained.has_classifier(teacher.checkpoint):
+        return _load(teacher.checkpoint, device)
+    ingredients = {
+        **asdict(teacher),
+        "checkpoint": pretrained.fingerprint(teacher.checkpoint),
+        "data": data_fingerprint,
+        "labels": list(label_names),
+        "seed": seed,
+    }
+    key = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:16]
+    folder = cache / key
+    if not folder.is_dir():
+        model = _fine_tune(teacher, label_names, train, seed=seed, device=device, progress=progress)
+        unfinished = cache / f"{key}.unfinished-{os.getpid()}"
+        try:
+            model.save_pretrained(unfinished)
+            pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
+            unfinished.rename(folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return _load(str(folder), device)
+
+
+def check_labels(teacher: Teacher, label_names: Sequence[str]) -> list[int]:
+    """For each label of the task its index in the teacher's classifier.
+
+    A teacher still to be fine-tuned takes the task's order. Raises UserError for a label that a
+    fine-tuned teacher does not know. Names that nobody set (LABEL_0, LABEL_1, ...) match by index.
+    """
+    count = len(label_names)
+    if not pretrained.has_classifier(teacher.checkpoint):
+        return list(range(count))
+    config = pretrained.read_config(teacher.checkpoint)
+    known = {str(name): int(index) for index, name in (config.id2label or {}).items()}
+    if all(name == f"LABEL_{index}" for name, index in known.items()) and len(known) == count:
+        return list(range(count))
+    unknown = [name for name in label_names if name not in known]
+    if unknown:
+        raise UserError(
+            f"teacher '{teacher.checkpoint}': it does not know the label(s) {', '.join(unknown)} "
+            f"of the task; it knows {', '.join(known)}"
+        )
+    return [known[name] for name in label_names]
+
+
+def _load(folder: str, device: str) -> BertForSequenceClassification:
+    with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
+        model: BertForSequenceClassification = BertForSequenceClassification.from_pretrained(
+            folder, use_safetensors=True
+        )
+    model.eval().requires_grad_(False)
+    return to_device(model, device)
+
+
+def _fine_tune(
+    teacher: Teacher,
+    label_names: Sequence[str],
+    train: Split,
+    *,
+    seed: int,
+    device: str,
+    progress: Progress,
+) -> BertForSequenceClassification:
+    """Cross-entropy on the labels, every weight trained, dropout as the checkpoint has it."""
+    names = dict(enumerate(label_names))
+    cuda = [device] if device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded
+        torch.manual_seed(seed)
+        model = BertForSequenceClassification.from_pretrained(
+            teacher.checkpoint,
+            use_safetensors=True,
+            id2label=names,
+            label2id={name: index for index, name in names.items()},
+        )
+        to_device(model, device).train()
+        steps = teacher.epochs * -(-len(train) // teacher.batch_size)
+        optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
+        schedule = linear_schedule(optimizer, steps)
+        progress.begin("fine-tune the teacher", steps)
+        batches = train.shuffled(teacher.batch_size, seed, device)
+        for _, batch in zip(range(steps), batches, strict=False):
+            logits = model(
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                token_type_ids=batch.token_type_ids,
+            ).logits
+            functional.cross_entropy(logits, batch.labels).backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad(set_to_none=True)
+            progress.advance()
+    return model

@@ -1,0 +1,207 @@
+"""The command `maskfront`: each of its verbs is also a Python call.
+
+The composition root: the one file of orchestrator/ that may import reports and load a study file.
+What a verb needs is imported when it runs, so that help and fronts answer without loading torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.errors import RunError
+
+if TYPE_CHECKING:
+    from orchestrator.records import RunRecord
+
+app = typer.Typer(
+    name="maskfront",
+    help="Smaller BERT classifiers: studies, fronts of accuracy against FLOPs, models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Run = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
+]
+
+
+@app.command()
+def run(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY.py", help="A file that ends in study = Study(...).")
+    ],
+    trials: Annotated[
+        int | None, typer.Option(help="Finished trials wanted; the study's own by default.")
+    ] = None,
+    population: Annotated[
+        int | None, typer.Option(help="Trials that train together; the study's own by default.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME by default.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Launch a study, or continue it up to its number of trials."""
+    # Threads that sleep while they wait leave the other core to a second process.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from objectives.errors import UserError
+    from orchestrator.loop import launch
+    from orchestrator.study_file import load_study
+    from reports.page import write_report
+
+    console = Console()
+    try:
+        finished = launch(
+            load_study(study),
+            trials=trials,
+            population=population,
+            out=out,
+            device=device,
+            callbacks=[lambda record: _write_report(record, None)],
+            console=console,
+        )
+    except UserError as error:
+        raise RunError(str(error)) from error
+    except KeyboardInterrupt:
+        _say_to_stderr("interrupted; finished trials are kept, launch again to go on")
+        raise typer.Exit(130) from None
+    report = write_report(finished, _report_path(finished))
+    folder = shlex.quote(str(finished.folder))
+    console.print(_front_table(finished))
+    best = finished.front[-1].number if finished.front else "N"
+    for line in (
+        f"report     {report}",
+        f"dashboard  maskfront dashboard {folder}",
+        f"export     maskfront export {folder} --trial {best} --out my-model",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def front(
+    run: Run,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
+) -> None:
+    """Show the Pareto front of a run."""
+    from orchestrator.records import front_document, read_run
+
+    record = read_run(run)
+    if as_json:
+        sys.stdout.write(json.dumps(front_document(record), indent=2) + "\n")
+    else:
+        Console().print(_front_table(record))
+
+
+@app.command()
+def report(
+    run: Run,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The page; RUN/report.html by default. A name in .svg or .png: the front."
+        ),
+    ] = None,
+) -> None:
+    """Write the HTML page of a run, or a picture of its front."""
+    from orchestrator.records import read_run
+
+    sys.stdout.write(f"{_write_report(read_run(run), out)}\n")
+
+
+@app.command()
+def dashboard(
+    run: Run,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 8080,
+) -> None:
+    """Browse a run in optuna-dashboard, until Ctrl-C."""
+    from orchestrator.dashboard import serve
+
+    def started(address: str) -> None:
+        sys.stdout.write(f"{address}\n")
+        sys.stdout.flush()
+
+    serve(run, port, started)
+
+
+@app.command()
+def export(
+    run: Run,
+    trial: Annotated[int, typer.Option(help="Number of a finished trial.")],
+    out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
+) -> None:
+    """Copy the cut model of a trial, with tokenizer and labels, to a folder."""
+    from orchestrator.records import read_run
+    from reports.export import export as export_model
+
+    sys.stdout.write(f"{export_model(read_run(run), trial, out)}\n")
+
+
+def main() -> None:
+    """Entry point: an error that the user can mend is one line and exit code 2."""
+    try:
+        app()
+    except RunError as error:
+        _say_to_stderr(str(error))
+        sys.exit(2)
+    except OSError as error:
+        _say_to_stderr(f"'{error.filename}' could not be written or read ({error.strerror})")
+        sys.exit(2)
+
+
+def _say_to_stderr(line: str) -> None:
+    Console(stderr=True).print(f"maskfront: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _write_report(record: RunRecord, out: Path | None) -> Path:
+    from reports.page import write_report
+    from reports.picture import PICTURES, front_image
+
+    target = _report_path(record) if out is None else out
+    if target.suffix in PICTURES:
+        return front_image(record, target)
+    return write_report(record, target)
+
+
+def _report_path(record: RunRecord) -> Path:
+    from orchestrator.run_folder import RunFolder
+
+    return RunFolder(record.folder).report
+
+
+def _front_table(record: RunRecord) -> Table:
+    unpruned = record.unpruned
+    table = Table(title=f"{record.name}: {record.metric_name} against FLOPs")
+    for column in ("trial", record.metric_name, "held out", "FLOPs ratio", unpruned.unit, "params"):
+        table.add_column(column, justify="right")
+    for trial in record.front:
+        assert trial.result is not None
+        table.add_row(
+            str(trial.number),
+            f"{trial.result.metric:.4f}",
+            f"{trial.result.heldout_metric:.4f}",
+            f"{trial.result.ratio:.3f}",
+            f"{trial.result.flops:,}",
+            f"{trial.result.params:,}",
+        )
+    table.add_section()
+    table.add_row(
+        "unpruned",
+        f"{unpruned.metric:.4f}",
+        f"{unpruned.heldout_metric:.4f}",
+        "1.000",
+        f"{unpruned.flops:,}",
+        f"{unpruned.params:,}",
+    )
+    return table
+
+
+if __name__ == "__main__":
+    main()

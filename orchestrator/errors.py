@@ -1,0 +1,5 @@
+"""The error that a user can mend in a run folder, a study file or on the command line."""
+
+
+class RunError(ValueError):
+    """What is wrong, where, and the remedy, in one line; the command line exits with 2."""

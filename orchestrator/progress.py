@@ -1,0 +1,84 @@
+"""Progress bars of a launch: the study, the population, the stage."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from orchestrator.study import Study
+
+
+class LaunchProgress:
+    """Three bars, and the `Progress` of the contract of a search method.
+
+    Where the output is no terminal, each stage and each trial is one line instead.
+    """
+
+    def __init__(self, study: Study, finished: int, console: Console | None = None):
+        console = console or Console()
+        self._console = console
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._study = self._bars.add_task(
+            f"study {study.name}", total=study.trials, completed=finished
+        )
+        self._population = self._bars.add_task("prepare", total=None)
+        self._stage = self._bars.add_task("", total=None, visible=False)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def population(self, numbers: list[int]) -> None:
+        """The trials of these numbers start as one population."""
+        first, last = numbers[0], numbers[-1]
+        name = f"trial {first}" if first == last else f"trials {first} to {last}"
+        self._bars.reset(self._population, description=name, total=len(numbers))
+        self._say(name)
+
+    def trial_ended(self, line: str, *, counts: bool) -> None:
+        """A trial was told; `line` says how it went, `counts` whether it brings the study on."""
+        self._bars.advance(self._population)
+        if counts:
+            self._bars.advance(self._study)
+        self._console.print(line, markup=False, highlight=False)
+
+    def begin(self, stage: str, steps: int) -> None:
+        """A stage of `steps` steps starts."""
+        self._bars.reset(self._stage, description=f"  {stage}", total=steps, visible=True)
+        self._say(f"  {stage}: {steps} steps")
+
+    def advance(self) -> Set[int]:
+        """A step is done. Nothing asks a student to stop yet."""
+        self._bars.advance(self._stage)
+        return frozenset()
+
+    def _say(self, line: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(line, markup=False, highlight=False)

@@ -1,0 +1,94 @@
+"""Study: what a user defines. A method, the knobs to tune, a task, a teacher, and a budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from optuna.distributions import BaseDistribution, distribution_to_json
+
+from objectives.errors import UserError
+from objectives.search_method import SearchMethod
+from objectives.task import Task
+from objectives.teacher import Teacher
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One study, complete. A study is never edited after its first trial: make a new one.
+
+    A trial is `dataclasses.replace(method, **knobs)`, the knobs drawn from `space`.
+    """
+
+    name: str
+    """Letters, digits, '-', '_' and '.': it names the Optuna study and the run folder."""
+    task: Task
+    teacher: Teacher
+    method: SearchMethod
+    space: Mapping[str, BaseDistribution]
+    """Fields of the method, each with the Optuna distribution that it is drawn from."""
+    first: tuple[Mapping[str, Any], ...] = ()
+    """Knobs of the first trials; those that one leaves out are drawn."""
+    student_layers: tuple[int, ...] | None = None
+    """Layers of the teacher that the student starts with, such as (0, 2, 4); None keeps all."""
+    seq_len: int | None = None
+    """Length, in tokens, at which FLOPs are counted; None takes the task's max_length."""
+    trials: int = 12
+    """Finished trials wanted. Launching again continues up to this number."""
+    population: int = 4
+    """Trials that train together as one program."""
+    seed: int = 0
+    """Seeds data order, teacher and sampler."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise UserError(
+                f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.' only"
+            )
+        for name in ("trials", "population"):
+            if getattr(self, name) < 1:
+                raise UserError(f"Study.{name} is {getattr(self, name)}; it must be at least 1")
+        settings = {f.name for f in fields(self.method)}
+        for knobs, where in ((self.space, "space"), *((f, "first") for f in self.first)):
+            known = settings if where == "space" else set(self.space)
+            for name in knobs:
+                if name not in known:
+                    raise UserError(
+                        f"Study.{where} names '{name}', which is not among "
+                        f"{', '.join(sorted(known))}"
+                    )
+
+    def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
+        """The method of one trial. Raises UserError for a value out of a field's range."""
+        return replace(self.method, **knobs)
+
+    def definition(self, data: str, checkpoint: str) -> dict[str, str]:
+        """All that decides a trial's result, flat and printable; two runs with an equal one agree.
+
+        `data` and `checkpoint` are fingerprints of the text and of the weights, so that neither a
+        folder's name nor a function's identity counts, but what they hold.
+        """
+        tuned = set(self.space)
+        parts: dict[str, Any] = {
+            "name": self.name,
+            "seed": self.seed,
+            "student_layers": self.student_layers,
+            "seq_len": self.task.max_length if self.seq_len is None else self.seq_len,
+            "task.data": data,
+            "task.metric": self.task.metric,
+            "task.max_length": self.task.max_length,
+            "teacher": {**asdict(self.teacher), "checkpoint": checkpoint},
+            "method": type(self.method).__name__,
+        }
+        settings = asdict(self.method)
+        parts |= {f"method.{name}": settings[name] for name in settings if name not in tuned}
+        parts |= {f"space.{name}": distribution_to_json(d) for name, d in self.space.items()}
+        flat: dict[str, str] = {}
+        for name, value in parts.items():
+            if isinstance(value, dict):
+                flat |= {f"{name}.{key}": str(inner) for key, inner in value.items()}
+            else:
+                flat[name] = str(value)
+        return flat

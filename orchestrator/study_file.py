@@ -1,0 +1,53 @@
+"""Loading the `study` of a Python file that a user names."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import RunError
+
+if TYPE_CHECKING:
+    from orchestrator.study import Study
+
+_MODULE = "maskfront_study"
+
+
+def load_study(path: Path) -> Study:
+    """Run the file and return its `study`. Raises RunError if there is none, or if it raises."""
+    from orchestrator.study import Study
+
+    if not path.is_file():
+        raise RunError(f"study file '{path}' does not exist")
+    spec = importlib.util.spec_from_file_location(_MODULE, path)
+    if spec is None or spec.loader is None:
+        raise RunError(f"study file '{path}' is no Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_MODULE] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        line = _line_in(path, error)
+        raise RunError(
+            f"study file '{path}'{line} raises {type(error).__name__}: {error}"
+        ) from error
+    study = getattr(module, "study", None)
+    if not isinstance(study, Study):
+        found = "no name `study`" if study is None else f"`study` is a {type(study).__name__}"
+        raise RunError(f"study file '{path}': {found}; it must end in `study = Study(...)`")
+    return study
+
+
+def _line_in(path: Path, error: BaseException) -> str:
+    """Where in the file the error came from, as ", line N"."""
+    if isinstance(error, SyntaxError):
+        return f", line {error.lineno}"
+    line = ""
+    trace = error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename) == path:
+            line = f", line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return line

@@ -1,0 +1,33 @@
+"""The front as a small picture, for a README or a slide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.errors import RunError
+from orchestrator.records import RunRecord
+from reports.pareto import pareto_figure, pareto_view
+
+PICTURES = (".svg", ".png")
+"""Suffixes that `front_image` can write."""
+
+
+def front_image(run: RunRecord, target: Path) -> Path:
+    """Write the front on white, 760 x 440; returns `target`.
+
+    Raises RunError for another suffix, and if kaleido or its browser is missing.
+    """
+    if target.suffix not in PICTURES:
+        raise RunError(f"'{target}' ends in '{target.suffix}'; use {' or '.join(PICTURES)}")
+    figure = pareto_figure(pareto_view(run))
+    figure.update_layout(width=760, height=440, paper_bgcolor="white", plot_bgcolor="white")
+    try:
+        picture = figure.to_image(format=target.suffix.removeprefix("."))
+    except RuntimeError as error:  # kaleido's errors about its browser are of this class too
+        raise RunError(
+            f"'{target}' needs kaleido and a browser that starts: pip install 'maskfront[image]', "
+            "and let BROWSER_PATH name the executable of a Chrome or Chromium"
+        ) from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(picture)
+    return target

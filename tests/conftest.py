@@ -1,0 +1,112 @@
+"""The tiny model and the tiny task that the tests share: no network, a second to make."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Set
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import settings
+from transformers import BertConfig, BertModel, BertTokenizer
+
+from objectives.architecture import BertShape
+from objectives.device import quiet_libraries
+from objectives.problem import Problem, Workbench, prepare, read_inputs
+from objectives.task import Task
+from objectives.teacher import Teacher
+
+pytest.register_assert_rewrite("tests.objectives.conformance")
+torch.set_num_threads(1)  # a tiny matmul costs less than waking a second thread
+quiet_libraries()
+settings.register_profile("maskfront", deadline=None, derandomize=True, max_examples=30)
+settings.load_profile("maskfront")
+
+TINY = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=3)
+"""The shape of the tiny model."""
+MARKERS = {"joy": "happy", "grief": "sad", "toast": "neutral"}
+"""The word of a text that decides its label."""
+FILLERS = [first + second for first in "bdfgklmn" for second in ("ab", "el", "im", "og", "ur")]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+class SilentProgress:
+    """A `Progress` that shows nothing and stops nobody."""
+
+    def begin(self, stage: str, steps: int) -> None:
+        pass
+
+    def advance(self) -> Set[int]:
+        return frozenset()
+
+
+def planted_rows() -> Dataset:
+    """400 distinct texts of 3 to 20 words, one of which is a marker and decides the label."""
+    generator = np.random.default_rng(0)
+    words = list(MARKERS)
+    rows: dict[str, str] = {}
+    while len(rows) < 400:
+        text = generator.choice(FILLERS, size=generator.integers(2, 20)).tolist()
+        marker = words[len(rows) % len(words)]
+        text.insert(generator.integers(len(text) + 1), marker)
+        rows[" ".join(text)] = MARKERS[marker]
+    return Dataset.from_dict({"text": list(rows), "label": list(rows.values())})
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of a pretrained BERT of shape TINY, without classifier.
+
+    Its weights are ten times BERT's, so that every unit moves the logits; the markers are loud, as
+    if it had met them before.
+    """
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny-bert"
+    vocabulary = [*SPECIAL, *MARKERS, *FILLERS]
+    tokenizer = BertTokenizer(vocab={word: index for index, word in enumerate(vocabulary)})
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=TINY.hidden,
+        num_hidden_layers=TINY.layers,
+        num_attention_heads=TINY.heads,
+        intermediate_size=TINY.ffn,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = BertModel(config)
+        with torch.no_grad():
+            markers = slice(len(SPECIAL), len(SPECIAL) + len(MARKERS))
+            model.embeddings.word_embeddings.weight[markers] *= 4
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def planted_task() -> Task:
+    """240 rows of train, 64 of alpha, 48 of select, 48 of heldout; three labels."""
+    return Task(name="planted", data=planted_rows, max_length=24, alpha=64, select=48, heldout=48)
+
+
+@pytest.fixture(scope="session")
+def workbench(
+    tiny_bert: str, planted_task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> Workbench:
+    """The tiny task with a teacher that was fine-tuned on it, ready for a search on the CPU."""
+    teacher = Teacher(checkpoint=tiny_bert, epochs=6, batch_size=16, learning_rate=3e-3)
+    inputs = read_inputs(planted_task, teacher, None, None)
+    cache = tmp_path_factory.mktemp("teacher")
+    return prepare(inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress())
+
+
+@pytest.fixture(scope="session")
+def problem(workbench: Workbench) -> Problem:
+    """What a search method gets of the workbench."""
+    return workbench.problem

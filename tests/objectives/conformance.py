@@ -1,0 +1,265 @@
+"""What every search method must do. The test of a method derives from it and gives the method."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import random
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from objectives.architecture import Architecture
+from objectives.evaluate import predict
+from objectives.pretrained import Classifier
+from objectives.problem import Problem
+from objectives.search_method import (
+    Outcome,
+    SearchFailure,
+    SearchMethod,
+    SearchResult,
+    Stopped,
+    populations,
+)
+
+ATOL = 1e-5
+"""Two ways to the same logits may differ by this much."""
+
+
+class RecordingProgress:
+    """A `Progress` that counts, and asks slots to stop: `stops` maps a step of the run to them."""
+
+    def __init__(self, stops: Mapping[int, Set[int]] | None = None):
+        self.stops = stops or {}
+        self.wanted: list[int] = []
+        self.taken: list[int] = []
+
+    @property
+    def steps(self) -> int:
+        return sum(self.taken)
+
+    def begin(self, stage: str, steps: int) -> None:
+        assert stage
+        self.wanted.append(steps)
+        self.taken.append(0)
+
+    def advance(self) -> Set[int]:
+        asked = self.stops.get(self.steps, frozenset())
+        self.taken[-1] += 1
+        return asked
+
+
+def run(
+    members: Sequence[SearchMethod],
+    problem: Problem,
+    progress: RecordingProgress | None = None,
+) -> list[Outcome]:
+    """One search of the members; its outcomes in the order of the slots."""
+    outcomes = type(members[0]).search(
+        members, problem, seed=3, progress=progress or RecordingProgress()
+    )
+    return sorted(outcomes, key=lambda outcome: outcome.slot)
+
+
+def search_alone(method: SearchMethod, problem: Problem) -> SearchResult:
+    """The result of a population of one."""
+    (outcome,) = run([method], problem)
+    assert isinstance(outcome, SearchResult), outcome
+    return outcome
+
+
+def logits_of(result: SearchResult, problem: Problem) -> Tensor:
+    """Logits of the cut model on the alpha split."""
+    return predict(result.model, problem.alpha, "cpu")
+
+
+def assert_same(one: Outcome, other: Outcome, problem: Problem) -> None:
+    """Equal architectures, and logits that agree to float precision."""
+    assert isinstance(one, SearchResult)
+    assert isinstance(other, SearchResult)
+    assert one.architecture == other.architecture
+    torch.testing.assert_close(
+        logits_of(one, problem), logits_of(other, problem), atol=ATOL, rtol=0
+    )
+
+
+def counted_flops(model: Classifier, seq_len: int) -> int:
+    """FLOPs of one sequence as torch counts them; MATH, because it sees no other attention."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(input_ids=torch.ones(1, seq_len, dtype=torch.long))
+    return counter.get_total_flops()
+
+
+def random_states() -> dict[str, int]:
+    """A digest of each global generator's state."""
+    return {
+        "torch": hash(torch.get_rng_state().numpy().tobytes()),
+        "numpy": hash(str(np.random.get_state())),
+        "python": hash(random.getstate()),
+    }
+
+
+class SearchMethodConformance:
+    """Derive from it in tests/objectives/test_NAME.py, and give `method`: a quick one.
+
+    `problem` is the tiny planted task of tests/conftest.py.
+    """
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> SearchMethod:
+        raise NotImplementedError(f"{cls.__name__} must have a class-scoped fixture: method")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def population(cls, method: SearchMethod) -> list[SearchMethod]:
+        """Four members that differ in every field of `per_slot`, all numbers here."""
+        return [
+            replace(method, **{name: factor * getattr(method, name) for name in method.per_slot})
+            for factor in (1.0, 0.9, 0.8, 0.7)
+        ]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def progress(cls) -> RecordingProgress:
+        """What the search of `results` told."""
+        return RecordingProgress()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def results(
+        cls, population: list[SearchMethod], problem: Problem, progress: RecordingProgress
+    ) -> list[SearchResult]:
+        """The outcomes of the population of four, by slot."""
+        outcomes = run(population, problem, progress)
+        failed = [outcome for outcome in outcomes if not isinstance(outcome, SearchResult)]
+        assert not failed
+        return outcomes  # type: ignore[return-value]
+
+    def test_lies_in_the_module_that_its_test_is_named_for(self, method: SearchMethod) -> None:
+        name = type(self).__module__.rpartition(".test_")[2]
+        assert type(method).__module__ == f"objectives.methods.{name}"
+
+    def test_is_a_frozen_keyword_only_dataclass(self, method: SearchMethod) -> None:
+        assert "__dataclass_fields__" in vars(type(method))
+        assert all(field.kw_only for field in dataclasses.fields(method))
+        for field in dataclasses.fields(method):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(method, field.name, None)
+
+    def test_survives_a_pickle(self, method: SearchMethod) -> None:
+        assert pickle.loads(pickle.dumps(method)) == method
+
+    def test_per_slot_names_fields(self, method: SearchMethod) -> None:
+        assert method.per_slot <= {field.name for field in dataclasses.fields(method)}
+
+    def test_members_that_differ_per_slot_are_one_population(
+        self, population: list[SearchMethod]
+    ) -> None:
+        assert len(set(population)) == 4
+        assert populations(population) == [[0, 1, 2, 3]]
+
+    def test_yields_one_outcome_for_each_member(self, results: list[SearchResult]) -> None:
+        assert [result.slot for result in results] == [0, 1, 2, 3]
+
+    def test_an_architecture_fits_the_student_and_survives_json(
+        self, results: list[SearchResult], problem: Problem
+    ) -> None:
+        for result in results:
+            result.architecture.check(problem.cost.shape)
+            assert Architecture.from_json(result.architecture.to_json()) == result.architecture
+
+    def test_a_model_is_cut_to_its_architecture(
+        self, results: list[SearchResult], problem: Problem
+    ) -> None:
+        for result in results:
+            layers = range(len(result.architecture.layers))
+            widths = [result.model.config.widths(layer) for layer in layers]
+            kept = [(len(layer.heads), len(layer.ffn)) for layer in result.architecture.layers]
+            assert widths == kept
+            flops = counted_flops(result.model, problem.cost.seq_len)
+            assert flops == problem.cost.exact(result.architecture) < problem.flops_full
+
+    def test_meets_the_budget(self, results: list[SearchResult], problem: Problem) -> None:
+        for result in results:
+            ratio = problem.cost.exact(result.architecture) / problem.flops_full
+            assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
+
+    def test_every_point_of_a_curve_names_its_stage_and_step(
+        self, results: list[SearchResult]
+    ) -> None:
+        for result in results:
+            assert result.curve
+            assert all({"stage", "step"} < set(point) for point in result.curve)
+
+    def test_the_same_seed_gives_the_same_again(
+        self, population: list[SearchMethod], results: list[SearchResult], problem: Problem
+    ) -> None:
+        for result, again in zip(results, run(population, problem), strict=True):
+            assert_same(result, again, problem)
+
+    def test_a_slot_in_a_population_is_the_same_trial_alone(
+        self, population: list[SearchMethod], results: list[SearchResult], problem: Problem
+    ) -> None:
+        for member, result in zip(population, results, strict=True):
+            assert_same(result, search_alone(member, problem), problem)
+
+    def test_tells_of_every_step_that_it_announced(
+        self, results: list[SearchResult], progress: RecordingProgress
+    ) -> None:
+        assert results
+        assert progress.steps > 0
+        assert progress.taken == progress.wanted
+
+    @pytest.mark.parametrize("when", [0.0, 0.5, 1.0], ids=["first", "halfway", "last"])
+    def test_a_slot_that_is_asked_to_stop_stops_and_the_others_do_not_notice(
+        self,
+        when: float,
+        population: list[SearchMethod],
+        results: list[SearchResult],
+        progress: RecordingProgress,
+        problem: Problem,
+    ) -> None:
+        """It is asked once, at the first, the middle or the last step of the whole search."""
+        asked = RecordingProgress({round(when * (progress.steps - 1)): {3}})
+        *others, stopped = run(population, problem, asked)
+        assert stopped == Stopped(3)
+        for result, other in zip(results, others, strict=False):
+            assert_same(result, other, problem)
+
+    def test_ends_early_where_all_are_asked_to_stop(
+        self, population: list[SearchMethod], problem: Problem
+    ) -> None:
+        progress = RecordingProgress({1: {0, 1, 2, 3}})
+        assert run(population, problem, progress) == [Stopped(slot) for slot in range(4)]
+        assert progress.steps == 2
+
+    def test_a_loss_that_is_not_finite_is_a_failure_with_its_reason(
+        self, population: list[SearchMethod], problem: Problem
+    ) -> None:
+        poisoned = replace(
+            problem, teacher_logits=torch.full_like(problem.teacher_logits, torch.nan)
+        )
+        outcomes = run(population, poisoned)
+        assert [outcome.slot for outcome in outcomes] == [0, 1, 2, 3]
+        for outcome in outcomes:
+            assert isinstance(outcome, SearchFailure)
+            assert "nan" in outcome.reason
+
+    def test_leaves_global_random_state_alone(self, method: SearchMethod, problem: Problem) -> None:
+        before = random_states()
+        search_alone(method, problem)
+        assert random_states() == before
+
+    def test_leaves_the_problem_as_it_was(self, method: SearchMethod, problem: Problem) -> None:
+        student = {name: value.clone() for name, value in problem.student.state_dict().items()}
+        teacher_logits = problem.teacher_logits.clone()
+        search_alone(method, problem)
+        torch.testing.assert_close(dict(problem.student.state_dict()), student, atol=0, rtol=0)
+        assert torch.equal(problem.teacher_logits, teacher_logits)

@@ -1,0 +1,92 @@
+"""Fisher information of the masks, against a loop over examples and finite differences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from objectives.data import Split
+from objectives.importance import fisher_importance
+from objectives.population import Population
+from objectives.problem import Problem
+from objectives.relaxation import SPACES, units_of
+from tests.conftest import TINY
+from tests.objectives.planted import PLANTED, planted_problem
+
+
+def first_rows(split: Split, rows: int) -> Split:
+    return replace(
+        split,
+        input_ids=split.input_ids[:rows],
+        token_type_ids=split.token_type_ids[:rows],
+        labels=split.labels[:rows],
+    )
+
+
+def open_masks() -> dict[str, Tensor]:
+    return {space: torch.ones(1, TINY.layers, units_of(TINY, space)) for space in SPACES}
+
+
+def loss_of_row(population: Population, split: Split, row: int, masks: dict[str, Tensor]) -> Tensor:
+    batch = split.batch(np.array([row]), "cpu")
+    return functional.cross_entropy(population.logits(batch, masks)[0], batch.labels)
+
+
+@pytest.fixture(scope="module")
+def uncertain(problem: Problem) -> Problem:
+    """The problem with a student whose loss is not near 0: its classifier is turned down."""
+    student = planted_problem(problem).student
+    student.load_state_dict(problem.student.state_dict())
+    with torch.no_grad():
+        student.classifier.weight *= 0.2
+    return replace(problem, student=student)
+
+
+def test_it_is_the_mean_over_rows_of_each_rows_squared_gradient(uncertain: Problem) -> None:
+    split = first_rows(uncertain.alpha, 40)  # more than one batch
+    population = Population.of([uncertain.student])
+    expected = {space: torch.zeros(mask.shape[1:]) for space, mask in open_masks().items()}
+    for row in range(len(split)):
+        masks = {space: mask.requires_grad_() for space, mask in open_masks().items()}
+        loss_of_row(population, split, row, masks).backward()
+        for space, mask in masks.items():
+            assert mask.grad is not None
+            expected[space] += mask.grad[0].square() / len(split)
+    actual = fisher_importance(uncertain.student, split, TINY, SPACES, "cpu")
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-9)
+
+
+def test_it_agrees_with_finite_differences_of_the_loss(uncertain: Problem) -> None:
+    split = first_rows(uncertain.alpha, 1)
+    population = Population.of([uncertain.student])
+    importance = fisher_importance(uncertain.student, split, TINY, SPACES, "cpu")
+    for space, value in importance.items():
+        for place in value.flatten().topk(3).indices.tolist():
+            losses = []
+            for change in (0.01, -0.01):
+                masks = open_masks()
+                masks[space].flatten()[place] += change
+                losses.append(loss_of_row(population, split, 0, masks).item())
+            slope = (losses[0] - losses[1]) / 0.02
+            assert value.flatten()[place].item() == pytest.approx(slope**2, rel=0.02)
+
+
+def test_units_without_effect_have_none_and_planted_units_have_some(problem: Problem) -> None:
+    planted = planted_problem(problem)
+    importance = fisher_importance(planted.student, planted.alpha, TINY, SPACES, "cpu")
+    for space in SPACES:
+        found = [tuple(row.nonzero().flatten().tolist()) for row in importance[space]]
+        assert found == [getattr(layer, space) for layer in PLANTED.layers]
+
+
+def test_only_the_spaces_that_are_asked_for_are_measured(problem: Problem) -> None:
+    split = first_rows(problem.alpha, 2)
+    both = fisher_importance(problem.student, split, TINY, SPACES, "cpu")
+    one = fisher_importance(problem.student, split, TINY, ("ffn",), "cpu")
+    assert one.keys() == {"ffn"}
+    torch.testing.assert_close(one["ffn"], both["ffn"])

@@ -1,0 +1,168 @@
+"""The mask search: what it owes as a search method, and what its own settings do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from objectives.architecture import Architecture
+from objectives.errors import UserError
+from objectives.methods.mask_search import MaskSearch, Stage
+from objectives.problem import Problem, Workbench
+from objectives.search_method import SearchFailure, SearchResult
+from tests.objectives.conformance import SearchMethodConformance, assert_same, run, search_alone
+from tests.objectives.planted import PLANTED, planted_problem
+
+SEARCH = Stage(name="search", epochs=1, searches=True, learning_rate=1e-3)
+RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
+QUICK = MaskSearch(batch_size=16, tolerance=0.1, stages=(SEARCH, RECOVER))
+
+
+class TestConformance(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> MaskSearch:
+        return QUICK
+
+
+def measured(result: SearchResult, name: str) -> list[float]:
+    """One column of the search stage of the learning curve."""
+    return [float(point[name]) for point in result.curve if point["stage"] == "search"]
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{"grad_rescale": 0.5}, {"flops_weight": 0.01}, {"target_ratio": 0.6}, {"start": "uniform"}],
+    ids=lambda knobs: next(iter(knobs)),
+)
+def test_a_knob_changes_the_way_and_the_outcome(problem: Problem, knobs: dict[str, Any]) -> None:
+    one, other = (search_alone(m, problem) for m in (QUICK, replace(QUICK, **knobs)))
+    assert measured(one, "expected_ratio") != measured(other, "expected_ratio")
+    assert one.architecture != other.architecture
+
+
+def test_tolerance_decides_which_side_of_the_band_counts(problem: Problem) -> None:
+    wide, narrow = (
+        search_alone(replace(QUICK, tolerance=t, flops_weight=10), problem) for t in (0.9, 0.01)
+    )
+    assert measured(wide, "expected_ratio") != measured(narrow, "expected_ratio")
+
+
+@pytest.mark.parametrize(("flops_weight", "stays_open"), [(0.0, True), (1.0, False)])
+def test_without_a_flops_weight_every_unit_stays_open(
+    problem: Problem, flops_weight: float, stays_open: bool
+) -> None:
+    """The weights stand still, so that the task has no say over the units without effect."""
+    still = replace(SEARCH, learning_rate=1e-9)
+    method = replace(
+        QUICK, start="uniform", grad_rescale=0.5, flops_weight=flops_weight, stages=(still,)
+    )
+    ratios = measured(search_alone(method, planted_problem(problem)), "open_ratio")
+    assert all(ratio == 1 for ratio in ratios) is stays_open
+
+
+def test_the_target_falls_from_the_full_model_to_the_ratio(problem: Problem) -> None:
+    scheduled = measured(search_alone(QUICK, problem), "scheduled_ratio")
+    assert scheduled[0] == 1
+    assert scheduled == sorted(scheduled, reverse=True)
+    assert scheduled[-1] == pytest.approx(QUICK.target_ratio)
+
+
+@pytest.mark.parametrize(
+    ("space", "other", "ratio"), [("heads", "ffn", 0.6), ("ffn", "heads", 0.8)]
+)
+def test_a_space_that_is_not_searched_stays_whole(
+    problem: Problem, space: str, other: str, ratio: float
+) -> None:
+    method = replace(QUICK, spaces=(space,), target_ratio=ratio)
+    found = search_alone(method, problem).architecture
+    full = Architecture.full(problem.cost.shape)
+    for layer, all_of_it in zip(found.layers, full.layers, strict=True):
+        assert getattr(layer, other) == getattr(all_of_it, other)
+    assert found != full
+
+
+def test_alpha_learns_from_the_labels_of_alpha_and_weights_from_none(problem: Problem) -> None:
+    method = replace(QUICK, start="uniform", grad_rescale=0.5)
+    found = search_alone(method, problem)
+    turned = {
+        role: replace(split, labels=(split.labels + 1) % 3)
+        for role, split in (("train", problem.train), ("alpha", problem.alpha))
+    }
+    of_train, of_alpha = (
+        search_alone(method, replace(problem, **{role: split})) for role, split in turned.items()
+    )
+    assert_same(found, of_train, problem)
+    assert measured(found, "alpha_loss")[0] < measured(of_alpha, "alpha_loss")[0]
+    assert found.architecture != of_alpha.architecture
+
+
+@pytest.mark.parametrize("start", ["uniform", "fisher"])
+def test_the_planted_units_survive(workbench: Workbench, problem: Problem, start: Any) -> None:
+    planted = planted_problem(problem)
+    method = replace(
+        QUICK,
+        start=start,
+        target_ratio=0.1,
+        stages=(Stage(name="search", epochs=2, searches=True),),
+    )
+    result = search_alone(method, planted)
+    for kept, needed in zip(result.architecture.layers, PLANTED.layers, strict=True):
+        assert set(needed.heads) <= set(kept.heads)
+        assert set(needed.ffn) <= set(kept.ffn)
+    assert workbench.score(result.model, 0).metric == 1
+
+
+@pytest.mark.parametrize("exploding", ["search", "recover"])
+def test_weights_that_blow_up_in_the_last_step_are_a_failure(
+    problem: Problem, exploding: str
+) -> None:
+    """No later loss shows it."""
+    stages = [
+        Stage(name="search", epochs=1 / 15, searches=True),
+        Stage(name="recover", epochs=1 / 15),
+    ]
+    stages = [replace(s, learning_rate=1e38) if s.name == exploding else s for s in stages]
+    if exploding == "search":
+        del stages[1]
+    (outcome,) = run([replace(QUICK, stages=tuple(stages))], problem)
+    assert isinstance(outcome, SearchFailure)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("flops_weight", -1.0),
+        ("flops_weight", math.nan),
+        ("target_ratio", 0.0),
+        ("target_ratio", 1.1),
+        ("target_ratio", math.nan),
+        ("tolerance", -0.1),
+        ("tolerance", 1.0),
+        ("grad_rescale", 0.0),
+        ("spaces", ()),
+        ("spaces", ("heads", "tails")),
+        ("stages", ()),
+        ("stages", (RECOVER,)),
+        ("stages", (SEARCH, RECOVER, SEARCH)),
+        ("batch_size", 0),
+        ("start", "magnitude"),
+        ("spread", -1.0),
+        ("temperature", (1.0, 0.0)),
+        ("threshold", 0.0),
+        ("threshold", 1.0),
+        ("ramp", 0.0),
+        ("ramp", 1.1),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf"MaskSearch\.{field} is .*; it must be"):
+        replace(QUICK, **{field: value})
+
+
+def test_a_stage_of_no_epochs_is_refused() -> None:
+    with pytest.raises(UserError, match="epochs"):
+        Stage(name="search", epochs=0, searches=True)

@@ -1,0 +1,132 @@
+"""What all trials of a study share: what a method sees, and what it never does."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from objectives.cost import Flops
+from objectives.data import Split
+from objectives.errors import UserError
+from objectives.evaluate import predict
+from objectives.problem import Workbench, prepare, read_inputs
+from objectives.task import Task
+from objectives.teacher import Teacher
+from tests.conftest import TINY, SilentProgress
+from tests.objectives.conformance import random_states
+
+
+@pytest.fixture(scope="module")
+def checkpoint(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The workbench's teacher in a folder, the names of its labels in another order."""
+    folder = tmp_path_factory.mktemp("teacher")
+    model, turned = copy.deepcopy(workbench.problem.student), [2, 0, 1]
+    model.load_state_dict(
+        {
+            name: weight[turned] if name.startswith("classifier") else weight
+            for name, weight in model.state_dict().items()
+        }
+    )
+    names = [model.config.id2label[index] for index in turned]
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: index for index, name in enumerate(names)}
+    model.save_pretrained(folder)
+    workbench.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def prepared(checkpoint: str, planted_task: Task, tmp_path: Path) -> Workbench:
+    """A workbench whose student keeps the first and the last layer of the teacher."""
+    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), (0, 2), 16)
+    return prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+
+
+def test_a_method_sees_no_rows_but_those_of_train_and_alpha(workbench: Workbench) -> None:
+    seen = [value for value in vars(workbench.problem).values() if isinstance(value, Split)]
+    assert [split.role for split in seen] == ["train", "alpha"]
+    assert not any(value is workbench for value in vars(workbench.problem).values())
+
+
+def test_the_roles_of_a_workbench_share_no_row(workbench: Workbench) -> None:
+    splits = (workbench.problem.train, workbench.problem.alpha, workbench.select, workbench.heldout)
+    rows = [{tuple(ids) for ids in split.input_ids} for split in splits]
+    assert [split.role for split in splits] == ["train", "alpha", "select", "heldout"]
+    assert sum(map(len, rows)) == len(set().union(*rows)) == 400
+
+
+def test_teacher_logits_stand_in_the_order_of_train(workbench: Workbench) -> None:
+    problem = workbench.problem
+    logits = predict(problem.student, problem.train, "cpu")
+    torch.testing.assert_close(problem.teacher_logits, logits)
+
+
+def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workbench) -> None:
+    problem = workbench.problem
+    assert workbench.unpruned_shape == problem.cost.shape == TINY
+    assert workbench.unpruned.flops == problem.flops_full == Flops(TINY, 24).full
+    assert workbench.score(problem.student, problem.flops_full) == workbench.unpruned
+
+
+def test_a_student_keeps_the_layers_it_is_told_to(
+    prepared: Workbench, workbench: Workbench
+) -> None:
+    student, teacher = prepared.problem.student, workbench.problem.student
+    assert student.config.num_hidden_layers == 2
+    for place, layer in enumerate((0, 2)):
+        own = student.bert.encoder.layer[place].state_dict()
+        for name, weight in teacher.bert.encoder.layer[layer].state_dict().items():
+            assert torch.equal(own[name], weight)
+    assert not student.training
+
+
+def test_ratio_1_is_the_teacher_and_not_the_shorter_student(prepared: Workbench) -> None:
+    assert prepared.unpruned_shape == TINY
+    assert prepared.problem.flops_full == prepared.unpruned.flops == Flops(TINY, 16).full
+    assert prepared.problem.cost == Flops(replace(TINY, layers=2), 16)
+
+
+def test_a_teacher_with_its_labels_in_another_order_scores_the_same(
+    prepared: Workbench, workbench: Workbench
+) -> None:
+    assert prepared.unpruned.metric == workbench.unpruned.metric > 0.9
+    assert prepared.unpruned.heldout_metric == workbench.unpruned.heldout_metric
+
+
+def test_preparing_leaves_global_random_state_alone(
+    checkpoint: str, planted_task: Task, tmp_path: Path
+) -> None:
+    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), (0, 2), None)
+    before = random_states()
+    prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    assert random_states() == before
+
+
+@pytest.mark.parametrize("layers", [(), (0, 3), (-1, 0), (1, 0), (1, 1)])
+def test_layers_that_the_teacher_does_not_have_are_refused(
+    tiny_bert: str, planted_task: Task, layers: tuple[int, ...]
+) -> None:
+    with pytest.raises(UserError, match="must be ascending layers of the teacher, 0 to 2"):
+        read_inputs(planted_task, Teacher(checkpoint=tiny_bert), layers, None)
+
+
+@pytest.mark.parametrize(
+    ("max_length", "seq_len", "message"),
+    [
+        (65, None, "task.max_length is 65; .* takes 1 to 64 tokens"),
+        (0, None, "task.max_length is 0"),
+        (24, 65, "seq_len is 65; .* takes 1 to 64 tokens"),
+        (24, -1, "seq_len is -1"),
+        (24, 0, "seq_len is 0"),
+    ],
+)
+def test_a_length_that_the_teacher_cannot_read_is_refused(
+    tiny_bert: str, planted_task: Task, max_length: int, seq_len: int | None, message: str
+) -> None:
+    task = replace(planted_task, max_length=max_length)
+    with pytest.raises(UserError, match=message):
+        read_inputs(task, Teacher(checkpoint=tiny_bert), None, seq_len)

@@ -1,0 +1,191 @@
+"""The teacher: fine-tuned once and kept by content, or taken as it is."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+import torch
+from transformers import BertForSequenceClassification
+
+from objectives import pretrained
+from objectives.data import Split
+from objectives.errors import UserError
+from objectives.problem import Workbench
+from objectives.teacher import Teacher, check_labels, load_teacher
+from tests.conftest import MARKERS
+from tests.objectives.conformance import RecordingProgress, random_states
+
+LABELS = sorted(MARKERS.values())
+
+Load = Callable[..., tuple[BertForSequenceClassification, int]]
+
+
+@pytest.fixture
+def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
+    """Loads a teacher, by default one epoch of the tiny BERT; also returns the steps it took."""
+
+    def load_it(
+        checkpoint: str = tiny_bert, epochs: int = 1, seed: int = 0, data: str = "data"
+    ) -> tuple[BertForSequenceClassification, int]:
+        progress = RecordingProgress()
+        model = load_teacher(
+            Teacher(checkpoint=checkpoint, epochs=epochs, learning_rate=1e-3),
+            LABELS,
+            workbench.problem.train,
+            data_fingerprint=data,
+            cache=tmp_path,
+            seed=seed,
+            device="cpu",
+            progress=progress,
+        )
+        assert progress.taken == progress.wanted
+        return model, progress.steps
+
+    return load_it
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint with a classifier for "happy", "neutral" and "sad"."""
+    folder = tmp_path_factory.mktemp("fine-tuned")
+    workbench.problem.student.save_pretrained(folder)
+    workbench.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def same(one: BertForSequenceClassification, other: BertForSequenceClassification) -> bool:
+    weights = other.state_dict()
+    return all(torch.equal(value, weights[name]) for name, value in one.state_dict().items())
+
+
+def relabelled(checkpoint: str, folder: Path, names: list[str]) -> str:
+    """A copy of the checkpoint whose classifier has other names for its labels."""
+    model = BertForSequenceClassification.from_pretrained(checkpoint)
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: index for index, name in enumerate(names)}
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def test_fine_tuning_takes_its_epochs_and_names_the_labels(
+    load: Load, workbench: Workbench
+) -> None:
+    model, steps = load(epochs=2)
+    assert steps == 2 * -(-len(workbench.problem.train) // 32)
+    assert model.config.id2label == dict(enumerate(LABELS))
+    assert not model.training
+    assert not any(weight.requires_grad for weight in model.parameters())
+
+
+def test_the_second_time_nothing_is_trained(load: Load) -> None:
+    first, steps = load()
+    again, no_steps = load()
+    assert steps > 0
+    assert no_steps == 0
+    assert same(first, again)
+
+
+def test_the_same_checkpoint_elsewhere_is_the_same_teacher(
+    load: Load, tiny_bert: str, tmp_path: Path
+) -> None:
+    load()
+    moved = copytree(tiny_bert, tmp_path / "elsewhere")
+    assert load(checkpoint=str(moved))[1] == 0
+
+
+def test_whatever_decides_a_teacher_makes_another(load: Load) -> None:
+    first, _ = load()
+    for change in ({"seed": 1}, {"epochs": 2}, {"data": "other data"}):
+        model, steps = load(**change)
+        assert steps > 0, change
+        assert change == {"data": "other data"} or not same(first, model), change
+
+
+def test_fine_tuning_is_seeded_and_leaves_global_random_state_alone(
+    load: Load, tmp_path: Path
+) -> None:
+    before = random_states()
+    first, _ = load()
+    assert random_states() == before
+    for teacher in list(tmp_path.iterdir()):
+        teacher.rename(tmp_path / "kept-aside")
+    torch.rand(1)
+    again, steps = load()
+    assert steps > 0
+    assert same(first, again)
+
+
+def test_an_interrupted_fine_tuning_leaves_nothing_behind(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: RecordingProgress) -> set[int]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RecordingProgress, "advance", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            load()
+    assert list(tmp_path.iterdir()) == []
+    assert load()[1] > 0
+
+
+def test_a_disk_that_refuses_the_teacher_keeps_nothing_half_written(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(checkpoint: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pretrained, "load_tokenizer", refuse)  # comes after the weights
+        with pytest.raises(OSError, match="No space left"):
+            load()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fine_tuned_checkpoint_is_the_teacher_as_it_is(
+    load: Load, fine_tuned: str, workbench: Workbench, tmp_path: Path
+) -> None:
+    model, steps = load(checkpoint=fine_tuned)
+    assert steps == 0
+    assert same(model, workbench.problem.student)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_are_matched_by_name(fine_tuned: str, tmp_path: Path) -> None:
+    turned = relabelled(fine_tuned, tmp_path, ["sad", "happy", "neutral"])
+    assert check_labels(Teacher(checkpoint=fine_tuned), ["happy", "neutral", "sad"]) == [0, 1, 2]
+    assert check_labels(Teacher(checkpoint=turned), ["happy", "neutral", "sad"]) == [1, 2, 0]
+    assert check_labels(Teacher(checkpoint=turned), ["sad", "happy"]) == [0, 1]
+
+
+def test_labels_that_nobody_named_match_by_index(fine_tuned: str, tmp_path: Path) -> None:
+    unnamed = Teacher(checkpoint=relabelled(fine_tuned, tmp_path, [f"LABEL_{i}" for i in range(3)]))
+    assert check_labels(unnamed, ["happy", "neutral", "sad"]) == [0, 1, 2]
+    with pytest.raises(UserError, match="it knows LABEL_0, LABEL_1, LABEL_2"):
+        check_labels(unnamed, ["happy", "sad"])
+
+
+def test_a_teacher_to_be_fine_tuned_takes_the_tasks_labels(tiny_bert: str) -> None:
+    assert check_labels(Teacher(checkpoint=tiny_bert), ["any", "names", "at", "all"]) == [
+        0,
+        1,
+        2,
+        3,
+    ]
+
+
+def test_a_label_that_the_teacher_does_not_know_is_named(fine_tuned: str) -> None:
+    message = r"does not know the label\(s\) angry of the task; it knows happy, neutral, sad"
+    with pytest.raises(UserError, match=message):
+        check_labels(Teacher(checkpoint=fine_tuned), ["angry", "happy"])
+
+
+def test_a_teacher_learns_its_task(workbench: Workbench) -> None:
+    """The tests of searches need a teacher that knows something."""
+    assert workbench.unpruned.metric > 0.9
+    assert workbench.unpruned.heldout_metric > 0.9
+    assert isinstance(workbench.select, Split)

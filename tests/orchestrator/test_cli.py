@@ -1,0 +1,273 @@
+"""The command line as a user runs it: what it prints, and one clear line for each bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from orchestrator import launch
+from orchestrator.study_file import load_study
+
+WriteStudy = Callable[..., Path]
+
+
+def maskfront(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "orchestrator.cli", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, tiny_study_file: Path) -> Path:
+    """A finished run of the tiny study."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    launch(load_study(tiny_study_file), out=folder, device="cpu")
+    return folder
+
+
+def test_run_ends_with_the_front_the_report_and_the_next_commands(
+    write_study: WriteStudy, tmp_path: Path
+) -> None:
+    done = maskfront("run", write_study(), "--trials", 2, "--population", 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "tiny"
+    assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "accuracy against FLOPs" in done.stdout
+    assert "unpruned" in done.stdout
+    last = done.stdout.strip().splitlines()[-3:]
+    assert last[0].split() == ["report", "runs/tiny/report.html"]
+    assert last[1].split() == ["dashboard", "maskfront", "dashboard", "runs/tiny"]
+    assert re.fullmatch(r"export +maskfront export runs/tiny --trial \d+ --out my-model", last[2])
+    assert [path.name for path in tmp_path.iterdir() if path.name != "study.py"] == ["runs"]
+
+
+def test_front_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
+    done = maskfront("front", run_folder, "--json")
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert set(document) == {"unpruned", "front"}
+    for point in document["front"]:
+        assert (run_folder / point["model"] / "model.safetensors").is_file()
+        assert point["flops"] <= document["unpruned"]["flops"] == point["flops_full"]
+
+
+def test_help_and_front_answer_without_torch(run_folder: Path) -> None:
+    for arguments in (["--help"], ["front", str(run_folder)], ["report", str(run_folder)]):
+        script = (
+            "import sys; sys.argv = ['maskfront', *sys.argv[1:]]\n"
+            "from orchestrator.cli import main\n"
+            "try: main()\n"
+            "except SystemExit as end: assert not end.code, end.code\n"
+            "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_export_gives_a_model_that_transformers_loads(run_folder: Path, tmp_path: Path) -> None:
+    document = json.loads(maskfront("front", run_folder, "--json").stdout)
+    point = document["front"][0]
+    out = tmp_path / "my-model"
+    done = maskfront("export", run_folder, "--trial", point["trial"], "--out", out)
+    assert done.returncode == 0, done.stderr
+    model = AutoModelForSequenceClassification.from_pretrained(out)
+    assert sum(p.numel() for p in model.parameters()) == point["params"]
+
+
+def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli", "dashboard", str(run_folder), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
+        base = address.removesuffix("/dashboard")
+        studies = json.load(urllib.request.urlopen(f"{base}/api/studies", timeout=30))
+        (summary,) = studies["study_summaries"]
+        detail = json.load(
+            urllib.request.urlopen(f"{base}/api/studies/{summary['study_id']}", timeout=30)
+        )
+        assert detail["objective_names"] == ["accuracy", "flops@16"]
+        trial = detail["trials"][0]
+        names = {artifact["filename"] for artifact in trial["artifacts"]}
+        assert names == {"architecture.json", "result.json", "curve.csv"}
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+        assert server.stdout is not None
+        server.stdout.close()
+
+
+def test_ctrl_c_ends_a_launch_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
+    import signal
+
+    from orchestrator.records import read_run
+
+    path = write_study(epochs=200)
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli", "run", str(path), "--out", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "search" in line:
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "launch again to go on" in errors
+    assert [trial.failure for trial in read_run(folder).trials] == ["interrupted"] * 2
+
+
+BAD_STUDIES = {
+    "no study": (("study = Study(", "result = Study("), r"no name `study`"),
+    "raises": (("trials=4", "trials=1 // 0"), r"line \d+ raises ZeroDivisionError"),
+    "syntax": (("study = Study(", "study = Study(("), r"line \d+ raises SyntaxError"),
+    "misspelt knob": (('"tolerance":', '"tolerence":'), r"Study\.space names 'tolerence'"),
+    "no trials": (("trials=4", "trials=0"), r"Study\.trials is 0; it must be at least 1"),
+    "no population": (("population=2", "population=0"), r"Study\.population is 0"),
+    "unknown data": (("data=", "data='no/such-data' or "), r"data set 'no/such-data' could not"),
+    "unknown model": (
+        ("checkpoint=", "checkpoint='no/such-model' or "),
+        r"model 'no/such-model': no such folder",
+    ),
+    "no text column": (("max_length=16", "max_length=16, text='body'"), r"no column 'body'"),
+    "no label column": (("max_length=16", "max_length=16, label='mood'"), r"no column 'mood'"),
+    "too few rows": (("select=64", "select=6400"), r"cannot take 6400 stratified rows"),
+    "too long": (("max_length=16", "max_length=1600"), r"task\.max_length is 1600"),
+    "bad setting": (("batch_size=16", "batch_size=0"), r"MaskSearch\.batch_size is 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_STUDIES)
+def test_a_bad_study_is_one_clear_line(write_study: WriteStudy, tmp_path: Path, case: str) -> None:
+    replacement, message = BAD_STUDIES[case]
+    done = maskfront("run", write_study(replacement), cwd=tmp_path)
+    assert_one_clear_line(done, message)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_labels_that_the_teacher_does_not_know(
+    write_study: WriteStudy, tmp_path: Path, tiny_classifier: Path
+) -> None:
+    study = write_study(("checkpoint=", f"checkpoint={str(tiny_classifier)!r} or "))
+    assert_one_clear_line(maskfront("run", study, cwd=tmp_path), "does not know the label")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) -> None:
+    folder = tmp_path / "distil"
+    AutoConfig.for_model("distilbert", architectures=["DistilBertModel"]).save_pretrained(folder)
+    study = write_study(("checkpoint=", f"checkpoint={str(folder)!r} or "))
+    assert_one_clear_line(maskfront("run", study, cwd=tmp_path), "architecture is DistilBertModel")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nowhere.py"], "study file 'nowhere.py' does not exist"),
+        (["front", "nowhere"], "'nowhere' is no run folder"),
+        (["report", "nowhere"], "'nowhere' is no run folder"),
+        (["dashboard", "nowhere"], "'nowhere' is no run folder"),
+        (["export", "nowhere", "--trial", "0", "--out", "m"], "'nowhere' is no run folder"),
+    ],
+)
+def test_a_path_that_is_not_there(tmp_path: Path, arguments: list[str], message: str) -> None:
+    assert_one_clear_line(maskfront(*arguments, cwd=tmp_path), re.escape(message))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--trials", "--population"])
+def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, option: str) -> None:
+    done = maskfront("run", write_study(), option, 0, cwd=tmp_path)
+    assert_one_clear_line(done, f"{option[2:]} is 0; it must be at least 1")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_device_that_is_not_there(write_study: WriteStudy, tmp_path: Path) -> None:
+    done = maskfront("run", write_study(), "--device", "cuda:99", cwd=tmp_path)
+    assert_one_clear_line(done, "device 'cuda:99' cannot be used here")
+
+
+def test_the_folder_of_another_study(
+    run_folder: Path, write_study: WriteStudy, tmp_path: Path
+) -> None:
+    done = maskfront("run", write_study(("seed=3", "seed=4")), "--out", run_folder)
+    assert_one_clear_line(done, "run of another study: seed was 3, is now 4")
+
+
+def test_a_place_that_cannot_be_written(write_study: WriteStudy, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = maskfront("run", write_study(), "--out", tmp_path / "file" / "run")
+    assert_one_clear_line(done, "could not be written")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_disk_that_fills_up(write_study: WriteStudy, tmp_path: Path) -> None:
+    """No file may grow beyond 100 kB: the teacher is the first that would."""
+    folder = tmp_path / "run"
+    script = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
+        "sys.argv = ['maskfront', *sys.argv[1:]]\n"
+        "from orchestrator.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "run", str(write_study()), "--out", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert_one_clear_line(done, "could not be written")
+    assert not list(folder.rglob("*unfinished*"))
+
+
+def test_an_export_never_overwrites(run_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    trial = json.loads(maskfront("front", run_folder, "--json").stdout)["front"][0]["trial"]
+    done = maskfront("export", run_folder, "--trial", trial, "--out", tmp_path / "mine")
+    assert_one_clear_line(done, "mine")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["file"]
+
+
+def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path) -> None:
+    done = maskfront("export", run_folder, "--trial", 99, "--out", tmp_path / "model")
+    assert_one_clear_line(done, "99")
+    assert not (tmp_path / "model").exists()
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], message: str) -> None:
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("maskfront: ")
+    assert re.search(message, lines[0]), lines[0]

@@ -1,0 +1,343 @@
+"""Launching a study: every trial is told, nothing is lost, a failure stays one trial's failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Self
+
+import optuna
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from objectives.architecture import Architecture
+from objectives.errors import UserError
+from objectives.problem import Problem
+from objectives.pruned_bert import cut
+from objectives.search_method import (
+    Outcome,
+    Progress,
+    SearchFailure,
+    SearchMethod,
+    SearchResult,
+    Stopped,
+)
+from orchestrator import Study, launch
+from orchestrator.errors import RunError
+from orchestrator.records import read_run
+from orchestrator.run_folder import RunFolder
+from orchestrator.storage import open_storage
+from orchestrator.study_file import load_study
+
+WriteStudy = Callable[..., Path]
+
+
+@pytest.fixture
+def study(write_study: WriteStudy) -> Study:
+    return load_study(write_study())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripted(SearchMethod):
+    """Keeps every unit; ends as `end` says. No training: launch is what is tested."""
+
+    per_slot: ClassVar[frozenset[str]] = frozenset({"end", "tag", "target_ratio"})
+
+    end: str = "result"
+    tag: int = 0
+    target_ratio: float = 1.0
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        progress.begin("pretend", 1)
+        progress.advance()
+        for slot, member in enumerate(members):
+            if member.end == "fail":
+                yield SearchFailure(slot, "the loss is nan at step 3")
+            elif member.end == "stop":
+                yield Stopped(slot)
+            elif member.end == "raise":
+                raise ZeroDivisionError("a bug in the method")
+            elif member.end == "ctrl-c":
+                raise KeyboardInterrupt
+            elif member.end == "disk":
+                raise OSError(28, "No space left on device", "trials/00001")
+            elif member.end != "silent":
+                architecture = Architecture.full(problem.cost.shape)
+                yield SearchResult(
+                    slot=slot,
+                    architecture=architecture,
+                    model=cut(problem.student.state_dict(), problem.student.config, architecture),
+                    target_ratio=member.target_ratio,
+                    tolerance=0.1,
+                    curve=[{"stage": "pretend", "step": 0, "loss": 1.0}],
+                )
+
+
+def scripted(study: Study, *ends: str, population: int = 2, **changes: object) -> Study:
+    """The tiny study with trials that end in the given ways, one after another."""
+    return replace(
+        study,
+        method=Scripted(),
+        space={
+            "end": optuna.distributions.CategoricalDistribution(tuple(dict.fromkeys(ends))),
+            "tag": optuna.distributions.IntDistribution(0, 100),
+        },
+        first=tuple({"end": end, "tag": tag} for tag, end in enumerate(ends)),
+        trials=len(ends),
+        population=population,
+        **changes,
+    )
+
+
+def states(folder: Path) -> list[str]:
+    return [trial.state for trial in read_run(folder).trials]
+
+
+def test_every_trial_leaves_a_model_that_scores_what_was_told(study: Study, tmp_path: Path) -> None:
+    run = launch(study, out=tmp_path / "run", device="cpu")
+
+    assert [trial.state for trial in run.trials] == ["finished"] * 4
+    for trial in run.trials:
+        assert trial.result is not None
+        folder = run.folder / trial.result.model
+        model = AutoModelForSequenceClassification.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert sum(p.numel() for p in model.parameters()) == trial.result.params
+        assert torch.isfinite(model(**tokenizer("one word", return_tensors="pt")).logits).all()
+        architecture = Architecture.from_json((folder.parent / "architecture.json").read_text())
+        assert architecture.heads_per_layer == trial.result.heads_per_layer
+        assert json.loads((folder.parent / "result.json").read_text())["flops"] == (
+            trial.result.flops
+        )
+        assert (folder.parent / "curve.csv").read_text().startswith("stage,step,loss")
+    assert run.trials[0].knobs["target_ratio"] == 0.5
+    assert run.unpruned.unit == "flops@16"
+
+
+def test_the_optuna_study_has_two_named_objectives_and_the_budget(
+    study: Study, tmp_path: Path
+) -> None:
+    launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    outer = optuna.load_study(
+        study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
+    )
+    assert outer.directions == [
+        optuna.study.StudyDirection.MAXIMIZE,
+        optuna.study.StudyDirection.MINIMIZE,
+    ]
+    assert outer.metric_names == ["accuracy", "flops@16"]
+    for trial, record in zip(outer.trials, read_run(tmp_path / "run").trials, strict=True):
+        assert record.result is not None
+        assert trial.values == [record.result.metric, record.result.flops]
+        assert trial.constraints == {"budget": pytest.approx(record.result.violation)}
+
+
+def test_launching_again_goes_on_to_the_wanted_number(study: Study, tmp_path: Path) -> None:
+    launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    run = launch(study, trials=5, out=tmp_path / "run", device="cpu")
+    assert len(run.trials) == 5
+    knobs = [tuple(trial.knobs.values()) for trial in run.trials]
+    assert len(set(knobs)) == 5
+    assert launch(study, trials=5, out=tmp_path / "run", device="cpu").trials == run.trials
+
+
+def test_the_last_population_is_no_larger_than_what_is_left(study: Study, tmp_path: Path) -> None:
+    assert len(launch(study, trials=3, population=2, out=tmp_path / "r", device="cpu").trials) == 3
+
+
+def test_a_failed_trial_says_why_and_the_study_goes_on(study: Study, tmp_path: Path) -> None:
+    run = launch(
+        scripted(study, "fail", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
+    )
+    assert [t.state for t in run.trials] == ["failed", "finished", "finished"]
+    assert run.trials[0].failure == "the loss is nan at step 3"
+
+
+def test_an_exception_fails_the_trials_it_hit_and_no_other(study: Study, tmp_path: Path) -> None:
+    run = launch(
+        scripted(study, "result", "raise", "result"), trials=2, out=tmp_path / "run", device="cpu"
+    )
+    assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
+    assert run.trials[1].failure == "ZeroDivisionError: a bug in the method"
+
+
+def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) -> None:
+    run = launch(
+        scripted(study, "silent", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
+    )
+    assert run.trials[0].failure == "the method gave no outcome for it"
+
+
+def test_a_stopped_trial_is_pruned_and_counts(study: Study, tmp_path: Path) -> None:
+    run = launch(scripted(study, "stop", "result"), out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials] == ["stopped", "finished"]
+
+
+def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None:
+    """A FLOPs weight that overflows float32 spoils alpha of one student of the population."""
+    overflow = replace(
+        study,
+        space={
+            **study.space,
+            "flops_weight": optuna.distributions.FloatDistribution(0.1, 1e39, log=True),
+        },
+        first=({"flops_weight": 1e39}, {"flops_weight": 1.0}),
+    )
+    run = launch(overflow, trials=1, population=2, out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials[:1]] == ["failed"]
+    assert "nan" in str(run.trials[0].failure)
+
+
+def test_a_study_whose_every_trial_fails_gives_up(study: Study, tmp_path: Path) -> None:
+    hopeless = scripted(study, *["fail"] * 8)
+    with pytest.raises(RunError, match="finished no trial; the newest failed with: the loss is"):
+        launch(hopeless, out=tmp_path / "run", device="cpu")
+    assert states(tmp_path / "run")[:4] == ["failed"] * 4
+
+
+def test_ctrl_c_fails_the_running_trials_and_keeps_the_finished(
+    study: Study, tmp_path: Path
+) -> None:
+    interrupted = scripted(study, "result", "ctrl-c", "result", "result")
+    with pytest.raises(KeyboardInterrupt):
+        launch(interrupted, out=tmp_path / "run", device="cpu")
+    run = read_run(tmp_path / "run")
+    assert [t.state for t in run.trials[:2]] == ["finished", "failed"]
+    assert run.trials[1].failure == "interrupted"
+    assert "running" not in [t.state for t in run.trials]
+
+
+def test_a_full_disk_is_one_clear_error_and_loses_no_finished_trial(
+    study: Study, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match=r"'trials/00001' could not be written \(No space left"):
+        launch(scripted(study, "result", "disk"), out=tmp_path / "run", device="cpu")
+    run = read_run(tmp_path / "run")
+    assert [t.state for t in run.trials] == ["finished", "failed"]
+    assert sorted(p.name for p in (tmp_path / "run" / "trials").iterdir()) == ["00000"]
+
+
+def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: Path) -> None:
+    missed = replace(
+        scripted(study, "result"), method=Scripted(target_ratio=0.5), trials=1, population=1
+    )
+    run = launch(missed, out=tmp_path / "run", device="cpu")
+    assert run.trials[0].state == "finished"
+    assert not run.trials[0].feasible
+    assert run.front == []
+
+
+def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: Path) -> None:
+    wrong = replace(
+        study,
+        space={**study.space, "target_ratio": optuna.distributions.FloatDistribution(0.5, 5)},
+        first=({"target_ratio": 5.0}, {"target_ratio": 0.6}),
+    )
+    run = launch(wrong, trials=1, out=tmp_path / "run", device="cpu")
+    assert run.trials[0].failure == "MaskSearch.target_ratio is 5.0; it must be in (0, 1]"
+    assert run.trials[1].state == "finished"
+
+
+def test_another_study_in_the_folder_is_refused_and_the_difference_named(
+    study: Study, tmp_path: Path
+) -> None:
+    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    other = replace(study, method=replace(study.method, batch_size=8))  # type: ignore[call-arg]
+    with pytest.raises(RunError, match=r"another study: method\.batch_size was 16, is now 8\."):
+        launch(other, out=tmp_path / "run", device="cpu")
+    assert states(tmp_path / "run") == ["finished"]
+
+
+def test_more_trials_or_another_population_is_the_same_study(study: Study, tmp_path: Path) -> None:
+    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    more = replace(study, trials=2, population=1)
+    assert len(launch(more, out=tmp_path / "run", device="cpu").trials) == 2
+
+
+@pytest.mark.parametrize("name", ["trials", "population"])
+def test_numbers_below_one_are_refused(study: Study, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} is 0; it must be at least 1"):
+        launch(study, out=tmp_path / "run", device="cpu", **{name: 0})
+    assert not (tmp_path / "run").exists()
+
+
+def test_callbacks_see_the_run_after_each_population(study: Study, tmp_path: Path) -> None:
+    seen: list[int] = []
+    launch(
+        scripted(study, *["result"] * 4),
+        out=tmp_path / "run",
+        device="cpu",
+        callbacks=[lambda run: seen.append(len(run.trials))],
+    )
+    assert seen == [2, 4]
+
+
+@pytest.mark.parametrize("when", ["within a trial", "between trials"])
+def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path, when: str) -> None:
+    """A launch in its own process is killed; the next one goes on to the wanted number."""
+    path = write_study(epochs=6)
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", _LAUNCH, str(path), str(folder)]
+    victim = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    try:
+        wanted = 1 if when == "within a trial" else 2
+        _wait_for(lambda: _count(folder, "COMPLETE") >= wanted and _count(folder, "RUNNING") > 0)
+        if when == "within a trial":
+            assert _count(folder, "RUNNING") > 0
+    finally:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+    before = [t for t in read_run(folder).trials if t.state == "finished"]
+    assert len(before) >= wanted
+
+    run = launch(load_study(path), out=folder, device="cpu")
+
+    finished = [t for t in run.trials if t.state == "finished"]
+    assert len(finished) == 4
+    assert finished[: len(before)] == before
+    assert not [t for t in run.trials if t.state == "running"]
+    assert {t.failure for t in run.trials if t.state == "failed"} == {
+        "its process ended before it did"
+    }
+    on_disk = sorted(p.name for p in (folder / "trials").iterdir())
+    assert on_disk == [f"{t.number:05d}" for t in finished]
+
+
+_LAUNCH = """
+import sys
+from pathlib import Path
+from orchestrator import launch
+from orchestrator.study_file import load_study
+launch(load_study(Path(sys.argv[1])), out=sys.argv[2], device="cpu")
+"""
+
+
+def _count(folder: Path, state: str) -> int:
+    try:
+        connection = sqlite3.connect(f"file:{folder / 'study.db'}?mode=ro", uri=True)
+        try:
+            query = "SELECT count(*) FROM trials WHERE state = ?"
+            return int(connection.execute(query, (state,)).fetchone()[0])
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return 0
+
+
+def _wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)

@@ -1,0 +1,149 @@
+"""The front's laws, its view, its sentence and its figure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.records import RunRecord, TrialRecord, TrialResult, pareto_front
+from reports.architectures import architectures_figure, architectures_view
+from reports.pareto import answer, knob_texts, pareto_figure, pareto_view, percent
+
+ROWS = st.lists(
+    # Few values, so that ties of metric, of FLOPs and of both are common.
+    st.tuples(st.integers(1, 6), st.integers(0, 6), st.booleans()),
+    max_size=12,
+)
+
+
+def at_least_as_good(one: TrialResult, other: TrialResult) -> bool:
+    return one.metric >= other.metric and one.flops <= other.flops
+
+
+def feasible_results(trials: list[TrialRecord]) -> list[TrialResult]:
+    return [trial.result for trial in trials if trial.result is not None and trial.feasible]
+
+
+@given(rows=ROWS)
+def test_front_laws(rows: list[tuple[int, int, bool]], make_trial: Any) -> None:
+    trials = [
+        make_trial(number, flops * 100_000, metric / 10, target=None if inside else 0.99)
+        for number, (flops, metric, inside) in enumerate(rows)
+    ]
+    front = feasible_results(pareto_front(trials))
+    for one in front:
+        assert not any(at_least_as_good(other, one) for other in front if other is not one)
+    for result in feasible_results(trials):
+        assert any(at_least_as_good(one, result) for one in front)
+    assert len(front) == len(pareto_front(trials)), "a trial outside its budget is on the front"
+    assert [one.flops for one in front] == sorted(one.flops for one in front)
+
+
+def test_view_sorts_the_finished_trials(mixed_run: RunRecord) -> None:
+    view = pareto_view(mixed_run)
+    assert [point.trial for point in view.front] == [1, 0]
+    assert [point.trial for point in view.dominated] == [2]
+    assert [point.trial for point in view.outside] == [3]
+    assert view.front[0].result.ratio == 0.4
+
+
+def test_answer_is_the_best_model_at_half_the_flops(make_run: Any, make_trial: Any) -> None:
+    run = make_run(
+        [make_trial(0, 300_000, 0.7), make_trial(1, 490_000, 0.81), make_trial(2, 510_000, 0.9)]
+    )
+    # Of the unpruned 0.9 and, held out, 0.88; the held-out metric is the other less 0.01.
+    assert answer(pareto_view(run)) == (
+        "At 49% of the FLOPs the model keeps 90.0% of its accuracy (held out: 90.9%)."
+    )
+
+
+def test_answer_without_a_model_at_half_the_flops(make_run: Any, make_trial: Any) -> None:
+    large = make_run([make_trial(0, 720_000, 0.81), make_trial(1, 900_000, 0.9)])
+    assert answer(pareto_view(large)) == (
+        "No model on the front has at most half the FLOPs yet; "
+        "the smallest, at 72%, keeps 90.0% of its accuracy (held out: 90.9%)."
+    )
+    missed = make_run([make_trial(0, 720_000, 0.81, target=0.3)])
+    assert answer(pareto_view(missed)) == (
+        "No trial has met its FLOPs budget yet; 1 finished outside it."
+    )
+    assert answer(pareto_view(make_run())) == "No trial has finished yet."
+
+
+def test_answer_gives_no_share_of_a_metric_that_is_not_positive(
+    make_run: Any, make_trial: Any
+) -> None:
+    run = make_run([make_trial(0, 500_000, 0.2)], metric_name="mcc")
+    run = replace(run, unpruned=replace(run.unpruned, heldout_metric=-0.05))
+    assert answer(pareto_view(run)) == (
+        "At 50% of the FLOPs the model has mcc 0.200 where the unpruned one has 0.900 "
+        "(held out: 0.190 and -0.050)."
+    )
+
+
+@pytest.mark.parametrize(("share", "text"), [(1.0, "100%"), (0.494, "49%"), (0.0456, "4.6%")])
+def test_percent(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+def test_knobs_are_short() -> None:
+    assert knob_texts({"a": 1 / 3, "b": 2, "c": "soft"}) == ["a = 0.3333", "b = 2", "c = soft"]
+
+
+def test_figure_shows_each_kind_by_shape_and_colour(mixed_run: RunRecord) -> None:
+    figure = pareto_figure(pareto_view(mixed_run))
+    traces = {trace.name: trace for trace in figure.data}
+    assert list(traces["front"].x) == [0.4, 0.7]
+    assert list(traces["front"].y) == [0.81, 0.89]
+    assert traces["front"].line.shape == "hv"
+    assert list(traces["dominated"].x) == [0.5]
+    assert list(traces["outside its budget"].x) == [0.3]
+    assert list(traces["held out"].y) == [0.8, 0.88, 0.88]
+    assert (list(traces["unpruned model"].x), list(traces["unpruned model"].y)) == ([1.0], [0.9])
+    assert [line.y0 for line in figure.layout.shapes] == [0.9]
+    for looks in ("symbol", "color"):
+        assert len({trace.marker[looks] for trace in figure.data}) == 5
+
+
+def test_hover_says_what_a_point_is(mixed_run: RunRecord) -> None:
+    figure = pareto_figure(pareto_view(mixed_run))
+    (front,) = (trace for trace in figure.data if trace.name == "front")
+    assert front.hovertext[0].split("<br>") == [
+        "trial 1",
+        "accuracy 0.8100, held out 0.8000",
+        "FLOPs ratio 0.4000, target 0.4000 ± 5%",
+        "400,000 flops@16, 40,000 parameters",
+        "flops_weight = 0.3333",
+        "mode = soft",
+    ]
+
+
+def test_hover_takes_no_markup_from_a_knob(make_run: Any, make_trial: Any) -> None:
+    trial = replace(make_trial(0, 500_000, 0.8), knobs={"<b>k</b>": "<a href='x'>"})
+    figure = pareto_figure(pareto_view(make_run([trial])))
+    (front,) = (trace for trace in figure.data if trace.name == "front")
+    assert front.hovertext[0].endswith("<br>&lt;b&gt;k&lt;/b&gt; = &lt;a href='x'&gt;")
+
+
+def test_architectures_are_shares_of_the_unpruned_layers(mixed_run: RunRecord) -> None:
+    view = architectures_view(mixed_run)
+    assert view.trials == (1, 0)
+    assert view.ratios == (0.4, 0.7)
+    assert view.heads.shares == ((0.25, 1.0), (0.25, 1.0))
+    assert view.ffn.shares == ((0.0, 0.5), (0.0, 0.5))
+    heads, ffn = architectures_figure(view).data
+    assert heads.hovertext[0][0] == "40% (trial 1)<br>layer 1: 1 of 4 heads"
+    assert ffn.hovertext[1][1] == "70% (trial 0)<br>layer 2: 16 of 32 FFN neurons"
+
+
+def test_a_student_with_fewer_layers_leaves_cells_empty(make_run: Any, make_trial: Any) -> None:
+    trial = make_trial(0, 500_000, 0.8)
+    short = replace(trial.result, heads_per_layer=(2,), ffn_per_layer=(8,))
+    view = architectures_view(make_run([replace(trial, result=short)]))
+    assert view.heads.shares == ((0.5, None),)
+    assert view.ffn.shares == ((0.25, None),)
+    assert list(architectures_figure(view).data[0].text[0]) == [2, ""]
