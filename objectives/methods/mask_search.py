@@ -59,9 +59,9 @@ class Stage:
     epochs: float
     """Passes over the train split. > 0."""
     learning_rate: float = 1e-4
-    """Peak of the weights' AdamW rate, > 0: 10% warm-up, linear decay. After the cut it is multiplied
-    by the share of FLOPs that was cut: Adam's steps do not shrink with the gradient, so at the rate
-    that a student needs which lost much, one that lost little is driven away from its teacher."""
+    """Peak of the weights' AdamW rate, > 0: 10% warm-up, linear decay. After the cut it counts
+    times the share of FLOPs that was cut: Adam's steps do not shrink with the gradient, so at the
+    rate that a student needs which lost much, one that lost little is driven from its teacher."""
     searches: bool = False
     """Alpha is trained too. The student is cut after the last stage that searches."""
 
