@@ -56,7 +56,7 @@ def test_without_a_flops_weight_every_unit_stays_open(
     problem: Problem, flops_weight: float, stays_open: bool
 ) -> None:
     """The weights stand still, so that the task has no say over the units without effect."""
-    still = replace(SEARCH, learning_rate=1e-9)
+    still = replace(SEARCH, learning_rate=1e-9, epochs=2)
     method = replace(
         QUICK, start="uniform", grad_rescale=0.5, flops_weight=flops_weight, stages=(still,)
     )
