@@ -33,7 +33,7 @@ study = Study(
     method=MaskSearch(
         stages=(
             Stage(name="search", epochs=0.1, searches=True, learning_rate=2e-5),
-            Stage(name="recover", epochs=0.5, learning_rate=2e-4),
+            Stage(name="recover", epochs=0.5, learning_rate=3e-4),
         ),
     ),
     space={
