@@ -7,7 +7,6 @@ What a verb needs is imported when it runs, so that help and fronts answer witho
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -50,8 +49,6 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
-    # Threads that sleep while they wait leave the other core to a second process.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from objectives.errors import UserError
     from orchestrator.loop import launch
     from orchestrator.study_file import load_study

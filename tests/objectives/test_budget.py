@@ -108,6 +108,19 @@ def test_the_budget_is_met_where_half_the_band_is_as_wide_as_a_unit(
     assert in_band(discretised(scores, target, tolerance), target, tolerance)
 
 
+@given(scores_of_both, targets, tolerances)
+def test_the_budget_is_met_wherever_some_choice_of_units_meets_it_from_below(
+    scores: dict[str, Tensor], target: float, tolerance: float
+) -> None:
+    sizes = (
+        NOTHING + heads * PRICE["heads"] + ffn * PRICE["ffn"]
+        for heads in range(2 * SPACES["heads"] + 1)
+        for ffn in range(2 * SPACES["ffn"] + 1)
+    )
+    assume(any((1 - tolerance) * target <= size <= target for size in sizes))
+    assert in_band(discretised(scores, target, tolerance), target, tolerance)
+
+
 @given(scores_of_both, st.integers(0, 2), st.integers(0, 6))
 def test_open_units_inside_the_band_are_kept_as_they_are(
     scores: dict[str, Tensor], more_heads: int, more_ffn: int

@@ -51,17 +51,15 @@ def test_tolerance_decides_which_side_of_the_band_counts(problem: Problem) -> No
     assert measured(wide, "expected_ratio") != measured(narrow, "expected_ratio")
 
 
-@pytest.mark.parametrize(("flops_weight", "stays_open"), [(0.0, True), (1.0, False)])
-def test_without_a_flops_weight_every_unit_stays_open(
-    problem: Problem, flops_weight: float, stays_open: bool
-) -> None:
-    """The weights stand still, so that the task has no say over the units without effect."""
+def test_without_a_flops_weight_units_without_effect_stay_open(problem: Problem) -> None:
+    """The weights stand still; the task may move the planted units, and no other."""
+    planted, price = planted_problem(problem), problem.cost.of_one_unit()
+    others = 1 - (price["heads"] + 3 * price["ffn"]) / problem.flops_full
     still = replace(SEARCH, learning_rate=1e-9, epochs=2)
-    method = replace(
-        QUICK, start="uniform", grad_rescale=0.5, flops_weight=flops_weight, stages=(still,)
-    )
-    ratios = measured(search_alone(method, planted_problem(problem)), "open_ratio")
-    assert all(ratio == 1 for ratio in ratios) is stays_open
+    free = replace(QUICK, start="uniform", grad_rescale=0.5, flops_weight=0.0, stages=(still,))
+    weighted = replace(free, flops_weight=1.0)
+    assert min(measured(search_alone(free, planted), "open_ratio")) >= others
+    assert min(measured(search_alone(weighted, planted), "open_ratio")) < 0.7
 
 
 def test_the_target_falls_from_the_full_model_to_the_ratio(problem: Problem) -> None:
