@@ -42,33 +42,61 @@ def discretise(
     `scores` maps each searched space to (layers, units), one student's; a space that is missing is
     kept whole. Units above `threshold` are kept if that already lies in the band
     [(1 - t) R, (1 + t) R] around `target` (FLOPs). Otherwise the units are taken in the order of
-    their scores, each that still fits below the target. A band that cannot be reached (smaller than
-    one unit, or beyond what the searched spaces can save) is missed: the caller compares
-    `cost.exact` with the band.
+    their scores, each that still fits below the target; if that ends short of the band, because
+    the cheap units are used up or the gap is smaller than a unit, the nearest number of the dearest
+    units is taken with which the others fill the band. A band that cannot be reached is missed:
+    the caller compares `cost.exact` with it.
     """
     opened = {space: score > threshold for space, score in scores.items()}
     as_searched = _architecture(opened, cost)
     if abs(cost.exact(as_searched) - target) <= tolerance * target:
         return as_searched
 
-    closed = {space: torch.zeros_like(mask) for space, mask in opened.items()}
-    flops = cost.exact(_architecture(closed, cost))
     price = cost.of_one_unit()
-    spaces = sorted(scores)
-    ranked = torch.cat([scores[space].flatten() for space in spaces]).argsort(
-        descending=True, stable=True
+    closed = {space: torch.zeros_like(mask) for space, mask in opened.items()}
+    room = target - cost.exact(_architecture(closed, cost))
+    counts = _affordable(scores, price, room)
+    dearest = max(scores, key=lambda space: price[space])
+    others = {space: score for space, score in scores.items() if space != dearest}
+    least = room - tolerance * target
+    nearest_first = sorted(
+        range(scores[dearest].numel() + 1), key=lambda dear: abs(dear - counts[dearest])
     )
-    owner = [space for space in spaces for _ in range(scores[space].numel())]
-    first = {space: owner.index(space) for space in spaces}
-    kept = {space: mask.flatten().tolist() for space, mask in closed.items()}
-    for unit in ranked.tolist():
-        space = owner[unit]
-        if flops + price[space] <= target:
-            flops += price[space]
-            kept[space][unit - first[space]] = True
-    return _architecture(
-        {space: torch.tensor(kept[space]).view_as(mask) for space, mask in closed.items()}, cost
+    for dear in nearest_first:
+        left = room - dear * price[dearest]
+        if left < 0:
+            continue
+        filled = {**_affordable(others, price, left), dearest: dear}
+        if sum(price[space] * count for space, count in filled.items()) >= least:
+            counts = filled
+            break
+    return _architecture({s: _best(score, counts[s]) for s, score in scores.items()}, cost)
+
+
+def _affordable(
+    scores: Mapping[str, Tensor], price: Mapping[str, int], room: float
+) -> dict[str, int]:
+    """How many units of each space fit into `room` FLOPs, taken by falling score.
+
+    The units of a space cost the same, so that these are the best of each.
+    """
+    counts = dict.fromkeys(scores, 0)
+    ranked = sorted(
+        ((value, space) for space, score in scores.items() for value in score.flatten().tolist()),
+        key=lambda unit: -unit[0],
     )
+    for _, space in ranked:
+        if price[space] <= room:
+            room -= price[space]
+            counts[space] += 1
+    return counts
+
+
+def _best(score: Tensor, count: int) -> Tensor:
+    """A mask of the `count` highest scores, of the shape of `score`."""
+    mask = torch.zeros_like(score, dtype=torch.bool)
+    mask.view(-1)[score.flatten().argsort(descending=True, stable=True)[:count]] = True
+    return mask
 
 
 def _architecture(masks: Mapping[str, Tensor], cost: Flops) -> Architecture:

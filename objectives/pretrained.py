@@ -39,8 +39,9 @@ def read_config(checkpoint: str) -> BertConfig:
         ) from error
     if config.model_type != "bert" or config.is_decoder:
         architecture = (config.architectures or [config.model_type])[0]
+        kind = "a decoder" if config.model_type == "bert" else f"'{config.model_type}'"
         raise UserError(
-            f"model '{checkpoint}': its architecture is {architecture} ('{config.model_type}'); "
+            f"model '{checkpoint}': its architecture is {architecture} ({kind}); "
             "maskfront prunes BERT encoders (BERT, TinyBERT, MiniLM: model_type 'bert')"
         )
     assert isinstance(config, BertConfig)

@@ -44,7 +44,7 @@ def ranked_alpha(
     order = worth.argsort(stable=True)
     below = flops[order].cumsum(0) - flops[order]
     place = torch.empty_like(worth)
-    place[order] = below / below.max()
+    place[order] = below / below.max().clamp_min(1)
     alpha = (lowest + (highest - lowest) * place).split([v.numel() for v in importance.values()])
     return {
         space: part.view_as(value)

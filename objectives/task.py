@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, load_dataset
@@ -57,6 +57,13 @@ class Task:
     heldout: int = 1000
     seed: int = 0
     """Decides which row gets which role."""
+
+    def __post_init__(self) -> None:
+        if self.metric not in get_args(Metric):
+            raise UserError(
+                f"task '{self.name}': no metric '{self.metric}'; "
+                f"there are {', '.join(get_args(Metric))}"
+            )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -156,7 +163,12 @@ def metric_value(metric: Metric, labels: Labels, predictions: Labels) -> float:
 
 def _read(task: Task, cache: str) -> DatasetDict:
     if callable(task.data):
-        data = task.data()
+        try:
+            data = task.data()
+        except Exception as error:
+            raise UserError(
+                f"task '{task.name}': data() raises {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(data, Dataset):
             raise UserError(
                 f"task '{task.name}': data() returned {type(data).__name__}, not datasets.Dataset"
@@ -188,7 +200,10 @@ def _split(task: Task, data: DatasetDict, split: str) -> Dataset:
 
 
 def _texts(task: Task, rows: Dataset) -> list[tuple[str, ...]]:
-    columns = [rows[column] for column in task.columns]
+    columns = [list(rows[column]) for column in task.columns]
+    for name, column in zip(task.columns, columns, strict=True):
+        if None in column:
+            raise UserError(f"task '{task.name}': column '{name}' has rows without a text")
     return [tuple(map(str, texts)) for texts in zip(*columns, strict=True)]
 
 

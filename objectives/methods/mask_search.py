@@ -213,7 +213,7 @@ class _Search:
         share_cut = 1 - problem.cost.exact(architecture) / problem.cost.full
         curve = list(self.curves[slot])
         for number, stage in enumerate(member.stages):
-            if stage.searches:
+            if stage.searches or not share_cut:  # nothing to recover from
                 continue
             measured = []
             for batch, train in self._training(population, stage, number, share_cut):

@@ -254,3 +254,24 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text('text,label\n"unclosed,1\nmore')
     with pytest.raises(UserError, match="could not be loaded"):
         load(task_of(str(tmp_path)))
+
+
+def test_a_metric_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UserError, match="no metric 'auc'; there are accuracy, mcc, f1"):
+        task_of(numbered, metric="auc")
+
+
+def test_a_function_that_raises_is_named_with_its_reason() -> None:
+    def broken() -> Dataset:
+        raise FileNotFoundError("tweets.csv")
+
+    with pytest.raises(UserError, match=r"data\(\) raises FileNotFoundError: tweets\.csv"):
+        load(task_of(broken))
+
+
+def test_rows_without_a_text_are_refused() -> None:
+    def gappy() -> Dataset:
+        return Dataset.from_dict({"text": ["a", None] * 30, "label": ["x", "y"] * 30})
+
+    with pytest.raises(UserError, match="column 'text' has rows without a text"):
+        load(task_of(gappy))
