@@ -231,7 +231,7 @@ def test_a_place_that_cannot_be_written(write_study: WriteStudy, tmp_path: Path)
 
 
 def test_a_disk_that_fills_up(write_study: WriteStudy, tmp_path: Path) -> None:
-    """No file may grow beyond 100 kB: the teacher is the first that would."""
+    """No file may grow beyond 400 kB."""
     folder = tmp_path / "run"
     script = (
         "import resource, sys\n"
