@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ class Problem:
     flops_full: int
     """FLOPs of the unpruned model, the teacher: ratio 1."""
     device: str
+    memory: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+    """What a method works out once for all its populations, under a key of its own."""
 
 
 @dataclass(frozen=True)

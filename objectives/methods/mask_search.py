@@ -239,9 +239,12 @@ class _Search:
         shape = problem.cost.shape
         if method.start == "uniform":
             return constant_alpha(shape, method.spaces, method.initial_alpha, problem.device)
-        importance = fisher_importance(
-            problem.student, problem.alpha, shape, method.spaces, problem.device
-        )
+        key = ("fisher importance", method.spaces)
+        if key not in problem.memory:
+            problem.memory[key] = fisher_importance(
+                problem.student, problem.alpha, shape, method.spaces, problem.device
+            )
+        importance = problem.memory[key]
         low, high = method.initial_alpha - method.spread, method.initial_alpha + method.spread
         return ranked_alpha(importance, problem.cost.of_one_unit(), low, high)
 
