@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Labels: TypeAlias = NDArray[np.int64 | np.float32]
+"""One label a row: int64, the index of a class; or float32, a number (regression)."""
 
 _POOL = 32
 """Batches that are drawn together before they are sorted by length: enough to save most padding,
@@ -27,7 +32,7 @@ class Batch:
     attention_mask: Tensor
     """(B, S) bool; False is padding."""
     labels: Tensor
-    """(B,) int64."""
+    """(B,) int64, classes; or float32, numbers."""
     rows: Tensor
     """(B,) int64: places of the sequences in their split."""
 
@@ -39,10 +44,17 @@ class Split:
     role: str
     input_ids: list[list[int]]
     token_type_ids: list[list[int]]
-    labels: np.ndarray[tuple[int], np.dtype[np.int64]]
+    labels: Labels
     pad_token_id: int
     max_length: int
     """Longest sequence, in tokens; no batch is padded beyond it."""
+    truncated: int = 0
+    """Rows whose text was longer than that and was cut off."""
+
+    @property
+    def regression(self) -> bool:
+        """Whether the labels are numbers, not classes."""
+        return self.labels.dtype.kind == "f"
 
     def __len__(self) -> int:
         return len(self.input_ids)

@@ -30,9 +30,10 @@ def predict(model: Classifier, split: Split, device: str) -> Tensor:
 
 
 def score(model: Classifier, split: Split, metric: Metric, device: str) -> float:
-    """The task's metric of the model on the split."""
-    predictions = predict(model, split, device).argmax(-1).numpy()
-    return metric_value(metric, split.labels, predictions)
+    """The task's metric of the model on the split, of its likeliest classes or its numbers."""
+    logits = predict(model, split, device)
+    predictions = logits[:, 0] if split.regression else logits.argmax(-1)
+    return metric_value(metric, split.labels, predictions.numpy())
 
 
 def count_parameters(model: Classifier) -> int:

@@ -12,15 +12,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, load_dataset
 from datasets.exceptions import DatasetsError
+from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from sklearn.model_selection import train_test_split
 from transformers import PreTrainedTokenizerBase
 
-from objectives.data import Split
+from objectives.data import Labels, Split
 from objectives.errors import UserError
 
-Metric = Literal["accuracy", "mcc", "f1"]
-Labels = np.ndarray[tuple[int], np.dtype[np.int64]]
+Metric = Literal["accuracy", "mcc", "f1", "pearson_spearman"]
 
 ROLES = ("train", "alpha", "select", "heldout")
 
@@ -29,9 +29,12 @@ ROLES = ("train", "alpha", "select", "heldout")
 class Task:
     """Where the text is, which columns count, and how many rows each role gets.
 
-    The roles are disjoint and stratified by label: `train` trains weights, `alpha` the architecture
+    The roles are disjoint and stratified by class: `train` trains weights, `alpha` the architecture
     variables, `select` is what the study sees, `heldout` is reported and never seen by a search.
     Rows of equal text are one row: the first is kept, so that no text stands in two roles.
+
+    The metric says what the labels are: numbers for pearson_spearman (regression: one output,
+    squared error), classes for all others.
     """
 
     name: str
@@ -43,13 +46,15 @@ class Task:
     """The column of the text, or the two columns of a pair of sentences."""
     label: str = "label"
     metric: Metric = "accuracy"
-    """accuracy, mcc (Matthews correlation), or f1 (of class 1 of two; macro for more classes)."""
+    """accuracy, mcc (Matthews correlation), f1 (of class 1 of two; macro for more classes), or
+    pearson_spearman (mean of both correlations, of labels that are numbers)."""
     max_length: int = 128
     """Longest input in tokens; longer text is cut off."""
     split: str = "train"
     """The split of the data set that the rows are drawn from."""
     heldout_split: str | None = None
-    """A split of the data set that is the held-out one, whole; None draws `heldout` rows."""
+    """A split of the data set that is the held-out one, whole, equal texts and all, so that its
+    metric is the published one; None draws `heldout` rows."""
     train: int | None = None
     """Rows of each role. None for train: all that is left."""
     alpha: int = 500
@@ -70,6 +75,11 @@ class Task:
         """The text columns."""
         return (self.text,) if isinstance(self.text, str) else self.text
 
+    @property
+    def regression(self) -> bool:
+        """Whether the labels are numbers, not classes."""
+        return self.metric == "pearson_spearman"
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -85,6 +95,7 @@ class LabelledText:
 
     roles: Mapping[str, Examples]
     label_names: Sequence[str]
+    """What the outputs of a classifier stand for; of a regression, the label's column alone."""
 
     @property
     def fingerprint(self) -> str:
@@ -99,7 +110,8 @@ class LabelledText:
 def load(task: Task) -> LabelledText:
     """Read the data and split it; all of it is in memory afterwards.
 
-    Raises UserError for a data set, a column or a label that is not there, and for too few rows.
+    Raises UserError for a data set, a column or a label that is not there, for an empty split, for
+    labels that are all equal, and for too few rows.
     """
     with TemporaryDirectory() as cache:  # for what `datasets` makes of local files
         return _in_roles(task, _read(task, cache))
@@ -108,14 +120,19 @@ def load(task: Task) -> LabelledText:
 def _in_roles(task: Task, data: DatasetDict) -> LabelledText:
     drawn = _first_of_each_text(task, _split(task, data, task.split))
     if task.heldout_split is None:
-        names, examples = _label_names(task, [drawn])
+        names, examples = _labelled(task, [drawn])
         roles: dict[str, Examples] = {}
         wanted = {"heldout": task.heldout, "select": task.select, "alpha": task.alpha}
     else:
-        heldout = _first_of_each_text(task, _split(task, data, task.heldout_split))
+        heldout = _split(task, data, task.heldout_split)
         seen = set(_texts(task, heldout))
         drawn = drawn.select([i for i, text in enumerate(_texts(task, drawn)) if text not in seen])
-        names, examples = _label_names(task, [drawn, heldout])
+        if not len(drawn):
+            raise UserError(
+                f"task '{task.name}': every text of split '{task.split}' stands in the held-out "
+                f"split '{task.heldout_split}' too; nothing is left to train on"
+            )
+        names, examples = _labelled(task, [drawn, heldout])
         roles = {"heldout": examples[1]}
         wanted = {"select": task.select, "alpha": task.alpha}
     rest = examples[0]
@@ -138,27 +155,52 @@ def tokenise(
     max_length: int,
     label_order: Sequence[int],
 ) -> Split:
-    """One role as token ids. `label_order` maps the task's labels to those of the teacher."""
-    columns = [list(column) for column in zip(*examples.texts, strict=True)]
-    encoded = tokenizer(*columns, truncation=True, max_length=max_length)
+    """One role as token ids. `label_order` maps the task's classes to those of the teacher."""
+
+    def encode(texts: Sequence[tuple[str, ...]], length: int) -> tuple[list[list[int]], ...]:
+        columns = [list(column) for column in zip(*texts, strict=True)]
+        encoded = tokenizer(*columns, truncation=True, max_length=length)
+        return encoded["input_ids"], encoded["token_type_ids"]
+
+    # One token more than is kept shows which texts are too long.
+    input_ids, token_type_ids = encode(examples.texts, max_length + 1)
+    too_long = [row for row, ids in enumerate(input_ids) if len(ids) > max_length]
+    if too_long:
+        shortened = encode([examples.texts[row] for row in too_long], max_length)
+        for row, ids, types in zip(too_long, *shortened, strict=True):
+            input_ids[row], token_type_ids[row] = ids, types
+    labels = examples.labels
     return Split(
         role=role,
-        input_ids=encoded["input_ids"],
-        token_type_ids=encoded["token_type_ids"],
-        labels=np.asarray(label_order, dtype=np.int64)[examples.labels],
+        input_ids=input_ids,
+        token_type_ids=token_type_ids,
+        labels=labels if labels.dtype.kind == "f" else np.asarray(label_order)[labels],
         pad_token_id=tokenizer.pad_token_id,
         max_length=max_length,
+        truncated=len(too_long),
     )
 
 
 def metric_value(metric: Metric, labels: Labels, predictions: Labels) -> float:
-    """The metric of predicted labels; higher is better."""
+    """The metric of predicted labels; higher is better. NaN if a predicted number is not finite."""
     if metric == "accuracy":
         return float(accuracy_score(labels, predictions))
     if metric == "mcc":
         return float(matthews_corrcoef(labels, predictions))
+    if metric == "pearson_spearman":
+        if not np.isfinite(predictions).all():
+            return float("nan")
+        pearson = _correlation(labels, predictions)
+        return (pearson + _correlation(rankdata(labels), rankdata(predictions))) / 2
     average = "binary" if labels.max() <= 1 else "macro"
     return float(f1_score(labels, predictions, average=average, zero_division=0.0))
+
+
+def _correlation(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+    """Pearson's; 0 if either is constant (as Matthews'), where it is not defined."""
+    if not np.ptp(one) or not np.ptp(other):
+        return 0.0
+    return float(np.corrcoef(one, other)[0, 1])
 
 
 def _read(task: Task, cache: str) -> DatasetDict:
@@ -190,6 +232,8 @@ def _split(task: Task, data: DatasetDict, split: str) -> Dataset:
     if split not in data:
         raise UserError(f"task '{task.name}': no split '{split}'; there are {', '.join(data)}")
     rows = data[split]
+    if not len(rows):
+        raise UserError(f"task '{task.name}': split '{split}' has no rows")
     for column in (*task.columns, task.label):
         if column not in rows.column_names:
             raise UserError(
@@ -214,17 +258,45 @@ def _first_of_each_text(task: Task, rows: Dataset) -> Dataset:
     return rows.select(list(first.values()))
 
 
-def _label_names(task: Task, parts: Sequence[Dataset]) -> tuple[list[str], list[Examples]]:
+def _labelled(task: Task, parts: Sequence[Dataset]) -> tuple[list[str], list[Examples]]:
+    """What the outputs stand for, and each part with its labels; rows are drawn from the first."""
     columns: list[list[Any]] = [list(part[task.label]) for part in parts]
-    feature = parts[0].features[task.label]
+    if any(None in column for column in columns):
+        raise UserError(f"task '{task.name}': column '{task.label}' has rows without a label")
+    names, labels = (
+        ([task.label], _numbers(task, columns))
+        if task.regression
+        else _classes(task, parts[0].features[task.label], columns)
+    )
+    if len(np.unique(labels[0])) < 2:
+        only = labels[0][0] if task.regression else names[labels[0][0]]
+        raise UserError(f"task '{task.name}': column '{task.label}' has one label only: {only}")
+    return names, [
+        Examples(_texts(task, part), label) for part, label in zip(parts, labels, strict=True)
+    ]
+
+
+def _numbers(task: Task, columns: Sequence[Sequence[Any]]) -> list[Labels]:
+    try:
+        labels: list[Labels] = [np.array(column, dtype=np.float32) for column in columns]
+        if not all(np.isfinite(label).all() for label in labels):
+            raise ValueError("nan or infinite")
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"task '{task.name}': metric '{task.metric}' needs numbers in column '{task.label}' "
+            f"({error})"
+        ) from error
+    return labels
+
+
+def _classes(
+    task: Task, feature: Any, columns: Sequence[Sequence[Any]]
+) -> tuple[list[str], list[Labels]]:
     if isinstance(feature, ClassLabel):
         values: list[Any] = list(range(feature.num_classes))
         names = list(feature.names)
     else:
-        present = {value for column in columns for value in column}
-        if None in present:
-            raise UserError(f"task '{task.name}': column '{task.label}' has rows without a label")
-        values = sorted(present)
+        values = sorted({value for column in columns for value in column})
         names = [str(value) for value in values]
     index = {value: number for number, value in enumerate(values)}
     unknown = {value for column in columns for value in column} - set(index)
@@ -233,31 +305,28 @@ def _label_names(task: Task, parts: Sequence[Dataset]) -> tuple[list[str], list[
             f"task '{task.name}': column '{task.label}' has {min(unknown, key=str)!r}, which is "
             f"none of its labels ({', '.join(names)}); an unlabelled split cannot be used"
         )
-    if len(names) < 2:
-        raise UserError(f"task '{task.name}': column '{task.label}' has one label only: {names}")
-    labels = [np.array([index[value] for value in column], dtype=np.int64) for column in columns]
-    examples = [
-        Examples(_texts(task, part), label) for part, label in zip(parts, labels, strict=True)
+    return names, [
+        np.array([index[value] for value in column], dtype=np.int64) for column in columns
     ]
-    return names, examples
 
 
 def _take(task: Task, role: str, rows: int, examples: Examples) -> tuple[Examples, Examples]:
-    """Split off `rows` stratified rows; returns what is left and what was taken."""
+    """Split off `rows` rows, stratified by class; returns what is left and what was taken."""
     try:
         rest, taken = train_test_split(
             np.arange(len(examples.texts)),
             test_size=rows,
             random_state=task.seed,
-            stratify=examples.labels,
+            stratify=None if task.regression else examples.labels,
         )
     except ValueError as error:
+        kind = "" if task.regression else "stratified "
         raise UserError(
-            f"task '{task.name}': cannot take {rows} stratified rows for '{role}' out of "
+            f"task '{task.name}': cannot take {rows} {kind}rows for '{role}' out of "
             f"{len(examples.texts)} ({error})"
         ) from error
 
-    def part(places: Labels) -> Examples:
+    def part(places: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Examples:
         ordered = np.sort(places)
         return Examples([examples.texts[i] for i in ordered], examples.labels[ordered])
 

@@ -1,4 +1,4 @@
-"""The prediction loss: soft cross-entropy, each student by itself."""
+"""The prediction loss: soft cross-entropy or squared error, each student by itself."""
 
 from __future__ import annotations
 
@@ -32,3 +32,12 @@ def test_it_is_the_mean_over_the_batch_of_each_student() -> None:
     ]
     expected = torch.stack([torch.stack(row).mean() for row in rows])
     torch.testing.assert_close(prediction_loss(student, teacher), expected)
+
+
+def test_of_one_output_it_is_the_squared_error() -> None:
+    student = torch.tensor([[[1.0], [2.0]], [[4.0], [2.0]]], requires_grad=True)
+    teacher = torch.tensor([[1.0], [4.0]])
+    loss = prediction_loss(student, teacher)
+    torch.testing.assert_close(loss, torch.tensor([2.0, 6.5]))
+    (gradient,) = torch.autograd.grad(loss.sum(), student)
+    torch.testing.assert_close(gradient[..., 0], torch.tensor([[0.0, -2.0], [3.0, -2.0]]))

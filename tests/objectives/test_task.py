@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
+import scipy.stats
 from datasets import ClassLabel, Dataset, Features, Value
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,9 +136,11 @@ def test_a_local_folder_gives_the_rows_of_its_parquet(tmp_path: Path) -> None:
 
 
 def test_a_heldout_split_is_taken_whole_and_its_texts_leave_the_others(folder: Path) -> None:
+    test = pandas.read_csv(folder / "test.csv")
+    pandas.concat([test, test[:2]]).to_csv(folder / "test.csv", index=False)
     texts = texts_of(load(task_of(str(folder), heldout_split="test")))
-    assert len(texts["heldout"]) == 25
-    assert sum(map(len, texts.values())) == ROWS + 20
+    assert len(texts["heldout"]) == 25 + 2
+    assert sum(map(len, texts.values())) == ROWS + 20 + 2
     others = {row for role in ROLES if role != "heldout" for row in texts[role]}
     assert not others & set(texts["heldout"])
 
@@ -167,6 +171,74 @@ def test_tokens_end_at_the_longest_length_and_labels_take_the_teachers_order(
     assert (split.role, split.max_length) == ("alpha", 12)
     assert [len(ids) for ids in split.input_ids] == [12, 3]
     assert split.labels.tolist() == [2, 1]
+
+
+def test_texts_that_are_cut_off_are_counted_and_those_that_just_fit_are_not(
+    tiny_bert: str,
+) -> None:
+    tokenizer, labels = load_tokenizer(tiny_bert), np.zeros(4, dtype=np.int64)
+    words = [("bab " * length,) for length in (9, 10, 11, 30)]  # [CLS] and [SEP] beside them
+    split = tokenise(Examples(words, labels), "train", tokenizer, 12, [0])
+    assert [len(ids) for ids in split.input_ids] == [11, 12, 12, 12]
+    assert split.truncated == 2
+    plain = tokenizer([text for (text,) in words], truncation=True, max_length=12)
+    assert split.input_ids == plain["input_ids"]
+
+    pairs = [("bab " * one, "dab " * other) for one, other in ((4, 5), (4, 6), (20, 20), (1, 1))]
+    split = tokenise(Examples(pairs, labels), "train", tokenizer, 12, [0])
+    assert split.truncated == 2
+    plain = tokenizer(*map(list, zip(*pairs, strict=True)), truncation=True, max_length=12)
+    assert split.input_ids == plain["input_ids"]
+    assert split.token_type_ids == plain["token_type_ids"]
+
+
+def graded(rows: int = ROWS) -> Dataset:
+    """Distinct texts with a grade from 0 to 5."""
+    grades = np.random.default_rng(0).uniform(0, 5, rows)
+    return Dataset.from_dict({"text": [f"text {row}" for row in range(rows)], "label": grades})
+
+
+def test_labels_that_are_numbers_stay_numbers(tiny_bert: str) -> None:
+    task = task_of(graded, metric="pearson_spearman")
+    text = load(task)
+    assert task.regression
+    assert text.label_names == ["label"]
+    grades = dict(zip(graded()["text"], graded()["label"], strict=True))
+    for role, examples in text.roles.items():
+        wanted = [grades[text] for (text,) in examples.texts]
+        split = tokenise(examples, role, load_tokenizer(tiny_bert), 12, [0])
+        assert split.regression
+        assert split.labels.dtype == np.float32
+        np.testing.assert_allclose(split.labels, wanted, rtol=1e-6)
+    assert sum(len(examples.texts) for examples in text.roles.values()) == ROWS
+
+
+def test_a_grade_is_part_of_the_fingerprint() -> None:
+    def other() -> Dataset:
+        rows = graded().to_dict()
+        return Dataset.from_dict({**rows, "label": [rows["label"][0] + 1, *rows["label"][1:]]})
+
+    one, changed = (load(task_of(d, metric="pearson_spearman")) for d in (graded, other))
+    assert one.fingerprint != changed.fingerprint
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-3, 3)), min_size=2, max_size=20))
+def test_pearson_spearman_is_the_mean_of_both_correlations(rows: list[tuple[int, int]]) -> None:
+    truth, said = (np.array(column, dtype=np.float32) for column in zip(*rows, strict=True))
+    value = metric_value("pearson_spearman", truth, said)
+    if len(set(truth)) == 1 or len(set(said)) == 1:
+        assert value == 0
+    else:
+        pearson = scipy.stats.pearsonr(truth.astype(float), said.astype(float))[0]
+        spearman = scipy.stats.spearmanr(truth, said)[0]
+        assert value == pytest.approx((pearson + spearman) / 2, abs=1e-6)
+
+
+def test_predictions_that_are_not_finite_have_no_correlation() -> None:
+    truth = np.array([1, 2, 3], dtype=np.float32)
+    for bad in (np.nan, np.inf):
+        said = np.array([0, 1, bad], dtype=np.float32)
+        assert np.isnan(metric_value("pearson_spearman", truth, said))
 
 
 def test_metrics_agree_with_hand_arithmetic() -> None:
@@ -211,7 +283,30 @@ USER_ERRORS = {
         r"column 'label' has -1, which is none of its labels \(no, yes\)",
     ),
     "unlabelled rows of both kinds": (task_of(lambda: classed((0, 1, -1, None))), "label"),
-    "one label": (task_of(lambda: numbered("a")), r"has one label only: \['a'\]"),
+    "one label": (task_of(lambda: numbered("a")), r"has one label only: a$"),
+    "one label of two names": (task_of(lambda: classed([1])), r"has one label only: yes$"),
+    "one number": (
+        task_of(lambda: numbered([2.5]), metric="pearson_spearman"),
+        r"has one label only: 2\.5$",
+    ),
+    "words for numbers": (
+        task_of(numbered, metric="pearson_spearman"),
+        r"needs numbers in column 'label' \(could not convert string to float: 'no'\)",
+    ),
+    "nan for a number": (
+        task_of(lambda: numbered([1.0, float("nan")]), metric="pearson_spearman"),
+        r"needs numbers in column 'label' \(nan or infinite\)",
+    ),
+    "no number": (
+        task_of(lambda: numbered([1.0, None]), metric="pearson_spearman"),
+        "has rows without a label",
+    ),
+    "no rows": (task_of(lambda: numbered(rows=0)), "split 'train' has no rows"),
+    "no rows left for train": (task_of(numbered, select=ROWS - 16), "cannot take 6 .* 'alpha'"),
+    "no rows left for a role of numbers": (
+        task_of(graded, metric="pearson_spearman", select=ROWS - 10),
+        "cannot take 50 rows for 'select' out of 50",
+    ),
     "too few rows for a role": (
         task_of(numbered, heldout=100),
         "cannot take 100 stratified rows for 'heldout' out of 60",
@@ -245,6 +340,18 @@ def test_a_missing_split_of_a_folder_is_named_with_those_there_are(folder: Path)
         load(task_of(str(folder), split="validation"))
 
 
+def test_an_empty_heldout_split_is_refused(folder: Path) -> None:
+    (folder / "test.csv").write_text("text,label\n")
+    with pytest.raises(UserError, match=r'could not be loaded .*"test" corresponds to no data'):
+        load(task_of(str(folder), heldout_split="test"))
+
+
+def test_a_heldout_split_that_holds_all_of_train_is_refused(folder: Path) -> None:
+    (folder / "test.csv").write_text((folder / "train.csv").read_text())
+    with pytest.raises(UserError, match="nothing is left to train on"):
+        load(task_of(str(folder), heldout_split="test"))
+
+
 def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="could not be loaded"):
         load(task_of(str(tmp_path)))
@@ -257,7 +364,9 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_there_is_not_is_refused() -> None:
-    with pytest.raises(UserError, match="no metric 'auc'; there are accuracy, mcc, f1"):
+    with pytest.raises(
+        UserError, match="no metric 'auc'; there are accuracy, mcc, f1, pearson_spearman"
+    ):
         task_of(numbered, metric="auc")
 
 
