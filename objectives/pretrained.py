@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -65,6 +66,36 @@ def has_classifier(checkpoint: str) -> bool:
             return "classifier.weight" in weights.keys()  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise UserError(f"model '{checkpoint}': {path.name} cannot be read ({error})") from error
+
+
+def output_names(checkpoint: str) -> list[str]:
+    """What the outputs of the checkpoint's classifier are called, in their order."""
+    names = read_config(checkpoint).id2label or {}
+    return [str(name) for _, name in sorted(names.items(), key=lambda item: int(item[0]))]
+
+
+def label_order(checkpoint: str, label_names: Sequence[str]) -> list[int]:
+    """For each of the labels its output of the checkpoint's classifier.
+
+    Names that nobody set (LABEL_0, LABEL_1, ...) match by index, and so does the one output of a
+    regression. Raises UserError for a label that the classifier does not know.
+    """
+    known = output_names(checkpoint)
+    unnamed = [f"LABEL_{output}" for output in range(len(known))]
+    if len(known) == len(label_names) and (known == unnamed or len(known) == 1):
+        return list(range(len(known)))
+    if len(label_names) == 1:
+        raise UserError(
+            f"model '{checkpoint}': its classifier has {len(known)} outputs "
+            f"({', '.join(known)}); a task whose labels are numbers needs one"
+        )
+    unknown = [name for name in label_names if name not in known]
+    if unknown:
+        raise UserError(
+            f"model '{checkpoint}': it does not know the label(s) {', '.join(unknown)} of the "
+            f"task; it knows {', '.join(known)}"
+        )
+    return [known.index(name) for name in label_names]
 
 
 def fingerprint(checkpoint: str) -> str:

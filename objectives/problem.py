@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
 
@@ -16,21 +15,23 @@ from objectives import task as tasks
 from objectives.architecture import BertShape
 from objectives.cost import Flops
 from objectives.data import Split
-from objectives.device import to_device
 from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict, score
 from objectives.pruned_bert import shape_of
 from objectives.search_method import Progress
+from objectives.student import check_student, keep_layers, load_student
 from objectives.task import LabelledText, Metric, Task
-from objectives.teacher import Teacher, check_labels, load_teacher
+from objectives.teacher import Teacher, check_labels, load_teacher, output_names
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
     """What a search method works on. It sees no other data than `train` and `alpha`."""
 
+    teacher: BertForSequenceClassification
+    """Fine-tuned, frozen, in evaluation mode, on the device."""
     student: BertForSequenceClassification
-    """Where every student starts: the teacher, or the layers of it that the student keeps."""
+    """Where every student starts: the teacher, some layers of it, or a checkpoint of its own."""
     train: Split
     teacher_logits: Tensor
     """(rows of train, C): what the teacher says of each row of `train`, on the device."""
@@ -38,7 +39,7 @@ class Problem:
     cost: Flops
     """FLOPs of the student, cut or masked."""
     flops_full: int
-    """FLOPs of the unpruned model, the teacher: ratio 1."""
+    """Ratio 1: FLOPs of the teacher, or of the unpruned student if it is another checkpoint."""
     device: str
     memory: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
     """What a method works out once for all its populations, under a key of its own."""
@@ -64,7 +65,9 @@ class Workbench:
     metric: Metric
     tokenizer: PreTrainedTokenizerBase
     unpruned: Score
+    """Of the teacher."""
     unpruned_shape: BertShape
+    """Of the model whose FLOPs are ratio 1."""
 
     def score(self, model: pretrained.Classifier, flops: int) -> Score:
         """Metric on the selection and the held-out split, and the size of the model."""
@@ -84,11 +87,13 @@ class Inputs:
     task: Task
     teacher: Teacher
     student_layers: tuple[int, ...] | None
+    student: str | None
     seq_len: int
     text: LabelledText
     tokenizer: PreTrainedTokenizerBase
     label_order: Sequence[int]
     checkpoint_fingerprint: str
+    student_fingerprint: str | None
 
 
 def read_inputs(
@@ -96,19 +101,13 @@ def read_inputs(
     teacher: Teacher,
     student_layers: tuple[int, ...] | None,
     seq_len: int | None,
+    student: str | None = None,
 ) -> Inputs:
-    """Read data and checkpoint. Raises UserError for whatever does not fit together."""
-    config = pretrained.read_config(teacher.checkpoint)
-    for name, length in (
-        ("task.max_length", task.max_length),
-        ("seq_len", 1 if seq_len is None else seq_len),
-    ):
-        if not 1 <= length <= config.max_position_embeddings:
-            raise UserError(
-                f"{name} is {length}; '{teacher.checkpoint}' takes 1 to "
-                f"{config.max_position_embeddings} tokens"
-            )
-    layers = config.num_hidden_layers
+    """Read data and checkpoints. Raises UserError for whatever does not fit together."""
+    for checkpoint in (teacher.checkpoint, student):
+        if checkpoint is not None:
+            _check_lengths(checkpoint, task.max_length, seq_len)
+    layers = pretrained.read_config(teacher.checkpoint).num_hidden_layers
     if student_layers is not None and (
         not student_layers
         or list(student_layers) != sorted(set(student_layers))
@@ -120,22 +119,34 @@ def read_inputs(
             f"0 to {layers - 1}"
         )
     text = tasks.load(task)
+    label_order = check_labels(teacher, text.label_names)
+    if student is not None:
+        check_student(student, teacher.checkpoint, output_names(teacher, text.label_names))
     return Inputs(
         task=task,
         teacher=teacher,
         student_layers=student_layers,
+        student=student,
         seq_len=task.max_length if seq_len is None else seq_len,
         text=text,
         tokenizer=pretrained.load_tokenizer(teacher.checkpoint),
-        label_order=check_labels(teacher, text.label_names),
+        label_order=label_order,
         checkpoint_fingerprint=pretrained.fingerprint(teacher.checkpoint),
+        student_fingerprint=None if student is None else pretrained.fingerprint(student),
     )
+
+
+def _check_lengths(checkpoint: str, max_length: int, seq_len: int | None) -> None:
+    longest = pretrained.read_config(checkpoint).max_position_embeddings
+    for name, length in (("task.max_length", max_length), ("seq_len", seq_len)):
+        if length is not None and not 1 <= length <= longest:
+            raise UserError(f"{name} is {length}; '{checkpoint}' takes 1 to {longest} tokens")
 
 
 def prepare(
     inputs: Inputs, *, cache: Path, seed: int, device: str, progress: Progress
 ) -> Workbench:
-    """Tokenise, fine-tune the teacher if it needs it, and score the unpruned model."""
+    """Tokenise, fine-tune the teacher if it needs it, score it, and load the student."""
     task, text = inputs.task, inputs.text
     splits = {
         role: tasks.tokenise(
@@ -143,6 +154,7 @@ def prepare(
         )
         for role in tasks.ROLES
     }
+    _note_truncated(splits, progress)
     teacher = load_teacher(
         inputs.teacher,
         text.label_names,
@@ -153,25 +165,26 @@ def prepare(
         device=device,
         progress=progress,
     )
-    progress.begin("score the unpruned model", 1)
-    cost = Flops(shape_of(teacher.config), inputs.seq_len)
+    progress.begin("score the teacher", 1)
     unpruned = Score(
         metric=score(teacher, splits["select"], task.metric, device),
         heldout_metric=score(teacher, splits["heldout"], task.metric, device),
-        flops=cost.full,
+        flops=Flops(shape_of(teacher.config), inputs.seq_len).full,
         params=count_parameters(teacher),
     )
     teacher_logits = predict(teacher, splits["train"], device).to(device)
     progress.advance()
-    student = _keep_layers(teacher, inputs.student_layers)
+    student = _student(inputs, teacher, seed)
+    unpruned_shape = shape_of((teacher if inputs.student is None else student).config)
     return Workbench(
         problem=Problem(
+            teacher=teacher,
             student=student,
             train=splits["train"],
             teacher_logits=teacher_logits,
             alpha=splits["alpha"],
             cost=Flops(shape_of(student.config), inputs.seq_len),
-            flops_full=cost.full,
+            flops_full=Flops(unpruned_shape, inputs.seq_len).full,
             device=device,
         ),
         select=splits["select"],
@@ -179,28 +192,29 @@ def prepare(
         metric=task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
-        unpruned_shape=cost.shape,
+        unpruned_shape=unpruned_shape,
     )
 
 
-def _keep_layers(
-    teacher: BertForSequenceClassification, layers: tuple[int, ...] | None
+def _student(
+    inputs: Inputs, teacher: BertForSequenceClassification, seed: int
 ) -> BertForSequenceClassification:
-    if layers is None:
-        return teacher
-    config = type(teacher.config).from_dict(
-        {**teacher.config.to_dict(), "num_hidden_layers": len(layers)}
-    )
-    with torch.random.fork_rng(devices=[]):  # its own weights are overwritten below
-        student = BertForSequenceClassification(config)
-    weights = {
-        name: weight
-        for name, weight in teacher.state_dict().items()
-        if not name.startswith("bert.encoder.layer.")
-    }
-    for place, layer in enumerate(layers):
-        for name, weight in teacher.bert.encoder.layer[layer].state_dict().items():
-            weights[f"bert.encoder.layer.{place}.{name}"] = weight
-    student.load_state_dict(weights)
-    student.eval().requires_grad_(False)
-    return to_device(student, str(teacher.device))
+    if inputs.student is not None:
+        outputs = output_names(inputs.teacher, inputs.text.label_names)
+        return load_student(inputs.student, teacher, outputs, seed)
+    if inputs.student_layers is not None:
+        return keep_layers(teacher, inputs.student_layers)
+    return teacher
+
+
+def _note_truncated(splits: Mapping[str, Split], progress: Progress) -> None:
+    counts = [
+        f"{role} {split.truncated:,} of {len(split):,}"
+        for role, split in splits.items()
+        if split.truncated
+    ]
+    if counts:
+        longest = next(iter(splits.values())).max_length
+        progress.note(
+            f"texts longer than {longest} tokens (Task.max_length) are cut off: {', '.join(counts)}"
+        )

@@ -24,6 +24,9 @@ CurvePoint = Mapping[str, float | str]
 class Progress(Protocol):
     """What a method tells of its run, and how it learns that a student should stop."""
 
+    def note(self, line: str) -> None:
+        """Something about the study that the user should know, in one line."""
+
     def begin(self, stage: str, steps: int) -> None:
         """A stage of `steps` steps starts."""
 

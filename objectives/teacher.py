@@ -11,13 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from torch.nn import functional
 from transformers import BertForSequenceClassification
 
 from objectives import pretrained
 from objectives.data import Split
 from objectives.device import to_device
-from objectives.errors import UserError
+from objectives.losses import task_loss
 from objectives.optimisation import linear_schedule, weight_optimizer
 from objectives.search_method import Progress
 
@@ -80,22 +79,21 @@ def check_labels(teacher: Teacher, label_names: Sequence[str]) -> list[int]:
     """For each label of the task its index in the teacher's classifier.
 
     A teacher still to be fine-tuned takes the task's order. Raises UserError for a label that a
-    fine-tuned teacher does not know. Names that nobody set (LABEL_0, LABEL_1, ...) match by index.
+    fine-tuned teacher does not know.
     """
-    count = len(label_names)
     if not pretrained.has_classifier(teacher.checkpoint):
-        return list(range(count))
-    config = pretrained.read_config(teacher.checkpoint)
-    known = {str(name): int(index) for index, name in (config.id2label or {}).items()}
-    if all(name == f"LABEL_{index}" for name, index in known.items()) and len(known) == count:
-        return list(range(count))
-    unknown = [name for name in label_names if name not in known]
-    if unknown:
-        raise UserError(
-            f"teacher '{teacher.checkpoint}': it does not know the label(s) {', '.join(unknown)} "
-            f"of the task; it knows {', '.join(known)}"
-        )
-    return [known[name] for name in label_names]
+        return list(range(len(label_names)))
+    return pretrained.label_order(teacher.checkpoint, label_names)
+
+
+def output_names(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
+    """What the teacher's outputs stand for, in their order; those of the task by its own names."""
+    if not pretrained.has_classifier(teacher.checkpoint):
+        return list(label_names)
+    names = pretrained.output_names(teacher.checkpoint)
+    for name, output in zip(label_names, check_labels(teacher, label_names), strict=True):
+        names[output] = name
+    return names
 
 
 def _load(folder: str, device: str) -> BertForSequenceClassification:
@@ -116,7 +114,7 @@ def _fine_tune(
     device: str,
     progress: Progress,
 ) -> BertForSequenceClassification:
-    """Cross-entropy on the labels, every weight trained, dropout as the checkpoint has it."""
+    """The task's loss on the labels, every weight trained, dropout as the checkpoint has it."""
     names = dict(enumerate(label_names))
     cuda = [device] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded
@@ -126,6 +124,7 @@ def _fine_tune(
             use_safetensors=True,
             id2label=names,
             label2id={name: index for index, name in names.items()},
+            problem_type="regression" if train.regression else None,
         )
         to_device(model, device).train()
         steps = teacher.epochs * -(-len(train) // teacher.batch_size)
@@ -139,7 +138,7 @@ def _fine_tune(
                 attention_mask=batch.attention_mask,
                 token_type_ids=batch.token_type_ids,
             ).logits
-            functional.cross_entropy(logits, batch.labels).backward()
+            task_loss(logits[None], batch.labels).sum().backward()
             optimizer.step()
             schedule.step()
             optimizer.zero_grad(set_to_none=True)

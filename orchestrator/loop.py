@@ -78,8 +78,12 @@ def launch(
     chosen = choose_device(device)
     quiet_libraries()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    inputs = read_inputs(study.task, study.teacher, study.student_layers, study.seq_len)
-    definition = study.definition(inputs.text.fingerprint, inputs.checkpoint_fingerprint)
+    inputs = read_inputs(
+        study.task, study.teacher, study.student_layers, study.seq_len, study.student
+    )
+    definition = study.definition(
+        inputs.text.fingerprint, inputs.checkpoint_fingerprint, inputs.student_fingerprint
+    )
     try:
         with folder.locked():
             outer = open_study(study, folder, definition, chosen)
@@ -140,10 +144,11 @@ class _Launch:
                 )
 
     def _record_unpruned(self) -> None:
-        """Keep the score of the unpruned model, and name the two objectives."""
+        """Keep the score of the teacher, and name the two objectives."""
         cost, shape = self.bench.problem.cost, self.bench.unpruned_shape
         unpruned = UnprunedResult(
             **asdict(self.bench.unpruned),
+            flops_full=self.bench.problem.flops_full,
             unit=cost.unit,
             heads_per_layer=(shape.heads,) * shape.layers,
             ffn_per_layer=(shape.ffn,) * shape.layers,

@@ -69,6 +69,10 @@ class LaunchProgress:
             self._bars.advance(self._study)
         self._console.print(line, markup=False, highlight=False)
 
+    def note(self, line: str) -> None:
+        """What the user should know of the study."""
+        self._console.print(line, markup=False, highlight=False)
+
     def begin(self, stage: str, steps: int) -> None:
         """A stage of `steps` steps starts."""
         self._bars.reset(self._stage, description=f"  {stage}", total=steps, visible=True)

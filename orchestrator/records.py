@@ -42,16 +42,29 @@ _STATES: dict[TrialState, State] = {
 
 @dataclass(frozen=True, kw_only=True)
 class UnprunedResult:
-    """The teacher, the model that is made smaller."""
+    """The teacher: what the students are cut from, or if they are another model, learn from."""
 
     metric: float
     heldout_metric: float
     flops: int
+    flops_full: int
+    """FLOPs of ratio 1: the teacher's, or the unpruned student's if that is another checkpoint."""
     params: int
     unit: str
     """Of all FLOPs of the run, such as "flops@128"."""
     heads_per_layer: tuple[int, ...]
+    """Of the model of ratio 1, and so is the next."""
     ffn_per_layer: tuple[int, ...]
+
+    @property
+    def ratio(self) -> float:
+        """FLOPs of the teacher as a share of those of ratio 1: 1, unless the student is another."""
+        return self.flops / self.flops_full
+
+    @property
+    def label(self) -> str:
+        """What to call it: "unpruned" where it is what the students are cut from, or "teacher"."""
+        return "unpruned" if self.flops == self.flops_full else "teacher"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +90,7 @@ class TrialResult:
 
     @property
     def ratio(self) -> float:
-        """FLOPs as a share of the unpruned model's."""
+        """FLOPs as a share of those of the unpruned model of the run."""
         return self.flops / self.flops_full
 
     @property
@@ -155,6 +168,8 @@ def front_document(run: RunRecord) -> dict[str, Any]:
             "metric": unpruned.metric,
             "heldout_metric": unpruned.heldout_metric,
             "flops": unpruned.flops,
+            "flops_full": unpruned.flops_full,
+            "ratio": unpruned.ratio,
             "params": unpruned.params,
             "unit": unpruned.unit,
         },

@@ -33,6 +33,9 @@ class Study:
     """Knobs of the first trials; those that one leaves out are drawn."""
     student_layers: tuple[int, ...] | None = None
     """Layers of the teacher that the student starts with, such as (0, 2, 4); None keeps all."""
+    student: str | None = None
+    """A checkpoint that the student starts with instead, folder or name on the hub: a BERT of the
+    teacher's vocabulary, of any depth and width. FLOPs ratio 1 is then this student, unpruned."""
     seq_len: int | None = None
     """Length, in tokens, at which FLOPs are counted; None takes the task's max_length."""
     trials: int = 12
@@ -46,6 +49,11 @@ class Study:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise UserError(
                 f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.' only"
+            )
+        if self.student is not None and self.student_layers is not None:
+            raise UserError(
+                "Study.student and Study.student_layers are both set; a student is either a "
+                "checkpoint of its own or some layers of the teacher"
             )
         for name in ("trials", "population"):
             if getattr(self, name) < 1:
@@ -64,16 +72,18 @@ class Study:
         """The method of one trial. Raises UserError for a value out of a field's range."""
         return replace(self.method, **knobs)
 
-    def definition(self, data: str, checkpoint: str) -> dict[str, str]:
+    def definition(self, data: str, checkpoint: str, student: str | None = None) -> dict[str, str]:
         """All that decides a trial's result, flat and printable; two runs with an equal one agree.
 
-        `data` and `checkpoint` are fingerprints of the text and of the weights, so that neither a
-        folder's name nor a function's identity counts, but what they hold.
+        `data`, `checkpoint` and `student` are fingerprints of the text and of the weights of
+        teacher and student, so that neither a folder's name nor a function's identity counts, but
+        what they hold.
         """
         tuned = set(self.space)
         parts: dict[str, Any] = {
             "name": self.name,
             "seed": self.seed,
+            "student": student,
             "student_layers": self.student_layers,
             "seq_len": self.task.max_length if self.seq_len is None else self.seq_len,
             "task.data": data,

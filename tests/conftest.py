@@ -39,6 +39,9 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 class SilentProgress:
     """A `Progress` that shows nothing and stops nobody."""
 
+    def note(self, line: str) -> None:
+        pass
+
     def begin(self, stage: str, steps: int) -> None:
         pass
 

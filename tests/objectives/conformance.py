@@ -39,10 +39,14 @@ class RecordingProgress:
         self.stops = stops or {}
         self.wanted: list[int] = []
         self.taken: list[int] = []
+        self.notes: list[str] = []
 
     @property
     def steps(self) -> int:
         return sum(self.taken)
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
 
     def begin(self, stage: str, steps: int) -> None:
         assert stage

@@ -6,18 +6,24 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
+from objectives.architecture import Architecture
 from objectives.cost import Flops
 from objectives.data import Split
 from objectives.errors import UserError
 from objectives.evaluate import predict
+from objectives.pretrained import load_tokenizer
 from objectives.problem import Workbench, prepare, read_inputs
-from objectives.task import Task
+from objectives.pruned_bert import cut
+from objectives.task import Task, load
 from objectives.teacher import Teacher
-from tests.conftest import TINY, SilentProgress
-from tests.objectives.conformance import random_states
+from tests.conftest import TINY, SilentProgress, planted_rows
+from tests.objectives.conformance import RecordingProgress, random_states
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +110,87 @@ def test_preparing_leaves_global_random_state_alone(
     before = random_states()
     prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
     assert random_states() == before
+
+
+def test_texts_that_are_cut_off_are_told_by_role_before_anything_is_trained(
+    tiny_bert: str, planted_task: Task, tmp_path: Path
+) -> None:
+    class Told(RecordingProgress):
+        def begin(self, stage: str, steps: int) -> None:
+            raise InterruptedError(stage)
+
+    def notes(max_length: int) -> list[str]:
+        task, progress = replace(planted_task, max_length=max_length), Told()
+        inputs = read_inputs(task, Teacher(checkpoint=tiny_bert), None, None)
+        with pytest.raises(InterruptedError):
+            prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+        return progress.notes
+
+    text = load(planted_task)
+    counts = {
+        role: sum(len(row.split()) + 2 > 12 for (row,) in text.roles[role].texts)
+        for role in ("train", "alpha", "select", "heldout")
+    }
+    assert min(counts.values()) > 0
+    (note,) = notes(12)
+    assert note == (
+        "texts longer than 12 tokens (Task.max_length) are cut off: "
+        f"train {counts['train']} of 240, alpha {counts['alpha']} of 64, "
+        f"select {counts['select']} of 48, heldout {counts['heldout']} of 48"
+    )
+    assert notes(24) == []
+
+
+@pytest.fixture
+def graded_task(planted_task: Task) -> Task:
+    """The planted task with a grade for each label: regression."""
+    grades = {"happy": 5.0, "neutral": 2.5, "sad": 0.0}
+
+    def graded() -> Dataset:
+        rows = planted_rows().to_dict()
+        return Dataset.from_dict({**rows, "label": [grades[name] for name in rows["label"]]})
+
+    return replace(planted_task, data=graded, metric="pearson_spearman")
+
+
+def test_numbers_are_learnt_from_task_to_score(
+    tiny_bert: str, graded_task: Task, tmp_path: Path
+) -> None:
+    teacher = Teacher(checkpoint=tiny_bert, epochs=6, batch_size=16, learning_rate=3e-3)
+    inputs = read_inputs(graded_task, teacher, (0, 1, 2), None)
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    assert bench.unpruned.metric > 0.9
+    assert bench.unpruned.heldout_metric > 0.9
+    problem = bench.problem
+    assert problem.teacher_logits.shape == (240, 1)
+    assert bench.unpruned.flops == problem.flops_full == Flops(replace(TINY, labels=1), 24).full
+    assert problem.train.batch(np.arange(3), "cpu").labels.dtype == torch.float32
+    for model in (problem.teacher, problem.student):
+        assert (model.config.num_labels, model.config.problem_type) == (1, "regression")
+
+    whole = Architecture.full(problem.cost.shape)
+    model = cut(problem.student.state_dict(), problem.student.config, whole)
+    assert bench.score(model, problem.flops_full) == bench.unpruned
+    model.save_pretrained(tmp_path / "cut")
+    saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "cut")
+    assert bench.score(saved, problem.flops_full) == bench.unpruned
+
+
+def test_a_teacher_of_numbers_fits_a_task_of_numbers_whatever_its_output_is_called(
+    tiny_bert: str, checkpoint: str, graded_task: Task, planted_task: Task, tmp_path: Path
+) -> None:
+    names = {"id2label": {0: "similarity"}, "label2id": {"similarity": 0}}
+    with torch.random.fork_rng():
+        BertForSequenceClassification.from_pretrained(tiny_bert, **names).save_pretrained(tmp_path)
+    load_tokenizer(tiny_bert).save_pretrained(tmp_path)
+    one, three = Teacher(checkpoint=str(tmp_path)), Teacher(checkpoint=checkpoint)
+    assert read_inputs(graded_task, one, None, None).label_order == [0]
+    with pytest.raises(
+        UserError, match=r"classifier has 3 outputs \(sad, happy, neutral\); a task"
+    ):
+        read_inputs(graded_task, three, None, None)
+    with pytest.raises(UserError, match="it knows similarity"):
+        read_inputs(planted_task, one, None, None)
 
 
 @pytest.mark.parametrize("layers", [(), (0, 3), (-1, 0), (1, 0), (1, 1)])

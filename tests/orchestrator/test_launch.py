@@ -17,6 +17,7 @@ from typing import ClassVar, Self
 import optuna
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from objectives.architecture import Architecture
@@ -37,6 +38,7 @@ from orchestrator.records import read_run
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import open_storage
 from orchestrator.study_file import load_study
+from tests.conftest import planted_rows
 
 WriteStudy = Callable[..., Path]
 
@@ -237,6 +239,35 @@ def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: 
     assert run.trials[0].state == "finished"
     assert not run.trials[0].feasible
     assert run.front == []
+
+
+def test_a_task_of_numbers_is_told_by_its_correlation(study: Study, tmp_path: Path) -> None:
+    def graded() -> Dataset:
+        rows = planted_rows().to_dict()
+        return Dataset.from_dict({**rows, "label": [len(name) / 2 for name in rows["label"]]})
+
+    task = replace(study.task, data=graded, metric="pearson_spearman")
+    run = launch(
+        replace(scripted(study, "result"), task=task), trials=1, out=tmp_path / "run", device="cpu"
+    )
+    (trial,) = run.trials
+    assert trial.result is not None
+    assert run.metric_name == "pearson_spearman"
+    assert -1 <= trial.result.metric == run.unpruned.metric <= 1
+    assert trial.result.params == run.unpruned.params
+
+
+def test_another_student_in_the_folder_is_another_study(
+    study: Study, tiny_bert: str, tmp_path: Path
+) -> None:
+    first = scripted(study, "result", "result")
+    launch(first, trials=1, out=tmp_path / "run", device="cpu")
+    other = replace(first, student=tiny_bert)
+    with pytest.raises(RunError, match=r"another study: student was None, is now \w{16}\."):
+        launch(other, out=tmp_path / "run", device="cpu")
+    run = launch(other, trials=1, out=tmp_path / "other", device="cpu")
+    assert run.trials[0].result is not None
+    assert run.trials[0].result.ratio == run.unpruned.ratio == 1
 
 
 def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_the_document_has_what_a_script_needs() -> None:
             metric=0.9,
             heldout_metric=0.88,
             flops=1000,
+            flops_full=1000,
             params=5000,
             unit="flops@16",
             heads_per_layer=(2,),
@@ -76,6 +77,8 @@ def test_the_document_has_what_a_script_needs() -> None:
         "metric": 0.9,
         "heldout_metric": 0.88,
         "flops": 1000,
+        "flops_full": 1000,
+        "ratio": 1.0,
         "params": 5000,
         "unit": "flops@16",
     }

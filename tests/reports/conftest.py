@@ -51,6 +51,7 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
             metric=0.9,
             heldout_metric=0.88,
             flops=FLOPS,
+            flops_full=FLOPS,
             params=100_000,
             unit="flops@16",
             heads_per_layer=(4, 4),

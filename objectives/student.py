@@ -1,0 +1,93 @@
+"""Where the students start: the teacher, some layers of it, or a checkpoint of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers import BertForSequenceClassification
+
+from objectives import pretrained
+from objectives.device import to_device
+from objectives.errors import UserError
+
+
+def check_student(checkpoint: str, teacher_checkpoint: str, outputs: Sequence[str]) -> None:
+    """Raise UserError unless the student reads the teacher's tokens and may learn its outputs.
+
+    `outputs` are the names of the teacher's outputs. A student without a classifier learns any; one
+    with a classifier must have the same, in whatever order.
+    """
+    size, wanted = (
+        pretrained.read_config(name).vocab_size for name in (checkpoint, teacher_checkpoint)
+    )
+    tokens, known = (
+        pretrained.load_tokenizer(name).get_vocab() for name in (checkpoint, teacher_checkpoint)
+    )
+    if (size, tokens) != (wanted, known):
+        differs = "with other words" if size == wanted else f"of {size} words, not {wanted}"
+        raise UserError(
+            f"student '{checkpoint}': it has another vocabulary ({differs}) than the teacher "
+            f"'{teacher_checkpoint}'; both read the same tokens, so choose one of the same family"
+        )
+    if not pretrained.has_classifier(checkpoint):
+        return
+    names = pretrained.output_names(checkpoint)
+    if len(names) != len(outputs):
+        raise UserError(
+            f"student '{checkpoint}': its classifier has the labels {', '.join(names)}, the "
+            f"teacher's has {', '.join(outputs)}; choose a student without a classifier"
+        )
+    pretrained.label_order(checkpoint, outputs)
+
+
+def load_student(
+    checkpoint: str, teacher: BertForSequenceClassification, outputs: Sequence[str], seed: int
+) -> BertForSequenceClassification:
+    """The checkpoint as a frozen classifier beside the teacher, its outputs in the same order.
+
+    Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
+    """
+    names = dict(enumerate(outputs))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        student: BertForSequenceClassification = BertForSequenceClassification.from_pretrained(
+            checkpoint,
+            use_safetensors=True,
+            id2label=names,
+            label2id={name: index for index, name in names.items()},
+            problem_type=teacher.config.problem_type,
+        )
+    if pretrained.has_classifier(checkpoint):
+        order = pretrained.label_order(checkpoint, outputs)
+        for weight in student.classifier.parameters():
+            weight.data = weight.data[order]
+    return _frozen_beside(teacher, student)
+
+
+def keep_layers(
+    teacher: BertForSequenceClassification, layers: Sequence[int]
+) -> BertForSequenceClassification:
+    """These layers of the teacher, with its embeddings, pooler and classifier; frozen."""
+    config = type(teacher.config).from_dict(
+        {**teacher.config.to_dict(), "num_hidden_layers": len(layers)}
+    )
+    with torch.random.fork_rng(devices=[]):  # its own weights are overwritten below
+        student = BertForSequenceClassification(config)
+    weights = {
+        name: weight
+        for name, weight in teacher.state_dict().items()
+        if not name.startswith("bert.encoder.layer.")
+    }
+    for place, layer in enumerate(layers):
+        for name, weight in teacher.bert.encoder.layer[layer].state_dict().items():
+            weights[f"bert.encoder.layer.{place}.{name}"] = weight
+    student.load_state_dict(weights)
+    return _frozen_beside(teacher, student)
+
+
+def _frozen_beside(
+    teacher: BertForSequenceClassification, student: BertForSequenceClassification
+) -> BertForSequenceClassification:
+    student.eval().requires_grad_(False)
+    return to_device(student, str(teacher.device))

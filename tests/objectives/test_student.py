@@ -1,0 +1,177 @@
+"""A student of another checkpoint: what it must share with its teacher, and where it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+import torch
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
+
+from objectives.cost import Flops
+from objectives.errors import UserError
+from objectives.evaluate import predict
+from objectives.problem import Inputs, Workbench, prepare, read_inputs
+from objectives.pruned_bert import shape_of
+from objectives.task import Task
+from objectives.teacher import Teacher
+from tests.conftest import MARKERS, TINY, SilentProgress
+from tests.objectives.conformance import random_states
+
+LABELS = sorted(MARKERS.values())
+
+
+@pytest.fixture(scope="module")
+def teacher(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> Teacher:
+    """The workbench's teacher, in a folder."""
+    folder = tmp_path_factory.mktemp("teacher")
+    workbench.problem.teacher.save_pretrained(folder)
+    workbench.tokenizer.save_pretrained(folder)
+    return Teacher(checkpoint=str(folder))
+
+
+def write_student(tiny_bert: str, folder: Path, labels: list[str] | None = None) -> str:
+    """A BERT of two layers of 16 dimensions in two heads; with a classifier if it has labels."""
+    names = dict(enumerate(labels or []))
+    sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2}
+    config = BertConfig.from_pretrained(tiny_bert, **sizes, intermediate_size=24)
+    if labels is not None:
+        config.id2label = names
+        config.label2id = {name: index for index, name in names.items()}
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = (BertModel if labels is None else BertForSequenceClassification)(config)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+    return str(folder)
+
+
+def inputs_of(task: Task, teacher: Teacher, student: str) -> Inputs:
+    return read_inputs(task, teacher, None, 16, student)
+
+
+def prepared(inputs: Inputs, cache: Path, seed: int = 0) -> Workbench:
+    return prepare(inputs, cache=cache, seed=seed, device="cpu", progress=SilentProgress())
+
+
+def test_the_student_is_ratio_1_and_the_teacher_keeps_its_own_flops(
+    tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
+) -> None:
+    student = write_student(tiny_bert, tmp_path / "student")
+    bench = prepared(inputs_of(planted_task, teacher, student), tmp_path)
+    problem = bench.problem
+    small = shape_of(problem.student.config)
+    assert (small.layers, small.hidden, small.heads, small.ffn, small.labels) == (2, 16, 2, 24, 3)
+    assert bench.unpruned_shape == problem.cost.shape == small
+    assert problem.flops_full == problem.cost.full == Flops(small, 16).full
+    assert bench.unpruned.flops == Flops(TINY, 16).full > problem.flops_full
+    assert shape_of(problem.teacher.config) == TINY
+    for model in (problem.student, problem.teacher):
+        assert not model.training
+        assert not any(weight.requires_grad for weight in model.parameters())
+    logits = predict(problem.teacher, problem.train, "cpu")
+    torch.testing.assert_close(problem.teacher_logits, logits)
+
+
+def test_the_teacher_of_other_students_is_in_the_problem_too(workbench: Workbench) -> None:
+    assert workbench.problem.teacher is workbench.problem.student
+
+
+def test_a_student_keeps_its_weights_and_draws_a_classifier_from_the_seed(
+    tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
+) -> None:
+    inputs = inputs_of(planted_task, teacher, write_student(tiny_bert, tmp_path / "student"))
+    torch.manual_seed(5)
+    first = prepared(inputs, tmp_path).problem.student
+    torch.manual_seed(6)
+    before = random_states()
+    again = prepared(inputs, tmp_path).problem.student
+    assert random_states() == before
+    other = prepared(inputs, tmp_path, seed=1).problem.student
+    own = BertModel.from_pretrained(tmp_path / "student").state_dict()
+    for name, weight in own.items():
+        assert torch.equal(first.bert.state_dict()[name], weight)
+    assert torch.equal(first.classifier.weight, again.classifier.weight)
+    assert not torch.equal(first.classifier.weight, other.classifier.weight)
+    assert list(first.config.id2label.values()) == LABELS
+
+
+def test_a_students_own_classifier_takes_the_teachers_order(
+    tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
+) -> None:
+    student = write_student(tiny_bert, tmp_path / "student", ["sad", "happy", "neutral"])
+    loaded = prepared(inputs_of(planted_task, teacher, student), tmp_path).problem.student
+    saved = BertForSequenceClassification.from_pretrained(student)
+    for name in ("weight", "bias"):
+        ordered = getattr(saved.classifier, name)[[1, 2, 0]]  # happy, neutral, sad
+        assert torch.equal(getattr(loaded.classifier, name), ordered)
+    assert list(loaded.config.id2label.values()) == LABELS
+
+
+def test_a_student_of_unnamed_labels_goes_by_index(
+    tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
+) -> None:
+    names = [f"LABEL_{output}" for output in range(3)]
+    student = write_student(tiny_bert, tmp_path / "student", names)
+    loaded = prepared(inputs_of(planted_task, teacher, student), tmp_path).problem.student
+    saved = BertForSequenceClassification.from_pretrained(student)
+    assert torch.equal(loaded.classifier.weight, saved.classifier.weight)
+    assert list(loaded.config.id2label.values()) == LABELS
+
+
+def test_a_classifier_of_other_labels_is_refused(
+    tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
+) -> None:
+    for labels, message in (
+        (["happy", "sad"], "its classifier has the labels happy, sad, the teacher's has happy, n"),
+        (["happy", "sad", "angry"], r"does not know the label\(s\) neutral"),
+    ):
+        student = write_student(tiny_bert, tmp_path / labels[-1], labels)
+        with pytest.raises(UserError, match=message):
+            inputs_of(planted_task, teacher, student)
+
+
+def test_another_vocabulary_is_refused(
+    tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
+) -> None:
+    larger = tmp_path / "larger"
+    config = BertConfig.from_pretrained(tiny_bert, vocab_size=50)
+    BertModel(config).save_pretrained(larger)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(larger)
+    with pytest.raises(UserError, match=r"another vocabulary \(of 50 words, not 48\) than the t"):
+        inputs_of(planted_task, teacher, str(larger))
+
+    other = copytree(tiny_bert, tmp_path / "other")
+    text = (other / "tokenizer.json").read_text()
+    assert '"joy"' in text
+    (other / "tokenizer.json").write_text(text.replace('"joy"', '"woe"'))
+    with pytest.raises(UserError, match=r"another vocabulary \(with other words\)"):
+        inputs_of(planted_task, teacher, str(other))
+
+
+def test_a_student_that_is_not_there_or_reads_less_is_refused(
+    tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"^model 'nowhere': no such folder"):
+        inputs_of(planted_task, teacher, "nowhere")
+    short = tmp_path / "short"
+    BertModel(BertConfig.from_pretrained(tiny_bert, max_position_embeddings=20)).save_pretrained(
+        short
+    )
+    with pytest.raises(UserError, match=r"task\.max_length is 24; '.*short' takes 1 to 20 tokens"):
+        inputs_of(planted_task, teacher, str(short))
+
+
+def test_a_student_counts_by_the_content_of_its_weights(
+    tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
+) -> None:
+    student = write_student(tiny_bert, tmp_path / "student")
+    moved = str(copytree(student, tmp_path / "moved"))
+    one, same, none = (
+        read_inputs(planted_task, teacher, None, 16, s).student_fingerprint
+        for s in (student, moved, None)
+    )
+    assert one == same
+    assert one is not None
+    assert none is None
