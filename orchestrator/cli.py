@@ -190,10 +190,10 @@ def _front_table(record: RunRecord) -> Table:
         )
     table.add_section()
     table.add_row(
-        "unpruned",
+        unpruned.label,
         f"{unpruned.metric:.4f}",
         f"{unpruned.heldout_metric:.4f}",
-        "1.000",
+        f"{unpruned.ratio:.3f}",
         f"{unpruned.flops:,}",
         f"{unpruned.params:,}",
     )

@@ -62,10 +62,10 @@ def answer(view: ParetoView) -> str:
     half = [point for point in view.front if point.result.ratio <= 0.5]
     if half:
         best = half[-1].result
-        return f"At {percent(best.ratio)} of the FLOPs the model {_kept(view, best)}."
+        return f"At {percent(best.ratio)} of the {_flops(view)} the model {_kept(view, best)}."
     smallest = view.front[0].result
     return (
-        "No model on the front has at most half the FLOPs yet; "
+        f"No model on the front has at most half the {_flops(view)} yet; "
         f"the smallest, at {percent(smallest.ratio)}, {_kept(view, smallest)}."
     )
 
@@ -85,7 +85,7 @@ def knob_texts(knobs: Mapping[str, Any]) -> list[str]:
 
 def pareto_figure(view: ParetoView) -> go.Figure:
     """Draw the view: metric on the selection split against the FLOPs ratio."""
-    unpruned, metric_name = view.unpruned, view.metric_name
+    metric_name = view.metric_name
     grey = {"color": GREY, "size": 8, "symbol": "square", "opacity": 0.45}
     figure = go.Figure()
     _add(figure, view, view.dominated, "dominated", marker=grey)
@@ -101,38 +101,7 @@ def pareto_figure(view: ParetoView) -> go.Figure:
         line={"shape": "hv", "color": BLUE, "width": 2},
         marker={"color": BLUE, "size": 10, "symbol": "circle"},
     )
-    star = [
-        "unpruned model",
-        f"{metric_name} {unpruned.metric:.4f}, held out {unpruned.heldout_metric:.4f}",
-        f"{unpruned.flops:,} {unpruned.unit}, {unpruned.params:,} parameters",
-    ]
-    figure.add_scatter(
-        x=[1.0],
-        y=[unpruned.metric],
-        mode="markers",
-        name="unpruned model",
-        legendrank=2,
-        marker={"color": VERMILLION, "size": 15, "symbol": "star"},
-        hovertext=[_lines(star)],
-        hoverinfo="text",
-    )
-    hollow = {"color": GREEN, "size": 9, "symbol": "diamond-open", "line": {"width": 2}}
-    figure.add_scatter(
-        x=[*(point.result.ratio for point in view.front), 1.0],
-        y=[*(point.result.heldout_metric for point in view.front), unpruned.heldout_metric],
-        mode="markers",
-        name="held out",
-        legendrank=3,
-        marker=hollow,
-        hovertext=[*(_hover(point, metric_name) for point in view.front), _lines(star)],
-        hoverinfo="text",
-    )
-    figure.add_hline(
-        y=unpruned.metric,
-        line={"color": VERMILLION, "width": 1.5, "dash": "dash"},
-        annotation={"text": f"unpruned: {unpruned.metric:.3f}", "font": {"size": 12}},
-        annotation_position="top left",
-    )
+    _add_unpruned(figure, view)
     figure.update_layout(
         **LAYOUT,
         height=480,
@@ -141,7 +110,7 @@ def pareto_figure(view: ParetoView) -> go.Figure:
         xaxis={
             **AXIS,
             "title": {
-                "text": f"FLOPs, unpruned = 100% ({plain(unpruned.unit)})",
+                "text": f"FLOPs, unpruned{_student(view)} = 100% ({plain(view.unpruned.unit)})",
                 "standoff": 8,
             },
             "tickformat": ".0%",
@@ -150,6 +119,56 @@ def pareto_figure(view: ParetoView) -> go.Figure:
         yaxis={**AXIS, "title": {"text": f"{plain(metric_name)}, selection split"}},
     )
     return figure
+
+
+def _add_unpruned(figure: go.Figure, view: ParetoView) -> None:
+    """The unpruned model's level, its star at 100%, and the held-out metrics.
+
+    A teacher beyond 100% has its level alone: far to the right, it would crowd the front together.
+    """
+    unpruned, metric_name = view.unpruned, view.metric_name
+    star = [
+        f"{unpruned.label} model",
+        f"{metric_name} {unpruned.metric:.4f}, held out {unpruned.heldout_metric:.4f}",
+        f"{unpruned.flops:,} {unpruned.unit}, {unpruned.params:,} parameters",
+    ]
+    heldout = [
+        (point.result.ratio, point.result.heldout_metric, _hover(point, metric_name))
+        for point in view.front
+    ]
+    level = f"{unpruned.label}: {unpruned.metric:.3f}"
+    if unpruned.ratio <= 1:
+        figure.add_scatter(
+            x=[unpruned.ratio],
+            y=[unpruned.metric],
+            mode="markers",
+            name=star[0],
+            legendrank=2,
+            marker={"color": VERMILLION, "size": 15, "symbol": "star"},
+            hovertext=[_lines(star)],
+            hoverinfo="text",
+        )
+        heldout.append((unpruned.ratio, unpruned.heldout_metric, _lines(star)))
+    else:
+        level += f" (held out {unpruned.heldout_metric:.3f}), {unpruned.ratio:.1f} x the FLOPs"
+    if heldout:
+        x, y, texts = zip(*heldout, strict=True)
+        figure.add_scatter(
+            x=x,
+            y=y,
+            mode="markers",
+            name="held out",
+            legendrank=3,
+            marker={"color": GREEN, "size": 9, "symbol": "diamond-open", "line": {"width": 2}},
+            hovertext=texts,
+            hoverinfo="text",
+        )
+    figure.add_hline(
+        y=unpruned.metric,
+        line={"color": VERMILLION, "width": 1.5, "dash": "dash"},
+        annotation={"text": level, "font": {"size": 12}},
+        annotation_position="top left",
+    )
 
 
 def _add(
@@ -190,14 +209,25 @@ def _lines(lines: Sequence[str]) -> str:
     return "<br>".join(plain(line) for line in lines)
 
 
+def _student(view: ParetoView) -> str:
+    """Which unpruned model is 100%, where it is not the teacher."""
+    return " student" if view.unpruned.label == "teacher" else ""
+
+
+def _flops(view: ParetoView) -> str:
+    return "unpruned student's FLOPs" if _student(view) else "FLOPs"
+
+
 def _kept(view: ParetoView, result: TrialResult) -> str:
     unpruned, name = view.unpruned, view.metric_name
+    whose = "the teacher's" if _student(view) else "its"
     if unpruned.metric > 0 and unpruned.heldout_metric > 0:
         share = result.metric / unpruned.metric
         heldout = result.heldout_metric / unpruned.heldout_metric
-        return f"keeps {share:.1%} of its {name} (held out: {heldout:.1%})"
+        return f"keeps {share:.1%} of {whose} {name} (held out: {heldout:.1%})"
+    other = "the teacher" if _student(view) else "the unpruned one"
     # Matthews correlation may be zero or less: a share of it would say nothing.
     return (
-        f"has {name} {result.metric:.3f} where the unpruned one has {unpruned.metric:.3f} "
+        f"has {name} {result.metric:.3f} where {other} has {unpruned.metric:.3f} "
         f"(held out: {result.heldout_metric:.3f} and {unpruned.heldout_metric:.3f})"
     )

@@ -87,6 +87,16 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
     assert "torch 2.13.0" in text
 
 
+def test_page_calls_the_teacher_of_another_student_by_its_name_and_its_ratio(
+    mixed_run: RunRecord, tmp_path: Path
+) -> None:
+    large = replace(mixed_run.unpruned, flops=18 * mixed_run.unpruned.flops_full)
+    path = write_report(replace(mixed_run, unpruned=large), tmp_path / "report.html")
+    text = " ".join(Page(path).text.split())
+    assert "The dashed line is the teacher model's level." in text
+    assert "teacher 0.9000 0.8800 18.0000 18,000,000 100,000" in text
+
+
 def test_page_is_accessible_by_structure(mixed_run: RunRecord, tmp_path: Path) -> None:
     page = Page(write_report(mixed_run, tmp_path / "report.html"))
     assert ("html", {"lang": "en"}) in page.elements

@@ -109,6 +109,40 @@ def test_figure_shows_each_kind_by_shape_and_colour(mixed_run: RunRecord) -> Non
         assert len({trace.marker[looks] for trace in figure.data}) == 5
 
 
+def test_a_teacher_far_beyond_the_student_is_a_line_and_no_point(mixed_run: RunRecord) -> None:
+    large = replace(mixed_run.unpruned, flops=18 * mixed_run.unpruned.flops_full)
+    view = pareto_view(replace(mixed_run, unpruned=large))
+    figure = pareto_figure(view)
+    assert max(x for trace in figure.data for x in trace.x) == 0.7
+    assert "unpruned model" not in {trace.name for trace in figure.data}
+    assert [line.y0 for line in figure.layout.shapes] == [0.9]
+    (annotation,) = figure.layout.annotations
+    assert annotation.text == "teacher: 0.900 (held out 0.880), 18.0 x the FLOPs"
+    assert figure.layout.xaxis.title.text == "FLOPs, unpruned student = 100% (flops@16)"
+    assert answer(view) == (
+        "At 40% of the unpruned student's FLOPs the model keeps 90.0% of the teacher's accuracy "
+        "(held out: 90.9%)."
+    )
+
+
+def test_a_teacher_beyond_the_student_before_any_trial(make_run: Any) -> None:
+    run = make_run()
+    figure = pareto_figure(pareto_view(replace(run, unpruned=replace(run.unpruned, flops=10**8))))
+    assert len(figure.data) == 0
+    assert [line.y0 for line in figure.layout.shapes] == [0.9]
+
+
+def test_answer_names_the_teacher_where_no_share_can_be_given(
+    make_run: Any, make_trial: Any
+) -> None:
+    run = make_run([make_trial(0, 500_000, 0.2)], metric_name="mcc")
+    run = replace(run, unpruned=replace(run.unpruned, heldout_metric=-0.05, flops=10**7))
+    assert answer(pareto_view(run)) == (
+        "At 50% of the unpruned student's FLOPs the model has mcc 0.200 where the teacher has "
+        "0.900 (held out: 0.190 and -0.050)."
+    )
+
+
 def test_hover_says_what_a_point_is(mixed_run: RunRecord) -> None:
     figure = pareto_figure(pareto_view(mixed_run))
     (front,) = (trace for trace in figure.data if trace.name == "front")
