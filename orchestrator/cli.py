@@ -39,6 +39,9 @@ def run(
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.py", help="A file that ends in study = Study(...).")
     ],
+    name: Annotated[
+        str, typer.Option("--study", help="Which study of the file, if it has several.")
+    ] = "study",
     trials: Annotated[
         int | None, typer.Option(help="Finished trials wanted; the study's own by default.")
     ] = None,
@@ -57,7 +60,7 @@ def run(
     console = Console()
     try:
         finished = launch(
-            load_study(study),
+            load_study(study, name),
             trials=trials,
             population=population,
             out=out,

@@ -1,4 +1,4 @@
-"""Loading the `study` of a Python file that a user names."""
+"""Loading a study of a Python file that a user names: its `study`, or another by name."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 _MODULE = "maskfront_study"
 
 
-def load_study(path: Path) -> Study:
-    """Run the file and return its `study`. Raises RunError if there is none, or if it raises."""
+def load_study(path: Path, name: str = "study") -> Study:
+    """Run the file and return the study of that name in it.
+
+    Raises RunError if there is none, or if the file raises.
+    """
     from orchestrator.study import Study
 
     if not path.is_file():
@@ -33,10 +36,16 @@ def load_study(path: Path) -> Study:
         raise RunError(
             f"study file '{path}'{line} raises {type(error).__name__}: {error}"
         ) from error
-    study = getattr(module, "study", None)
+    study = getattr(module, name, None)
     if not isinstance(study, Study):
-        found = "no name `study`" if study is None else f"`study` is a {type(study).__name__}"
-        raise RunError(f"study file '{path}': {found}; it must end in `study = Study(...)`")
+        found = f"no name `{name}`" if study is None else f"`{name}` is a {type(study).__name__}"
+        studies = [known for known, value in vars(module).items() if isinstance(value, Study)]
+        remedy = (
+            f"its studies are {', '.join(studies)}"
+            if studies
+            else "it must end in `study = Study(...)`"
+        )
+        raise RunError(f"study file '{path}': {found}; {remedy}")
     return study
 
 

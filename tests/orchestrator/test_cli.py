@@ -50,12 +50,24 @@ def test_run_ends_with_the_front_the_report_and_the_next_commands(
     folder = tmp_path / "runs" / "tiny"
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert "accuracy against FLOPs" in done.stdout
+    assert "texts longer than 16 tokens (Task.max_length) are cut off: train" in done.stdout
     assert "unpruned" in done.stdout
     last = done.stdout.strip().splitlines()[-3:]
     assert last[0].split() == ["report", "runs/tiny/report.html"]
     assert last[1].split() == ["dashboard", "maskfront", "dashboard", "runs/tiny"]
     assert re.fullmatch(r"export +maskfront export runs/tiny --trial \d+ --out my-model", last[2])
     assert [path.name for path in tmp_path.iterdir() if path.name != "study.py"] == ["runs"]
+
+
+def test_another_study_of_the_file_is_run_by_name(write_study: WriteStudy, tmp_path: Path) -> None:
+    second = ("study = Study(", "import dataclasses\nstudy = Study(")
+    path = write_study(second)
+    path.write_text(f"{path.read_text()}\nlarge = dataclasses.replace(study, name='large')\n")
+    done = maskfront("run", path, "--study", "huge", cwd=tmp_path)
+    assert_one_clear_line(done, "no name `huge`; its studies are study, large")
+    done = maskfront("run", path, "--study", "large", "--trials", 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["large"]
 
 
 def test_front_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
@@ -147,7 +159,20 @@ def test_ctrl_c_ends_a_launch_cleanly(write_study: WriteStudy, tmp_path: Path) -
 
 
 BAD_STUDIES = {
-    "no study": (("study = Study(", "result = Study("), r"no name `study`"),
+    "no study": (
+        ("study = Study(", "result = Study("),
+        r"no name `study`; its studies are result",
+    ),
+    "no study at all": (("study = Study(", "study = dict("), r"`study` is a dict; it must end in"),
+    "two students": (
+        ("trials=4", "trials=4, student='a', student_layers=(0,)"),
+        r"Study\.student and Study\.student_layers are both set",
+    ),
+    "unknown student": (("trials=4", "trials=4, student='no/such'"), r"model 'no/such': no such f"),
+    "unknown GLUE task": (
+        ("study = Study(", "from objectives.glue import glue; glue('sst3'); study = Study("),
+        r"no GLUE task 'sst3'; there are cola, sst2",
+    ),
     "raises": (("trials=4", "trials=1 // 0"), r"line \d+ raises ZeroDivisionError"),
     "syntax": (("study = Study(", "study = Study(("), r"line \d+ raises SyntaxError"),
     "misspelt knob": (('"tolerance":', '"tolerence":'), r"Study\.space names 'tolerence'"),

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from transformers import AutoTokenizer, BertConfig, BertModel
 
 import studies
+from objectives.methods.mask_search import MaskSearch, Stage
 from objectives.task import Task, load
+from orchestrator import launch
 from orchestrator.study_file import load_study
+from tests.glue_shaped import write_glue
 
-FILES = sorted(
-    path for path in Path(studies.__file__).parent.glob("*.py") if path.name != "__init__.py"
-)
+FOLDER = Path(studies.__file__).parent
+FILES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
+GLUE = ("cola", "rte", "sst2")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_study_loads_and_bears_its_files_name(path: Path) -> None:
     study = load_study(path)
-    assert study.name == path.stem.replace("_", "-")
+    assert f"{study.name}-".startswith(path.stem.replace("_", "-") + "-")
     opening = path.read_text(encoding="utf-8").splitlines()[0]
     assert opening.startswith('"""')
     assert opening.endswith('?"""')
 
 
 def test_the_quickstart_has_three_sentiments_in_four_disjoint_roles() -> None:
-    task = load_study(Path(studies.__file__).parent / "quickstart.py").task
+    task = load_study(FOLDER / "quickstart.py").task
     assert isinstance(task, Task)
     text = load(task)
     assert list(text.label_names) == ["negative", "neutral", "positive"]
@@ -37,3 +44,71 @@ def test_the_quickstart_has_three_sentiments_in_four_disjoint_roles() -> None:
     }
     everything = [row for examples in text.roles.values() for row in examples.texts]
     assert len(set(everything)) == len(everything)
+
+
+@pytest.mark.parametrize("task", GLUE)
+def test_a_glue_study_offers_both_tinyberts_of_the_hub(
+    task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("MASKFRONT_MODELS", "MASKFRONT_GLUE"):
+        monkeypatch.delenv(variable, raising=False)
+    small, large = (load_study(FOLDER / f"{task}.py", name) for name in ("study", "study_6x768"))
+    assert (small.name, large.name) == (f"{task}-4x312", f"{task}-6x768")
+    assert small.student == "huawei-noah/TinyBERT_General_4L_312D"
+    assert large.student == "huawei-noah/TinyBERT_General_6L_768D"
+    assert replace(small, name=large.name, student=large.student) == large
+    assert (small.task.subset, small.task.data) == (task, "nyu-mll/glue")
+    teacher = small.teacher
+    assert (teacher.checkpoint, teacher.epochs) == ("bert-base-uncased", 10)
+    assert (teacher.batch_size, teacher.learning_rate) == (32, 5e-5)
+
+
+@pytest.fixture
+def local(tmp_path: Path, tiny_bert: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """GLUE and the checkpoints as folders, tiny; the student narrower and shallower."""
+    models = tmp_path / "models"
+    for name, sizes in {
+        "bert-base-uncased": {},
+        "huawei-noah/TinyBERT_General_4L_312D": {
+            "num_hidden_layers": 1,
+            "hidden_size": 16,
+            "num_attention_heads": 2,
+            "intermediate_size": 24,
+        },
+    }.items():
+        fields: dict[str, Any] = dict(sizes)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = BertModel(BertConfig.from_pretrained(tiny_bert, **fields))
+        model.save_pretrained(models / name)
+        AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(models / name)
+    monkeypatch.setenv("MASKFRONT_MODELS", str(models))
+    monkeypatch.setenv("MASKFRONT_GLUE", write_glue(tmp_path, train=700, validation=40))
+    return tmp_path
+
+
+def test_a_glue_study_runs_on_local_folders(local: Path) -> None:
+    study = load_study(FOLDER / "rte.py")
+    method = study.method
+    assert isinstance(method, MaskSearch)
+    once = tuple(replace(stage, epochs=1) for stage in method.stages)
+    assert all(isinstance(stage, Stage) for stage in once)
+    quick = replace(
+        study,
+        task=replace(study.task, max_length=32),
+        teacher=replace(study.teacher, epochs=1),
+        method=replace(method, stages=once),
+        first=({"target_ratio": 0.6, "tolerance": 0.1},),
+    )
+    run = launch(quick, trials=1, population=1, out=local / "run", device="cpu")
+    (trial,) = run.trials
+    assert trial.state == "finished"
+    assert trial.result is not None
+    assert trial.result.flops < trial.result.flops_full == run.unpruned.flops_full
+    assert trial.feasible
+    assert run.unpruned.label == "teacher"
+    assert run.unpruned.ratio > 4
+    assert run.unpruned.heads_per_layer == (2,)
+    assert run.unpruned.ffn_per_layer == (24,)
+    assert run.definition["student"] != "None"
+    assert run.definition["student_layers"] == "None"
