@@ -14,6 +14,7 @@ from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
 from objectives import pretrained
 from objectives import task as tasks
 from objectives.architecture import BertShape
+from objectives.augmentation import Augmentation, Augmenter, augment, read_augmentation
 from objectives.cost import Flops
 from objectives.data import Split
 from objectives.device import to_device
@@ -32,6 +33,7 @@ class Problem:
     student: BertForSequenceClassification
     """Where every student starts: the teacher, or the layers of it that the student keeps."""
     train: Split
+    """The train rows, then their augmented copies if the study has any."""
     teacher_logits: Tensor
     """(rows of train, C): what the teacher says of each row of `train`, on the device."""
     alpha: Split
@@ -89,6 +91,7 @@ class Inputs:
     tokenizer: PreTrainedTokenizerBase
     label_order: Sequence[int]
     checkpoint_fingerprint: str
+    augmenter: Augmenter | None
 
 
 def read_inputs(
@@ -96,6 +99,7 @@ def read_inputs(
     teacher: Teacher,
     student_layers: tuple[int, ...] | None,
     seq_len: int | None,
+    augmentation: Augmentation | None = None,
 ) -> Inputs:
     """Read data and checkpoint. Raises UserError for whatever does not fit together."""
     config = pretrained.read_config(teacher.checkpoint)
@@ -129,13 +133,17 @@ def read_inputs(
         tokenizer=pretrained.load_tokenizer(teacher.checkpoint),
         label_order=check_labels(teacher, text.label_names),
         checkpoint_fingerprint=pretrained.fingerprint(teacher.checkpoint),
+        augmenter=None if augmentation is None else read_augmentation(augmentation),
     )
 
 
 def prepare(
     inputs: Inputs, *, cache: Path, seed: int, device: str, progress: Progress
 ) -> Workbench:
-    """Tokenise, fine-tune the teacher if it needs it, and score the unpruned model."""
+    """Tokenise, fine-tune the teacher if it needs it, and score the unpruned model.
+
+    Augmented rows come after the teacher: it learns from the rows of the task alone.
+    """
     task, text = inputs.task, inputs.text
     splits = {
         role: tasks.tokenise(
@@ -153,6 +161,18 @@ def prepare(
         device=device,
         progress=progress,
     )
+    if inputs.augmenter is not None:
+        train = augment(
+            inputs.augmenter,
+            text.roles,
+            cache=cache,
+            seed=seed,
+            device=device,
+            progress=progress,
+        )
+        splits["train"] = tasks.tokenise(
+            train, "train", inputs.tokenizer, task.max_length, inputs.label_order
+        )
     progress.begin("score the unpruned model", 1)
     cost = Flops(shape_of(teacher.config), inputs.seq_len)
     unpruned = Score(

@@ -78,8 +78,14 @@ def launch(
     chosen = choose_device(device)
     quiet_libraries()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    inputs = read_inputs(study.task, study.teacher, study.student_layers, study.seq_len)
-    definition = study.definition(inputs.text.fingerprint, inputs.checkpoint_fingerprint)
+    inputs = read_inputs(
+        study.task, study.teacher, study.student_layers, study.seq_len, study.augmentation
+    )
+    definition = study.definition(
+        inputs.text.fingerprint,
+        inputs.checkpoint_fingerprint,
+        None if inputs.augmenter is None else inputs.augmenter.definition,
+    )
     try:
         with folder.locked():
             outer = open_study(study, folder, definition, chosen)
