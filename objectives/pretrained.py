@@ -60,12 +60,12 @@ def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
 
 def has_classifier(checkpoint: str) -> bool:
     """Whether the checkpoint was fine-tuned: it holds the weights of a classifier."""
-    path = _weights(checkpoint)
-    try:
-        with safe_open(path, framework="numpy") as weights:
-            return "classifier.weight" in weights.keys()  # noqa: SIM118 (not a dict)
-    except SafetensorError as error:
-        raise UserError(f"model '{checkpoint}': {path.name} cannot be read ({error})") from error
+    return _holds(checkpoint, "classifier.weight")
+
+
+def has_mlm_head(checkpoint: str) -> bool:
+    """Whether the checkpoint can fill in masked words: it holds the head of pretraining."""
+    return _holds(checkpoint, "cls.predictions.transform.dense.weight")
 
 
 def output_names(checkpoint: str) -> list[str]:
@@ -102,6 +102,15 @@ def fingerprint(checkpoint: str) -> str:
     """SHA-256 of the checkpoint's weights, hexadecimal, shortened to 16 digits."""
     with _weights(checkpoint).open("rb") as weights:
         return hashlib.file_digest(weights, "sha256").hexdigest()[:16]
+
+
+def _holds(checkpoint: str, weight: str) -> bool:
+    path = _weights(checkpoint)
+    try:
+        with safe_open(path, framework="numpy") as weights:
+            return weight in weights.keys()  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise UserError(f"model '{checkpoint}': {path.name} cannot be read ({error})") from error
 
 
 def _weights(checkpoint: str) -> Path:

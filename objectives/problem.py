@@ -13,6 +13,7 @@ from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
 from objectives import pretrained
 from objectives import task as tasks
 from objectives.architecture import BertShape
+from objectives.augmentation import Augmentation, Augmenter, augment, read_augmentation
 from objectives.cost import Flops
 from objectives.data import Split
 from objectives.errors import UserError
@@ -33,6 +34,7 @@ class Problem:
     student: BertForSequenceClassification
     """Where every student starts: the teacher, some layers of it, or a checkpoint of its own."""
     train: Split
+    """The train rows, then their augmented copies if the study has any."""
     teacher_logits: Tensor
     """(rows of train, C): what the teacher says of each row of `train`, on the device."""
     alpha: Split
@@ -94,6 +96,7 @@ class Inputs:
     label_order: Sequence[int]
     checkpoint_fingerprint: str
     student_fingerprint: str | None
+    augmenter: Augmenter | None
 
 
 def read_inputs(
@@ -101,7 +104,9 @@ def read_inputs(
     teacher: Teacher,
     student_layers: tuple[int, ...] | None,
     seq_len: int | None,
+    *,
     student: str | None = None,
+    augmentation: Augmentation | None = None,
 ) -> Inputs:
     """Read data and checkpoints. Raises UserError for whatever does not fit together."""
     for checkpoint in (teacher.checkpoint, student):
@@ -133,6 +138,7 @@ def read_inputs(
         label_order=label_order,
         checkpoint_fingerprint=pretrained.fingerprint(teacher.checkpoint),
         student_fingerprint=None if student is None else pretrained.fingerprint(student),
+        augmenter=None if augmentation is None else read_augmentation(augmentation),
     )
 
 
@@ -146,7 +152,10 @@ def _check_lengths(checkpoint: str, max_length: int, seq_len: int | None) -> Non
 def prepare(
     inputs: Inputs, *, cache: Path, seed: int, device: str, progress: Progress
 ) -> Workbench:
-    """Tokenise, fine-tune the teacher if it needs it, score it, and load the student."""
+    """Tokenise, fine-tune the teacher if it needs it, score it, and load the student.
+
+    Augmented rows come after the teacher: it learns from the rows of the task alone.
+    """
     task, text = inputs.task, inputs.text
     splits = {
         role: tasks.tokenise(
@@ -165,6 +174,18 @@ def prepare(
         device=device,
         progress=progress,
     )
+    if inputs.augmenter is not None:
+        train = augment(
+            inputs.augmenter,
+            text.roles,
+            cache=cache,
+            seed=seed,
+            device=device,
+            progress=progress,
+        )
+        splits["train"] = tasks.tokenise(
+            train, "train", inputs.tokenizer, task.max_length, inputs.label_order
+        )
     progress.begin("score the teacher", 1)
     unpruned = Score(
         metric=score(teacher, splits["select"], task.metric, device),

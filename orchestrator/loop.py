@@ -79,10 +79,18 @@ def launch(
     quiet_libraries()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     inputs = read_inputs(
-        study.task, study.teacher, study.student_layers, study.seq_len, study.student
+        study.task,
+        study.teacher,
+        study.student_layers,
+        study.seq_len,
+        student=study.student,
+        augmentation=study.augmentation,
     )
     definition = study.definition(
-        inputs.text.fingerprint, inputs.checkpoint_fingerprint, inputs.student_fingerprint
+        inputs.text.fingerprint,
+        inputs.checkpoint_fingerprint,
+        inputs.student_fingerprint,
+        None if inputs.augmenter is None else inputs.augmenter.definition,
     )
     try:
         with folder.locked():

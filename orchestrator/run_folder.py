@@ -32,7 +32,7 @@ class RunFolder:
 
     @property
     def cache(self) -> Path:
-        """What is made once and can be made again: the fine-tuned teacher."""
+        """What is made once and can be made again: the fine-tuned teacher, augmented text."""
         return self.path / "cache"
 
     @property

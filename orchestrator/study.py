@@ -9,6 +9,7 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, distribution_to_json
 
+from objectives.augmentation import Augmentation
 from objectives.errors import UserError
 from objectives.search_method import SearchMethod
 from objectives.task import Task
@@ -38,12 +39,14 @@ class Study:
     teacher's vocabulary, of any depth and width. FLOPs ratio 1 is then this student, unpruned."""
     seq_len: int | None = None
     """Length, in tokens, at which FLOPs are counted; None takes the task's max_length."""
+    augmentation: Augmentation | None = None
+    """More train rows for the students, not for the teacher; an epoch is a pass over all."""
     trials: int = 12
     """Finished trials wanted. Launching again continues up to this number."""
     population: int = 4
     """Trials that train together as one program."""
     seed: int = 0
-    """Seeds data order, teacher and sampler."""
+    """Seeds data order, teacher, augmentation and sampler."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
@@ -72,12 +75,18 @@ class Study:
         """The method of one trial. Raises UserError for a value out of a field's range."""
         return replace(self.method, **knobs)
 
-    def definition(self, data: str, checkpoint: str, student: str | None = None) -> dict[str, str]:
+    def definition(
+        self,
+        data: str,
+        checkpoint: str,
+        student: str | None = None,
+        augmentation: Mapping[str, object] | None = None,
+    ) -> dict[str, str]:
         """All that decides a trial's result, flat and printable; two runs with an equal one agree.
 
         `data`, `checkpoint` and `student` are fingerprints of the text and of the weights of
         teacher and student, so that neither a folder's name nor a function's identity counts, but
-        what they hold.
+        what they hold; `augmentation` is its `Augmenter.definition`.
         """
         tuned = set(self.space)
         parts: dict[str, Any] = {
@@ -92,6 +101,8 @@ class Study:
             "teacher": {**asdict(self.teacher), "checkpoint": checkpoint},
             "method": type(self.method).__name__,
         }
+        if augmentation is not None:
+            parts["augmentation"] = dict(augmentation)
         settings = asdict(self.method)
         parts |= {f"method.{name}": settings[name] for name in settings if name not in tuned}
         parts |= {f"space.{name}": distribution_to_json(d) for name, d in self.space.items()}

@@ -14,7 +14,7 @@ import pytest
 import torch
 from datasets import Dataset
 from hypothesis import settings
-from transformers import BertConfig, BertModel, BertTokenizer
+from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 
 from objectives.architecture import BertShape
 from objectives.device import quiet_libraries
@@ -34,6 +34,10 @@ MARKERS = {"joy": "happy", "grief": "sad", "toast": "neutral"}
 """The word of a text that decides its label."""
 FILLERS = [first + second for first in "bdfgklmn" for second in ("ab", "el", "im", "og", "ur")]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+PIECES = ["ti", "##dal", "##de", "##s", "##ab", "the", "7", ".", ","]
+"""What the vocabulary of the tiny masked LM has besides: "tidal" and "tides" are two pieces."""
 
 
 class SilentProgress:
@@ -88,6 +92,28 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
             markers = slice(len(SPECIAL), len(SPECIAL) + len(MARKERS))
             model.embeddings.word_embeddings.weight[markers] *= 4
         model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_masked_lm(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of a BERT with a head for masked words, 24 tokens long; its weights are random."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny-masked-lm"
+    vocabulary = [*SPECIAL, *MARKERS, *FILLERS, *PIECES]
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=24,
+        initializer_range=0.5,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertForMaskedLM(config).save_pretrained(folder)
+    tokenizer = BertTokenizer(vocab={word: index for index, word in enumerate(vocabulary)})
     tokenizer.save_pretrained(folder)
     return str(folder)
 

@@ -48,7 +48,7 @@ def write_student(tiny_bert: str, folder: Path, labels: list[str] | None = None)
 
 
 def inputs_of(task: Task, teacher: Teacher, student: str) -> Inputs:
-    return read_inputs(task, teacher, None, 16, student)
+    return read_inputs(task, teacher, None, 16, student=student)
 
 
 def prepared(inputs: Inputs, cache: Path, seed: int = 0) -> Workbench:
@@ -169,7 +169,7 @@ def test_a_student_counts_by_the_content_of_its_weights(
     student = write_student(tiny_bert, tmp_path / "student")
     moved = str(copytree(student, tmp_path / "moved"))
     one, same, none = (
-        read_inputs(planted_task, teacher, None, 16, s).student_fingerprint
+        read_inputs(planted_task, teacher, None, 16, student=s).student_fingerprint
         for s in (student, moved, None)
     )
     assert one == same

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import copytree
 from typing import ClassVar, Self
 
 import optuna
@@ -21,6 +22,7 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from objectives.architecture import Architecture
+from objectives.augmentation import Augmentation
 from objectives.errors import UserError
 from objectives.problem import Problem
 from objectives.pruned_bert import cut
@@ -289,6 +291,55 @@ def test_another_study_in_the_folder_is_refused_and_the_difference_named(
     with pytest.raises(RunError, match=r"another study: method\.batch_size was 16, is now 8\."):
         launch(other, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run") == ["finished"]
+
+
+def test_a_study_with_augmented_text_runs_and_remembers_it(
+    study: Study, tiny_masked_lm: str, tmp_path: Path
+) -> None:
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("tidal 1 0\ntides 1 1\n")
+    augmentation = Augmentation(masked_lm=tiny_masked_lm, word_vectors=str(vectors), copies=2)
+    study = replace(study, augmentation=augmentation, trials=2)
+    run = launch(study, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["finished"] * 2
+    (copies,) = RunFolder(run.folder).cache.glob("augmentation-*.jsonl")
+    assert 128 < len(copies.read_text().splitlines()) <= 1 + 2 * 128
+
+    moved = augmentation_of(study, masked_lm=str(copytree(tiny_masked_lm, tmp_path / "moved")))
+    launch(replace(moved, trials=3), out=tmp_path / "run", device="cpu")
+    assert states(tmp_path / "run") == ["finished"] * 3
+
+    for other, difference in (
+        (augmentation_of(study, copies=3), r"augmentation\.copies was 2, is now 3\."),
+        (
+            augmentation_of(study, word_vectors=None),
+            r"augmentation\.word_vectors was \w{16}, is now embeddings of the masked LM\.",
+        ),
+        (replace(study, augmentation=None), r"augmentation\.copies was 2, is now not set;"),
+    ):
+        with pytest.raises(RunError, match=difference):
+            launch(other, out=tmp_path / "run", device="cpu")
+
+
+def test_augmentation_that_cannot_work_is_refused_before_anything_is_written(
+    study: Study, tiny_bert: str, tiny_masked_lm: str, tmp_path: Path
+) -> None:
+    for augmentation, message in (
+        (Augmentation(masked_lm=tiny_bert, copies=2), "no head for masked words"),
+        (
+            Augmentation(masked_lm=tiny_masked_lm, word_vectors="nowhere.txt", copies=2),
+            "word vectors 'nowhere.txt'",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            launch(replace(study, augmentation=augmentation), out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def augmentation_of(study: Study, **changes: object) -> Study:
+    """The study with some fields of its augmentation replaced."""
+    assert study.augmentation is not None
+    return replace(study, augmentation=replace(study.augmentation, **changes))
 
 
 def test_more_trials_or_another_population_is_the_same_study(study: Study, tmp_path: Path) -> None:
