@@ -15,7 +15,7 @@ from torch import Tensor
 
 from objectives.architecture import Architecture, BertShape, LayerUnits, units_of
 from objectives.budget import discretise, hinge_loss, scheduled_ratio
-from objectives.cost import Cost, Flops, Params
+from objectives.cost import Cost, Flops, Params, Units
 from tests.objectives.strategies import COMBINATIONS, masks_of
 
 COST = Flops(BertShape(layers=2, hidden=8, heads=3, head_dim=4, ffn=6, labels=2), seq_len=5)
@@ -182,8 +182,7 @@ def test_a_target_that_the_searched_space_cannot_reach_closes_all_of_it() -> Non
 # Every space: the price of a unit depends on what else is kept.
 
 SMALL = BertShape(layers=2, hidden=6, heads=2, head_dim=3, ffn=5, labels=2)
-SMALL_COSTS = [Flops(SMALL, 4), Params(SMALL, embeddings=50)]
-either_cost = st.sampled_from(SMALL_COSTS)
+FLOPS = Flops(SMALL, 4)
 COMBINED = [spaces for spaces in COMBINATIONS if len(spaces) > 1]
 
 
@@ -232,17 +231,21 @@ def sets_of(layer: LayerUnits) -> dict[str, Sequence[Sequence[int]]]:
     }
 
 
+def costs(spaces: tuple[str, ...]) -> st.SearchStrategy[Cost]:
+    return st.sampled_from([FLOPS, Params(SMALL, embeddings=50), Units(SMALL, spaces)])
+
+
 seeds = st.integers(0, 2**16)
 shares = st.floats(0.01, 1.1)
 
 
 @pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
 @settings(max_examples=10)
-@given(seed=seeds, cost=either_cost, share=shares, tolerance=st.floats(0, 0.3))
+@given(data=st.data(), seed=seeds, share=shares, tolerance=st.floats(0, 0.3))
 def test_what_is_found_is_an_architecture_that_keeps_the_best_of_each_set(
-    seed: int, cost: Cost, share: float, tolerance: float, spaces: tuple[str, ...]
+    data: st.DataObject, seed: int, share: float, tolerance: float, spaces: tuple[str, ...]
 ) -> None:
-    scores = drawn_scores(spaces, seed)
+    scores, cost = drawn_scores(spaces, seed), data.draw(costs(spaces))
     found = discretise(scores, cost, target=share * cost.full, tolerance=tolerance, threshold=0)
     found.check(SMALL)
     for number, layer in enumerate(found.layers):
@@ -264,18 +267,22 @@ def test_what_is_found_is_an_architecture_that_keeps_the_best_of_each_set(
 
 @pytest.mark.parametrize("spaces", COMBINED, ids="+".join)
 @settings(max_examples=15)
-@given(seed=seeds, cost=either_cost, share=shares)
+@given(data=st.data(), seed=seeds, share=shares)
 def test_the_budget_is_met_between_the_smallest_and_the_full_model(
-    seed: int, cost: Cost, share: float, spaces: tuple[str, ...]
+    data: st.DataObject, seed: int, share: float, spaces: tuple[str, ...]
 ) -> None:
     """Wherever half the band is as wide as the dearest step, which is one of a full layer."""
-    scores, target = drawn_scores(spaces, seed), share * cost.full
+    scores, cost = drawn_scores(spaces, seed), data.draw(costs(spaces))
+    target = share * cost.full
     smallest = discretise(scores, cost, target=0.0, tolerance=0.0, threshold=99.0)
     assume(cost.exact(smallest) <= target <= cost.full)
     price = cost.of_one_unit()
     dearest = max(price[space] * (SMALL.heads if space in ("qk", "v") else 1) for space in spaces)
     if "heads" in spaces:  # the first head of a layer brings all that is open with it
-        dearest = max(dearest, price["heads"])
+        no_head, *others = (LayerUnits((), tuple(range(SMALL.ffn))),) * SMALL.layers
+        one_head = LayerUnits((0,), no_head.ffn)
+        first, none = (cost.exact(Architecture((layer, *others))) for layer in (one_head, no_head))
+        dearest = max(dearest, first - none)
     found = discretise(scores, cost, target=target, tolerance=dearest / target, threshold=0.0)
     assert abs(cost.exact(found) - target) <= dearest * (1 + 1e-12)
 
@@ -294,7 +301,7 @@ def test_with_neurons_and_one_more_kind_the_band_is_met_wherever_best_units_meet
 
     In these pairs a step costs the same whatever else is kept.
     """
-    cost, target = SMALL_COSTS[0], share * SMALL_COSTS[0].full
+    cost, target = FLOPS, share * FLOPS.full
     scores = drawn_scores(pair, seed)
     reached = any(
         abs(cost.exact(architecture) - target) <= tolerance * target
@@ -310,7 +317,7 @@ def test_a_permutation_of_units_permutes_what_is_kept(seed: int, share: float) -
     spaces = ("heads", "ffn", "qk", "v", "input_qkv")
     scores = drawn_scores(spaces, seed)
     generator = torch.Generator().manual_seed(seed)
-    cost = SMALL_COSTS[0]
+    cost = FLOPS
     heads, ffn, inputs = (
         torch.randperm(size, generator=generator) for size in (SMALL.heads, SMALL.ffn, SMALL.hidden)
     )
@@ -338,7 +345,7 @@ def test_open_steps_inside_the_band_are_kept_as_they_are() -> None:
     scores["heads"][:, 1] = 1
     scores["qk"][:, :, 2] = 1
     scores["qk"][0, 0, 1] = 9  # of one head alone: the mean of the second step counts
-    cost = SMALL_COSTS[0]
+    cost = FLOPS
     layers = (
         LayerUnits((1,), tuple(range(5)), query_key=((0, 2),)),
         LayerUnits((1,), tuple(range(5)), query_key=((2,),)),
@@ -350,7 +357,7 @@ def test_open_steps_inside_the_band_are_kept_as_they_are() -> None:
 
 def test_a_head_is_priced_with_the_dimensions_that_are_open_in_its_layer() -> None:
     """The best units come first; what no head of a layer uses is dropped."""
-    cost = SMALL_COSTS[0]
+    cost = FLOPS
     scores = {space: torch.zeros(2, *units_of(SMALL, space)) for space in ("heads", "qk", "v")}
     scores["qk"] += torch.tensor([9.0, 8.0, 7.0])
     scores["v"] += torch.tensor([9.0, 8.0, 7.0])
@@ -361,7 +368,9 @@ def test_a_head_is_priced_with_the_dimensions_that_are_open_in_its_layer() -> No
     assert found == one_head
 
 
-def test_bert_base_with_every_space_takes_a_moment() -> None:
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(("share", "tolerance"), [(0.25, 1e-4), (0.5, 0.0)])
+def test_bert_base_with_every_space_takes_a_moment(share: float, tolerance: float) -> None:
     shape = BertShape(layers=12, hidden=768, heads=12, head_dim=64, ffn=3072, labels=2)
     generator = torch.Generator().manual_seed(0)
     scores = {
@@ -370,6 +379,7 @@ def test_bert_base_with_every_space_takes_a_moment() -> None:
     }
     cost = Flops(shape, 128)
     start = time.perf_counter()
-    found = discretise(scores, cost, target=0.25 * cost.full, tolerance=1e-4, threshold=0.0)
-    assert time.perf_counter() - start < 5  # a tenth of a second; a loop over units takes more
-    assert abs(cost.exact(found) / cost.full - 0.25) <= 0.25e-4
+    target = share * cost.full
+    found = discretise(scores, cost, target=target, tolerance=tolerance, threshold=0.0)
+    assert time.perf_counter() - start < 10  # a tenth of a second, with room for a busy machine
+    assert abs(cost.exact(found) / target - 1) <= 1e-4
