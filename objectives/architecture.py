@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from objectives.errors import UserError
 
-_FORMAT = "maskfront-architecture-1"
+_FORMAT = "maskfront-architecture-2"
+_FORMATS = ("maskfront-architecture-1", _FORMAT)
+"""The first knew heads and ffn only; everything else of its models is whole."""
+
+SPACES = ("heads", "ffn", "qk", "v", "input", "input_qkv")
+"""The kinds of units that can be searched.
+
+heads       attention heads
+ffn         FFN neurons
+qk          dimensions that query and key of a head share
+v           dimensions of the value of a head
+input       dimensions of the hidden state that enter Q, K and V: one set for all three
+input_qkv   the same with a set for each of Q, K and V; a search has one of the two at most
+"""
+
+Count = TypeVar("Count")
 
 
 @dataclass(frozen=True)
@@ -25,19 +40,99 @@ class BertShape:
     labels: int
 
 
+def units_of(shape: BertShape, space: str) -> tuple[int, ...]:
+    """The shape of a space's units in one layer: what alpha, masks and scores end in."""
+    return {
+        "heads": (shape.heads,),
+        "ffn": (shape.ffn,),
+        "qk": (shape.heads, shape.head_dim),
+        "v": (shape.heads, shape.head_dim),
+        "input": (1, shape.hidden),
+        "input_qkv": (3, shape.hidden),
+    }[space]
+
+
+class Widths(NamedTuple, Generic[Count]):
+    """How much of one layer is left: all that its cost depends on.
+
+    Numbers are ints where they are exact, tensors where they are expected.
+    """
+
+    heads: Count
+    query_key: Count
+    """Dimensions of Q, and of K, summed over the heads."""
+    value: Count
+    """Dimensions of V, summed over the heads."""
+    query_inputs: Count
+    """Dimensions of the hidden state that enter Q; 0 in a layer without heads."""
+    key_inputs: Count
+    value_inputs: Count
+    ffn: Count
+
+
 @dataclass(frozen=True)
 class LayerUnits:
-    """Units of one layer that survive: indices into the unpruned layer, ascending."""
+    """Units of one layer that survive: indices into the unpruned layer, ascending.
+
+    None stands for all of them, and is the only way to say so; it is also what a layer without
+    heads has in place of the units that belong to heads.
+    """
 
     heads: tuple[int, ...]
     ffn: tuple[int, ...]
+    query_key: tuple[tuple[int, ...], ...] | None = None
+    """For each kept head the dimensions of Q and K that are left: equally many, at least one."""
+    value: tuple[tuple[int, ...], ...] | None = None
+    """For each kept head the dimensions of V that are left: equally many, at least one."""
+    query_inputs: tuple[int, ...] | None = None
+    """Dimensions of the hidden state that Q reads: at least one."""
+    key_inputs: tuple[int, ...] | None = None
+    value_inputs: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name, kept in (("heads", self.heads), ("ffn", self.ffn)):
-            if any(a >= b for a, b in pairwise(kept)) or min(kept, default=0) < 0:
+        _check_ascending("heads", self.heads)
+        _check_ascending("ffn", self.ffn)
+        for name, rows in (("query_key", self.query_key), ("value", self.value)):
+            if rows is None:
+                continue
+            sizes = {len(row) for row in rows}
+            if len(rows) != len(self.heads) or len(sizes) != 1 or 0 in sizes:
                 raise UserError(
-                    f"architecture: '{name}' must be ascending indices from 0, got {list(kept)}"
+                    f"architecture: '{name}' must have one row for each of the {len(self.heads)} "
+                    f"heads, equally long and not empty, got rows of {[len(row) for row in rows]}"
                 )
+            for row in rows:
+                _check_ascending(name, row)
+        for name in ("query_inputs", "key_inputs", "value_inputs"):
+            inputs = getattr(self, name)
+            if inputs is None:
+                continue
+            if not inputs or not self.heads:
+                raise UserError(
+                    f"architecture: '{name}' is {list(inputs)} in a layer of {len(self.heads)} "
+                    "heads; with heads it has at least one index, without heads it is left out"
+                )
+            _check_ascending(name, inputs)
+
+    def widths(self, shape: BertShape) -> Widths[int]:
+        """How much is left of a layer of `shape`."""
+        heads = len(self.heads)
+
+        def over_heads(rows: tuple[tuple[int, ...], ...] | None) -> int:
+            return heads * (shape.head_dim if rows is None else len(rows[0]))
+
+        def inputs(kept: tuple[int, ...] | None) -> int:
+            return (shape.hidden if kept is None else len(kept)) if heads else 0
+
+        return Widths(
+            heads=heads,
+            query_key=over_heads(self.query_key),
+            value=over_heads(self.value),
+            query_inputs=inputs(self.query_inputs),
+            key_inputs=inputs(self.key_inputs),
+            value_inputs=inputs(self.value_inputs),
+            ffn=len(self.ffn),
+        )
 
 
 @dataclass(frozen=True)
@@ -49,20 +144,20 @@ class Architecture:
     @classmethod
     def full(cls, shape: BertShape) -> Architecture:
         """The architecture that keeps every unit of `shape`."""
-        layer = LayerUnits(tuple(range(shape.heads)), tuple(range(shape.ffn)))
-        return cls((layer,) * shape.layers)
+        return cls.from_masks(shape, {})
 
     @classmethod
-    def from_masks(
-        cls, heads: Sequence[Sequence[bool]], ffn: Sequence[Sequence[bool]]
-    ) -> Architecture:
-        """From one row of booleans per layer and space: True keeps the unit."""
-        return cls(
-            tuple(
-                LayerUnits(_indices(layer_heads), _indices(layer_ffn))
-                for layer_heads, layer_ffn in zip(heads, ffn, strict=True)
-            )
-        )
+    def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> Architecture:
+        """From booleans, True keeps the unit: for each space (layers, *units_of), as lists.
+
+        A space that is missing is whole. What belongs to a closed head goes with it. Raises
+        UserError where two heads of a layer keep different numbers of dimensions.
+        """
+        return cls(tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers)))
+
+    def widths(self, shape: BertShape) -> tuple[Widths[int], ...]:
+        """How much is left of each layer of a model of `shape`."""
+        return tuple(layer.widths(shape) for layer in self.layers)
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
@@ -75,46 +170,105 @@ class Architecture:
         return tuple(len(layer.ffn) for layer in self.layers)
 
     def check(self, shape: BertShape) -> None:
-        """Raise UserError unless every kept unit exists in a model of `shape`."""
+        """Raise UserError unless this is an architecture of a model of `shape`.
+
+        Two architectures that pass are equal where they keep the same units.
+        """
         if len(self.layers) != shape.layers:
             raise UserError(
                 f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
             )
         for number, layer in enumerate(self.layers):
-            for name, kept, size in (
-                ("heads", layer.heads, shape.heads),
-                ("ffn", layer.ffn, shape.ffn),
+            for name, size in (
+                ("heads", shape.heads),
+                ("ffn", shape.ffn),
+                ("query_key", shape.head_dim),
+                ("value", shape.head_dim),
+                ("query_inputs", shape.hidden),
+                ("key_inputs", shape.hidden),
+                ("value_inputs", shape.hidden),
             ):
-                if kept and kept[-1] >= size:
+                kept = getattr(layer, name) or ()
+                rows = kept if name in ("query_key", "value") else (kept,)
+                for row in rows:
+                    if row and row[-1] >= size:
+                        raise UserError(
+                            f"architecture: layer {number} keeps '{name}' unit {row[-1]}, "
+                            f"the model has {size}"
+                        )
+                if name not in ("heads", "ffn") and rows and len(rows[0]) == size:
                     raise UserError(
-                        f"architecture: layer {number} keeps '{name}' unit {kept[-1]}, "
-                        f"the model has {size}"
+                        f"architecture: layer {number} lists all {size} units of '{name}'; "
+                        "leave them out"
                     )
 
     def to_json(self) -> str:
         """One line of JSON; `from_json` reads it back to an equal Architecture."""
-        return json.dumps({"format": _FORMAT, **asdict(self)})
+        layers = [
+            {name: units for name, units in asdict(layer).items() if units is not None}
+            for layer in self.layers
+        ]
+        return json.dumps({"format": _FORMAT, "layers": layers})
 
     @classmethod
     def from_json(cls, text: str) -> Architecture:
         """Read what `to_json` wrote. Raises UserError for anything else."""
         try:
             document: dict[str, Any] = json.loads(text)
-            if document["format"] != _FORMAT:
+            if document["format"] not in _FORMATS:
                 raise UserError(
                     f"architecture: format {document['format']!r}, expected {_FORMAT!r}"
                 )
             return cls(
                 tuple(
-                    LayerUnits(tuple(map(int, layer["heads"])), tuple(map(int, layer["ffn"])))
+                    LayerUnits(**{name: _to_tuples(units) for name, units in layer.items()})
                     for layer in document["layers"]
                 )
             )
         except UserError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"architecture: not a {_FORMAT} document ({error!r})") from error
+
+
+def _check_ascending(name: str, kept: tuple[int, ...]) -> None:
+    if any(a >= b for a, b in pairwise(kept)) or min(kept, default=0) < 0:
+        raise UserError(
+            f"architecture: '{name}' must be ascending indices from 0, got {list(kept)}"
+        )
+
+
+def _layer_from_masks(
+    shape: BertShape, masks: Mapping[str, Sequence[Any]], number: int
+) -> LayerUnits:
+    heads, ffn = (
+        _indices(masks[space][number]) if space in masks else tuple(range(size))
+        for space, size in (("heads", shape.heads), ("ffn", shape.ffn))
+    )
+    if not heads:
+        return LayerUnits(heads, ffn)
+
+    def over_heads(space: str) -> tuple[tuple[int, ...], ...] | None:
+        if space not in masks:
+            return None
+        rows = tuple(_indices(masks[space][number][head]) for head in heads)
+        return None if all(len(row) == shape.head_dim for row in rows) else rows
+
+    inputs = masks.get("input_qkv", masks.get("input"))
+    own = [_indices(row) for row in inputs[number]] if inputs is not None else []
+    query, key, value = (
+        None if len(kept) == shape.hidden else kept
+        for kept in (own * 3 if len(own) == 1 else own or [tuple(range(shape.hidden))] * 3)
+    )
+    return LayerUnits(heads, ffn, over_heads("qk"), over_heads("v"), query, key, value)
 
 
 def _indices(kept: Sequence[bool]) -> tuple[int, ...]:
     return tuple(index for index, keep in enumerate(kept) if keep)
+
+
+def _to_tuples(units: Any) -> Any:
+    """Lists of a JSON document as tuples, their members as ints; null stays None."""
+    if isinstance(units, list):
+        return tuple(_to_tuples(member) for member in units)
+    return None if units is None else int(units)

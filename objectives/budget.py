@@ -1,23 +1,24 @@
-"""The FLOPs budget of a search: the hinge loss that steers into it, the cut that meets it."""
+"""The budget of a search: the hinge loss that steers into it, the cut that meets it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from objectives.architecture import Architecture
-from objectives.cost import Flops
+from objectives.architecture import Architecture, Widths
+from objectives.cost import Cost
 
 
 def hinge_loss(expected: Tensor, actual: Tensor, target: Tensor, tolerance: Tensor) -> Tensor:
     """+log E above the band [(1 - t) R, (1 + t) R], -log E below, 0 inside (Dong & Yang 2019).
 
-    All arguments and the result are (K,). `expected` is E, differentiable; `actual` is F, the FLOPs
-    of the discrete architecture of the moment, which alone decides the side; `target` is R in
-    FLOPs; `tolerance` is t, a share of R. On the closed band the loss is 0: the source leaves the
-    edge open.
+    All arguments and the result are (K,). `expected` is E, differentiable; `actual` is F, the cost
+    of the discrete architecture of the moment, which alone decides the side; `target` is R in the
+    unit of the cost; `tolerance` is t, a share of R. On the closed band the loss is 0: the source
+    leaves the edge open.
     """
     above = (actual > (1 + tolerance) * target).to(expected.dtype)
     below = (actual < (1 - tolerance) * target).to(expected.dtype)
@@ -31,7 +32,7 @@ def scheduled_ratio(target_ratio: Tensor, progress: float, ramp: float) -> Tenso
 
 def discretise(
     scores: Mapping[str, Tensor],
-    cost: Flops,
+    cost: Cost,
     *,
     target: float,
     tolerance: float,
@@ -39,73 +40,162 @@ def discretise(
 ) -> Architecture:
     """The architecture inside the budget that keeps the units of highest score.
 
-    `scores` maps each searched space to (layers, units), one student's; a space that is missing is
-    kept whole. Units above `threshold` are kept if that already lies in the band
-    [(1 - t) R, (1 + t) R] around `target` (FLOPs). Otherwise the units are taken in the order of
-    their scores, each that still fits below the target; if that ends short of the band, because
-    the cheap units are used up or the gap is smaller than a unit, the nearest number of the dearest
-    units is taken with which the others fill the band. A band that cannot be reached is missed:
-    the caller compares `cost.exact` with it.
+    `scores` maps each searched space to (layers, *units_of), one student's; a space that is missing
+    is kept whole. Heads, neurons and inputs are decided one by one. The dimensions of "qk" and "v"
+    are decided in steps, so that the heads of a layer keep equally many: the r-th step opens the
+    r-th best dimension of each head, and its score is the mean of theirs. A layer with heads keeps
+    at least one step, and one input, of each kind; in a layer without heads they cost nothing and
+    are dropped.
+
+    Steps above `threshold` are kept if that already lies in the band [(1 - t) R, (1 + t) R] around
+    `target`. Otherwise the steps are taken in the order of their scores, each that still fits below
+    the target beside what is kept already: a head pays for all dimensions that are open in its
+    layer, a dimension for all heads. If that ends short of the band, because the cheap steps are
+    used up or the gap is smaller than a step, the nearest number of the dearest kind is taken with
+    which the others reach the band. With "heads" and "ffn" that finds the band wherever it can be
+    reached. A band that is not reached is missed: the caller compares `cost.exact` with it.
     """
-    opened = {space: score > threshold for space, score in scores.items()}
-    as_searched = _architecture(opened, cost)
-    if abs(cost.exact(as_searched) - target) <= tolerance * target:
-        return as_searched
+    lanes = _Lanes(scores, cost)
+    low, high = (1 - tolerance) * target, (1 + tolerance) * target
 
-    price = cost.of_one_unit()
-    closed = {space: torch.zeros_like(mask) for space, mask in opened.items()}
-    room = target - cost.exact(_architecture(closed, cost))
-    counts = _affordable(scores, price, room)
-    dearest = max(scores, key=lambda space: price[space])
-    others = {space: score for space, score in scores.items() if space != dearest}
-    least = room - tolerance * target
-    nearest_first = sorted(
-        range(scores[dearest].numel() + 1), key=lambda dear: abs(dear - counts[dearest])
+    as_searched = lanes.count(lanes.steps_above(threshold))
+    if low <= lanes.price(as_searched) <= high:
+        return lanes.architecture(as_searched)
+    below = lanes.fill(lanes.none, lanes.ranked, target)
+    if lanes.price(below) >= low:
+        return lanes.architecture(below)
+
+    dear = lanes.of_dearest_kind()
+    dearest, others = lanes.ranked[dear[lanes.ranked]], lanes.ranked[~dear[lanes.ranked]]
+    numbers, everything_else = range(len(dearest) + 1), lanes.count(others)
+    fewest = bisect_left(
+        numbers, low, key=lambda n: lanes.price(lanes.count(dearest[:n]) + everything_else)
     )
-    for dear in nearest_first:
-        left = room - dear * price[dearest]
-        if left < 0:
-            continue
-        filled = {**_affordable(others, price, left), dearest: dear}
-        if sum(price[space] * count for space, count in filled.items()) >= least:
-            counts = filled
-            break
-    return _architecture({s: _best(score, counts[s]) for s, score in scores.items()}, cost)
+    too_many = bisect_right(numbers, high, key=lambda n: lanes.price(lanes.count(dearest[:n])))
+    taken = int(below[dear].sum())
+    for number in sorted(range(fewest, too_many), key=lambda number: abs(number - taken)):
+        counts = lanes.fill(lanes.count(dearest[:number]), others, high)
+        if lanes.price(counts) >= low:
+            return lanes.architecture(counts)
+    return lanes.architecture(below)
 
 
-def _affordable(
-    scores: Mapping[str, Tensor], price: Mapping[str, int], room: float
-) -> dict[str, int]:
-    """How many units of each space fit into `room` FLOPs, taken by falling score.
+class _Lanes:
+    """The steps of a search, in lanes: those of one kind in one layer, best first.
 
-    The units of a space cost the same, so that these are the best of each.
+    How many steps of each lane are taken says all: `counts` are (lanes,) int64, or (..., lanes)
+    for many at once.
     """
-    counts = dict.fromkeys(scores, 0)
-    ranked = sorted(
-        ((value, space) for space, score in scores.items() for value in score.flatten().tolist()),
-        key=lambda unit: -unit[0],
-    )
-    for _, space in ranked:
-        if price[space] <= room:
-            room -= price[space]
-            counts[space] += 1
-    return counts
+
+    def __init__(self, scores: Mapping[str, Tensor], cost: Cost):
+        self.scores, self.cost = scores, cost
+        steps = {space: _steps(space, score.double()) for space, score in scores.items()}
+        self.lanes = {space: score.shape[:2] for space, score in steps.items()}
+        lengths = [(score.shape[0] * score.shape[1], score.shape[2]) for score in steps.values()]
+        self.all = torch.cat([torch.full((lanes,), length) for lanes, length in lengths])
+        self.none = torch.zeros_like(self.all)
+        values = torch.cat([score.flatten() for score in steps.values()])
+        order = values.argsort(descending=True, stable=True)
+        self._values = values[order]
+        self.ranked = torch.arange(len(self.all)).repeat_interleave(self.all)[order]
+        """The lane of each step, by falling score."""
+
+    def steps_above(self, threshold: float) -> Tensor:
+        """The steps of higher score, as their lanes."""
+        return self.ranked[self._values > threshold]
+
+    def count(self, steps: Tensor) -> Tensor:
+        """How many of the steps lie in each lane."""
+        return steps.bincount(minlength=len(self.all))
+
+    def of_dearest_kind(self) -> Tensor:
+        """(lanes,) bool: those of the space whose step the whole model would miss most in cost."""
+        own = list(self._slices().values())
+        one_less = self.all - torch.eye(len(self.all), dtype=torch.int64)
+        firsts = [lanes.start for lanes in own]
+        dear = torch.zeros(len(self.all), dtype=torch.bool)
+        dear[own[int(self.prices(one_less[firsts]).argmin())]] = True
+        return dear
+
+    def fill(self, counts: Tensor, steps: Tensor, limit: float) -> Tensor:
+        """Take the steps in order, each that fits below the limit beside what is taken.
+
+        Costs never fall as steps are taken, so that a lane whose next step does not fit is at its
+        end, and the first step that does not fit can be found by bisection.
+        """
+        while len(steps):
+            taken = counts
+            fitting = bisect_right(
+                range(1, len(steps) + 1),
+                limit,
+                key=lambda n: self.price(taken + self.count(steps[:n])),
+            )
+            counts = counts + self.count(steps[:fitting])
+            one_more = counts + torch.eye(len(counts), dtype=torch.int64)
+            fits = self.prices(one_more) <= limit
+            steps = steps[fitting:]
+            steps = steps[fits[steps]]
+        return counts
+
+    def price(self, counts: Tensor) -> float:
+        """What the model of these counts costs."""
+        return self.prices(counts).item()
+
+    def prices(self, counts: Tensor) -> Tensor:
+        """The same for many models: (..., lanes) to (...), float64.
+
+        A tensor of int64 would be compared with the limit in float32.
+        """
+        layers: Tensor = self.cost.layer(self._widths(counts)).double()
+        return layers.sum(-1) + self.cost.fixed
+
+    def architecture(self, counts: Tensor) -> Architecture:
+        """The architecture that keeps so many of each lane, the best ones."""
+        masks = {}
+        for space, own in self._slices().items():
+            kept = counts[own].view(self.lanes[space])
+            kept = kept[:, 0] if space in ("heads", "ffn") else kept.clamp_min(1)
+            order = self.scores[space].double().argsort(dim=-1, descending=True, stable=True)
+            masks[space] = (order.argsort(dim=-1) < kept[..., None]).tolist()
+        return Architecture.from_masks(self.cost.shape, masks)
+
+    def _slices(self) -> dict[str, slice]:
+        """Where the lanes of each space lie."""
+        slices, start = {}, 0
+        for space, (layers, rows) in self.lanes.items():
+            slices[space] = slice(start, start + layers * rows)
+            start += layers * rows
+        return slices
+
+    def _widths(self, counts: Tensor) -> Widths[Tensor]:
+        """How much is left of each layer: each (..., layers)."""
+        shape, slices = self.cost.shape, self._slices()
+        whole = {"heads": shape.heads, "ffn": shape.ffn, "qk": shape.head_dim, "v": shape.head_dim}
+
+        def kept(space: str) -> Tensor:
+            """(..., layers, rows)"""
+            if space in slices:
+                return counts[..., slices[space]].view(*counts.shape[:-1], *self.lanes[space])
+            size = whole.get(space, shape.hidden)
+            return counts.new_full((*counts.shape[:-1], shape.layers, 1), size)
+
+        heads = kept("heads")[..., 0]
+        inputs = kept("input_qkv" if "input_qkv" in slices else "input").clamp_min(1)
+        inputs = (inputs * (heads > 0)[..., None]).expand(*inputs.shape[:-1], 3)
+        return Widths(
+            heads=heads,
+            query_key=heads * kept("qk")[..., 0].clamp_min(1),
+            value=heads * kept("v")[..., 0].clamp_min(1),
+            query_inputs=inputs[..., 0],
+            key_inputs=inputs[..., 1],
+            value_inputs=inputs[..., 2],
+            ffn=kept("ffn")[..., 0],
+        )
 
 
-def _best(score: Tensor, count: int) -> Tensor:
-    """A mask of the `count` highest scores, of the shape of `score`."""
-    mask = torch.zeros_like(score, dtype=torch.bool)
-    mask.view(-1)[score.flatten().argsort(descending=True, stable=True)[:count]] = True
-    return mask
-
-
-def _architecture(masks: Mapping[str, Tensor], cost: Flops) -> Architecture:
-    shape = cost.shape
-
-    def rows(space: str, width: int) -> Sequence[Sequence[bool]]:
-        if space in masks:
-            rows: list[list[bool]] = masks[space].tolist()
-            return rows
-        return [[True] * width] * shape.layers
-
-    return Architecture.from_masks(rows("heads", shape.heads), rows("ffn", shape.ffn))
+def _steps(space: str, score: Tensor) -> Tensor:
+    """Scores of the steps, best first: (layers, rows, steps), a row for each set in a layer."""
+    ranked = score.sort(dim=-1, descending=True).values
+    if space in ("qk", "v"):
+        ranked = ranked.mean(1)
+    return ranked if ranked.ndim == 3 else ranked[:, None]

@@ -1,92 +1,197 @@
-"""The one way to count: FLOPs of a BERT classifier in closed form, exact or expected.
+"""The one way to count: what a BERT classifier costs in closed form, exact or expected.
 
-FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the linear layers of
-the encoder, Q K^T, attention times V, pooler and classifier. Embedding look-ups, softmax, layer
+A cost is a sum over layers of a function of their widths, in a stated unit. Students are compared
+by FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the linear layers
+of the encoder, Q K^T, attention times V, pooler and classifier. Embedding look-ups, softmax, layer
 norm, activations and bias adds are no matmuls and do not count. Tests hold that this equals
 `torch.utils.flop_counter.FlopCounterMode` to the last digit.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
-from objectives.architecture import Architecture, BertShape
+from objectives.architecture import SPACES, Architecture, BertShape, Widths, units_of
 
 Count = TypeVar("Count", int, Tensor)
 """A number of units: an int where it is exact, a tensor where it is expected."""
 
 
-def encoder_layer_macs(
-    *, seq_len: int, hidden: int, query_key: Count, value: Count, ffn: Count
-) -> Count:
+def encoder_layer_macs(widths: Widths[Count], *, seq_len: int, hidden: int) -> Count:
     """Multiply-accumulates of one encoder layer for one sequence.
 
-    `query_key` and `value` are the dimensions of Q (and of K) and of V, summed over the heads;
-    `ffn` is the number of neurons. Ints give an int, tensors a tensor of their shape.
+    Bilinear in the widths: Q, K and V pay for each input of each of their dimensions. Ints give an
+    int, tensors a tensor of their shape.
     """
-    projections = seq_len * hidden * (2 * query_key + value)
-    attention = seq_len * seq_len * (query_key + value)
-    output = seq_len * hidden * value
-    feed_forward = 2 * seq_len * hidden * ffn
+    query_key = widths.query_key * (widths.query_inputs + widths.key_inputs)
+    projections = seq_len * (query_key + widths.value * widths.value_inputs)
+    attention = seq_len * seq_len * (widths.query_key + widths.value)
+    output = seq_len * hidden * widths.value
+    feed_forward = 2 * seq_len * hidden * widths.ffn
     return projections + attention + output + feed_forward
 
 
 @dataclass(frozen=True)
-class Flops:
-    """FLOPs of a classifier of `shape`, cut or masked, for one sequence of `seq_len` tokens."""
+class Cost(abc.ABC):
+    """What a classifier of `shape` costs, cut or masked: a sum over its layers.
+
+    A kind of cost says its unit, what stays whatever is cut, and what a layer costs of which so
+    much is left.
+    """
 
     shape: BertShape
+
+    @property
+    @abc.abstractmethod
+    def unit(self) -> str:
+        """The unit every number of this cost carries. Two units are never compared."""
+
+    @property
+    @abc.abstractmethod
+    def fixed(self) -> int:
+        """What the model costs outside its layers."""
+
+    @abc.abstractmethod
+    def layer(self, widths: Widths[Count]) -> Count:
+        """What one layer costs. It never falls where a width grows.
+
+        Ints give an int, tensors a tensor of their shape, differentiable.
+        """
+
+    @property
+    def full(self) -> int:
+        """What the unpruned model costs."""
+        return self.exact(Architecture.full(self.shape))
+
+    def exact(self, architecture: Architecture) -> int:
+        """What the model costs that is cut to `architecture`."""
+        return sum(self.layer(widths) for widths in architecture.widths(self.shape)) + self.fixed
+
+    def expected(self, masks: Mapping[str, Tensor]) -> Tensor:
+        """The cost at the sums of soft masks; `exact` at an architecture's masks of 0 and 1.
+
+        `masks` maps a space to (K, layers, *units_of), values in [0, 1]; a space that is missing is
+        fully open. Returns (K,) float64, differentiable.
+        """
+        assert masks, "expected() needs the masks of at least one space"
+        students_and_layers = next(iter(masks.values())).shape[:2]
+        layers = self.layer(_expected_widths(masks, self.shape)).expand(students_and_layers)
+        return layers.sum(-1) + self.fixed
+
+    def of_one_unit(self) -> dict[str, int]:
+        """What the whole model loses with one unit of each space."""
+        prices = {}
+        for space in SPACES:
+            mask = torch.ones(1, self.shape.layers, *units_of(self.shape, space))
+            mask.view(-1)[0] = 0
+            prices[space] = self.full - int(self.expected({space: mask}))
+        return prices
+
+
+@dataclass(frozen=True)
+class Flops(Cost):
+    """FLOPs of a classifier for one sequence of `seq_len` tokens."""
+
     seq_len: int
 
     @property
     def unit(self) -> str:
-        """The unit every number of this cost carries. Two units are never compared."""
         return f"flops@{self.seq_len}"
 
     @property
-    def full(self) -> int:
-        """FLOPs of the unpruned model."""
-        return self.exact(Architecture.full(self.shape))
+    def fixed(self) -> int:
+        return 2 * self.shape.hidden * (self.shape.hidden + self.shape.labels)
 
-    def exact(self, architecture: Architecture) -> int:
-        """FLOPs of the model that is cut to `architecture`."""
-        layers = sum(self._layer(len(layer.heads), len(layer.ffn)) for layer in architecture.layers)
-        return layers + self._classifier
+    def layer(self, widths: Widths[Count]) -> Count:
+        return 2 * encoder_layer_macs(widths, seq_len=self.seq_len, hidden=self.shape.hidden)
 
-    def expected(self, masks: Mapping[str, Tensor]) -> Tensor:
-        """FLOPs at the sums of soft masks; equal to `exact` where every mask is 0 or 1.
 
-        `masks` maps "heads" to (K, layers, heads) and "ffn" to (K, layers, ffn), values in [0, 1];
-        a space that is missing is fully open. Returns (K,) float64, differentiable.
-        """
-        heads, ffn = (
-            masks[space].double().sum(-1) if space in masks else None for space in ("heads", "ffn")
-        )
-        some = heads if heads is not None else ffn
-        assert some is not None, "expected() needs the masks of at least one space"
-        heads = some.new_full(some.shape, self.shape.heads) if heads is None else heads
-        ffn = some.new_full(some.shape, self.shape.ffn) if ffn is None else ffn
-        return self._layer(heads, ffn).sum(-1) + self._classifier
+@dataclass(frozen=True)
+class Params(Cost):
+    """Parameters of a classifier, as `evaluate.count_parameters` counts them."""
 
-    def of_one_unit(self) -> dict[str, int]:
-        """FLOPs that one unit of each space adds."""
-        nothing = self._layer(0, 0)
-        return {"heads": self._layer(1, 0) - nothing, "ffn": self._layer(0, 1) - nothing}
-
-    def _layer(self, heads: Count, ffn: Count) -> Count:
-        width = self.shape.head_dim * heads
-        return 2 * encoder_layer_macs(
-            seq_len=self.seq_len,
-            hidden=self.shape.hidden,
-            query_key=width,
-            value=width,
-            ffn=ffn,
-        )
+    embeddings: int
+    """Parameters of the embeddings: their number does not follow from the shape."""
 
     @property
-    def _classifier(self) -> int:
-        return 2 * self.shape.hidden * (self.shape.hidden + self.shape.labels)
+    def unit(self) -> str:
+        return "params"
+
+    @property
+    def fixed(self) -> int:
+        hidden, labels = self.shape.hidden, self.shape.labels
+        output_biases_and_norms = self.shape.layers * (2 * hidden + 4 * hidden)
+        classifier = hidden * (hidden + 1) + labels * (hidden + 1)
+        return self.embeddings + output_biases_and_norms + classifier
+
+    def layer(self, widths: Widths[Count]) -> Count:
+        hidden = self.shape.hidden
+        query_key = widths.query_key * (widths.query_inputs + widths.key_inputs + 2)
+        value = widths.value * (widths.value_inputs + 1 + hidden)
+        return query_key + value + widths.ffn * (2 * hidden + 1)
+
+
+@dataclass(frozen=True)
+class Units(Cost):
+    """Number of kept units of the searched spaces, the size that the source report's runs set."""
+
+    spaces: tuple[str, ...]
+
+    @property
+    def unit(self) -> str:
+        return "units@" + "+".join(space for space in SPACES if space in self.spaces)
+
+    @property
+    def fixed(self) -> int:
+        return 0
+
+    def layer(self, widths: Widths[Count]) -> Count:
+        counts = {
+            "heads": widths.heads,
+            "ffn": widths.ffn,
+            "qk": widths.query_key,
+            "v": widths.value,
+            "input": widths.query_inputs,
+            "input_qkv": widths.query_inputs + widths.key_inputs + widths.value_inputs,
+        }
+        total = 0 * widths.heads
+        for space in self.spaces:
+            total = total + counts[space]
+        return total
+
+
+def _expected_widths(masks: Mapping[str, Tensor], shape: BertShape) -> Widths[Tensor]:
+    """Sums of masks, (K, layers) float64, or () where nothing is masked.
+
+    A dimension of a head counts as much as its head.
+    """
+
+    def total(space: str) -> Tensor:
+        """Over the last axis of units; a number on the CPU goes with tensors of any device."""
+        if space in masks:
+            return masks[space].double().sum(-1)
+        return torch.tensor(units_of(shape, space)[-1], dtype=torch.float64)
+
+    def over_heads(space: str) -> Tensor:
+        if "heads" in masks:
+            return (masks["heads"].double() * total(space)).sum(-1)
+        return total(space).sum(-1) if space in masks else shape.heads * total(space)
+
+    space = "input_qkv" if "input_qkv" in masks else "input"
+    inputs = total(space).expand(*masks[space].shape[:2], 3) if space in masks else None
+    query, key, value = [total(space)] * 3 if inputs is None else inputs.unbind(-1)
+    return Widths(
+        heads=total("heads"),
+        query_key=over_heads("qk"),
+        value=over_heads("v"),
+        query_inputs=query,
+        key_inputs=key,
+        value_inputs=value,
+        ffn=total("ffn"),
+    )

@@ -7,10 +7,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BertForSequenceClassification
 
-from objectives.architecture import BertShape
+from objectives.architecture import BertShape, units_of
 from objectives.data import Split
 from objectives.population import Population
-from objectives.relaxation import units_of
 
 _BATCH_SIZE = 32
 
@@ -22,7 +21,7 @@ def fisher_importance(
     spaces: tuple[str, ...],
     device: str,
 ) -> dict[str, Tensor]:
-    """Mean over the rows of (d loss / d mask)^2 at open masks: (layers, units) of each space.
+    """Mean over the rows of (d loss / d mask)^2 at open masks: (layers, *units_of) of each space.
 
     It is the diagonal of the empirical Fisher information of the masks, so half of it estimates how
     much the cross-entropy rises when the unit closes. Gradients are taken for each sequence, not
@@ -32,7 +31,7 @@ def fisher_importance(
     for weight in population.weights.values():
         weight.requires_grad_(False)
     total = {
-        space: torch.zeros(shape.layers, units_of(shape, space), device=device) for space in spaces
+        space: torch.zeros(shape.layers, *units_of(shape, space), device=device) for space in spaces
     }
     for batch in split.in_order(_BATCH_SIZE, device):
         masks = {

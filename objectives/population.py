@@ -1,9 +1,9 @@
 """K students that train as one program: every weight has a leading trial axis.
 
-Shapes: K students, B sequences, S positions, T = B x S, D hidden size, H heads, P head size,
-F FFN neurons, C classes. The weights keep BERT's names and orientation, so that slot k of the
-population is the state dict of an ordinary classifier. The embeddings are frozen: they are stored
-once and computed once per batch for all students.
+Shapes: K students, B sequences, S positions, T = B x S, N = K x B, D hidden size, I of its
+dimensions, H heads, P dimensions of a head, F FFN neurons, C classes. The weights keep BERT's names
+and orientation, so that slot k of the population is the state dict of an ordinary classifier. The
+embeddings are frozen: they are stored once and computed once per batch for all students.
 """
 
 from __future__ import annotations
@@ -17,69 +17,96 @@ from torch.nn import functional
 from transformers.activations import ACT2FN
 from transformers.models.bert.modeling_bert import BertEmbeddings
 
+from objectives.architecture import Widths
 from objectives.data import Batch
+from objectives.errors import UserError
+from objectives.fusing import fuse, joint, take
 from objectives.pretrained import Classifier
+from objectives.pruned_bert import head_dim_of, widths_of
 
 _EMBEDDINGS = "bert.embeddings."
+_UNIT_AXES = {"heads": 1, "ffn": 1, "qk": 2, "v": 2, "input": 2, "input_qkv": 2}
+"""How many axes of a mask run over the units of one layer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The weights of K students of one shape, and their common forward pass.
+    """The weights of K students, and their common forward pass.
 
-    A mask multiplies what leaves a unit: the context of a head, the activation of an FFN neuron.
-    The student at masks of 0 and 1 is therefore exactly the model cut to them. There is no dropout:
-    a trial's result depends on nothing but its fields, its seed and its data.
+    The students are equal in shape, or were cut from one: then each is padded to the widest with
+    units that do nothing and learn nothing (see `fusing`).
+
+    A mask multiplies a unit: the context of a head, an FFN neuron after its activation, a dimension
+    of the value or of the query after its bias, an input of Q, K and V (not of the residual path).
+    A dimension of query and key is masked in the query alone: in both the mask would act squared,
+    and its gradient would vanish at 0. The student at masks of 0 and 1 is therefore exactly the
+    model cut to them. There is no dropout: a trial's result depends on nothing but its fields, its
+    seed and its data.
     """
 
     weights: dict[str, Tensor]
     """BERT's name to (K, ...), trainable; all but the embeddings."""
+    reads: dict[str, Tensor]
+    """Name of a projection to (K, I) int64: which dimensions it reads, D for a zero. A projection
+    that is missing reads all."""
     embeddings: BertEmbeddings
-    layers: int
+    widths: tuple[tuple[Widths[int], ...], ...]
+    """How much is left of each layer of each student, without the padding."""
     head_dim: int
+    """Of a whole head: its root scales the scores."""
     activation: nn.Module
     layer_norm_eps: float
 
     @classmethod
     def of(cls, models: Sequence[Classifier]) -> Population:
-        """K students from K classifiers of one shape, unpruned or cut; copies their weights."""
+        """K students from K classifiers with the same embeddings; copies their weights.
+
+        They are unpruned classifiers of one shape, or were cut from one, each in its own way.
+        """
         config = models[0].config
         embeddings = models[0].get_submodule("bert.embeddings")
         assert isinstance(embeddings, BertEmbeddings)
-        states = [model.state_dict() for model in models]
-        weights = {
-            name: torch.stack([state[name] for state in states]).requires_grad_()
-            for name in states[0]
-            if not name.startswith(_EMBEDDINGS)
-        }
+        activation: nn.Module = ACT2FN[config.hidden_act]
+        widths = tuple(widths_of(model.config) for model in models)
+        if len(set(widths)) > 1 and activation(torch.zeros(1)).item() != 0:
+            raise UserError(
+                f"models that were cut differently cannot train together: their activation "
+                f"{config.hidden_act!r} is not 0 at 0; train them one by one"
+            )
+        states = [
+            {n: v for n, v in model.state_dict().items() if not n.startswith(_EMBEDDINGS)}
+            for model in models
+        ]
+        weights, reads = fuse(states, widths, config.hidden_size)
         return cls(
-            weights=weights,
+            weights={name: weight.requires_grad_() for name, weight in weights.items()},
+            reads=reads,
             embeddings=embeddings.eval().requires_grad_(False),
-            layers=config.num_hidden_layers,
-            head_dim=getattr(config, "head_dim", None)
-            or config.hidden_size // config.num_attention_heads,
-            activation=ACT2FN[config.hidden_act],
+            widths=widths,
+            head_dim=head_dim_of(config),
+            activation=activation,
             layer_norm_eps=config.layer_norm_eps,
         )
 
     @property
     def size(self) -> int:
         """K, the number of students."""
-        return self.weights["classifier.bias"].shape[0]
+        return len(self.widths)
 
     def slot(self, index: int) -> dict[str, Tensor]:
-        """The state dict of one student, embeddings included, under BERT's names."""
-        own = {name: weight[index].detach() for name, weight in self.weights.items()}
+        """The state dict of one student, embeddings included, under the names of its model."""
+        weights = {name: weight.detach() for name, weight in self.weights.items()}
+        hidden = self.embeddings.LayerNorm.normalized_shape[0]
+        own = take(weights, self.reads, self.widths, index, hidden)
         shared = {_EMBEDDINGS + name: w for name, w in self.embeddings.state_dict().items()}
         return {**shared, **own}
 
     def logits(self, batch: Batch, masks: Mapping[str, Tensor] | None = None) -> Tensor:
         """Logits (K, B, C) of every student on one batch.
 
-        `masks` maps "heads" to (K, layers, H) and "ffn" to (K, layers, F), or to (K, B, layers, H)
-        and (K, B, layers, F) for masks of each sequence; a space that is missing is fully open.
+        `masks` maps a space to (K, layers, *units_of), or to (K, B, layers, *units_of) for masks of
+        each sequence; a space that is missing is fully open. Masks are for unpruned students.
         """
-        masks = masks or {}
         with torch.no_grad():
             embedded_BSD = self.embeddings(
                 input_ids=batch.input_ids, token_type_ids=batch.token_type_ids
@@ -89,42 +116,74 @@ class Population:
         hidden_KTD = embedded_BSD.view(1, B * S, D).expand(K, -1, -1)
         allowed = batch.attention_mask[None, :, None, None, :].expand(K, -1, -1, -1, -1)
         allowed_N11S = allowed.reshape(K * B, 1, 1, S)
-        for number in range(self.layers):
-            heads, ffn = (
-                masks[space][..., number, :] if space in masks else None
-                for space in ("heads", "ffn")
-            )
-            hidden_KTD = self._attention(number, hidden_KTD, allowed_N11S, heads)
-            hidden_KTD = self._feed_forward(number, hidden_KTD, ffn, B)
+        for number, widths in enumerate(joint(self.widths)):
+            own = {space: _of_layer(space, mask, number) for space, mask in (masks or {}).items()}
+            hidden_KTD = self._attention(number, widths.heads, hidden_KTD, allowed_N11S, own)
+            hidden_KTD = self._feed_forward(number, hidden_KTD, own.get("ffn"), B)
         first_KBD = hidden_KTD.view(K, B, S, D)[:, :, 0]
         pooled_KBD = self._linear("bert.pooler.dense", first_KBD).tanh()
         return self._linear("classifier", pooled_KBD)
 
     def _attention(
-        self, layer: int, hidden_KTD: Tensor, allowed_N11S: Tensor, mask_KBH: Tensor | None
+        self,
+        layer: int,
+        heads: int,
+        hidden_KTD: Tensor,
+        allowed_N11S: Tensor,
+        masks: Mapping[str, Tensor],
     ) -> Tensor:
         name = f"bert.encoder.layer.{layer}.attention."
         weight_KDV = self.weights[name + "output.dense.weight"]
         bias_K1D = self.weights[name + "output.dense.bias"][:, None]
-        N, S = allowed_N11S.shape[0], allowed_N11S.shape[-1]
-        if weight_KDV.shape[-1]:
+        if heads:
+            N, S = allowed_N11S.shape[0], allowed_N11S.shape[-1]
+            read = self._inputs(name + "self.", hidden_KTD, N // self.size, masks)
             query, key, value = (
-                self._linear(f"{name}self.{which}", hidden_KTD)
-                .view(N, S, -1, self.head_dim)
-                .transpose(1, 2)
-                for which in ("query", "key", "value")
+                self._linear(projection, inputs).view(N, S, heads, -1)
+                for projection, inputs in read.items()
             )
+            query, value = _masked(query, masks.get("qk")), _masked(value, masks.get("v"))
             context_NHSP = functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=allowed_N11S
+                query.transpose(1, 2),
+                key.transpose(1, 2),
+                value.transpose(1, 2),
+                attn_mask=allowed_N11S,
+                scale=self.head_dim**-0.5,
             )
-            context_KBSHP = context_NHSP.transpose(1, 2).unflatten(0, (self.size, -1))
-            if mask_KBH is not None:
-                context_KBSHP = context_KBSHP * _over_positions(mask_KBH)[..., None]
-            context_KTV = context_KBSHP.reshape(self.size, hidden_KTD.shape[1], -1)
+            mask_KBH = masks.get("heads")
+            context_NSHP = _masked(
+                context_NHSP.transpose(1, 2), None if mask_KBH is None else mask_KBH[..., None]
+            )
+            context_KTV = context_NSHP.reshape(self.size, hidden_KTD.shape[1], -1)
             attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
         else:
             attended = bias_K1D
         return self._norm(name + "output.LayerNorm", attended + hidden_KTD)
+
+    def _inputs(
+        self, name: str, hidden_KTD: Tensor, sequences: int, masks: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """What Q, K and V of a layer read: names of the projections to (K, T, D or I)."""
+        read = [hidden_KTD]
+        mask_KBRD = masks.get("input_qkv", masks.get("input"))
+        if mask_KBRD is not None:
+            hidden_KBSD = hidden_KTD.unflatten(1, (sequences, -1))
+            read = [
+                (hidden_KBSD * mask_KBD[:, :, None]).flatten(1, 2)
+                for mask_KBD in mask_KBRD.unbind(2)
+            ]
+        names = [name + which for which in ("query", "key", "value")]
+        return {
+            name: self._select(name, inputs)
+            for name, inputs in zip(names, read if len(read) == 3 else read * 3, strict=True)
+        }
+
+    def _select(self, name: str, hidden_KTD: Tensor) -> Tensor:
+        """The dimensions of the hidden state that a projection reads."""
+        if name not in self.reads:
+            return hidden_KTD
+        places_KTI = self.reads[name][:, None].expand(-1, hidden_KTD.shape[1], -1)
+        return functional.pad(hidden_KTD, (0, 1)).gather(-1, places_KTI)
 
     def _feed_forward(
         self, layer: int, hidden_KTD: Tensor, mask_KBF: Tensor | None, sequences: int
@@ -135,7 +194,7 @@ class Population:
         if weight_KDF.shape[-1]:
             up_KTF = self.activation(self._linear(name + "intermediate.dense", hidden_KTD))
             if mask_KBF is not None:
-                up_KBSF = up_KTF.unflatten(1, (sequences, -1)) * _over_positions(mask_KBF)
+                up_KBSF = up_KTF.unflatten(1, (sequences, -1)) * mask_KBF[:, :, None]
                 up_KTF = up_KBSF.flatten(1, 2)
             fed = torch.baddbmm(bias_K1D, up_KTF, weight_KDF.transpose(1, 2))
         else:
@@ -152,6 +211,17 @@ class Population:
         return torch.addcmul(shift[:, None], normed, scale[:, None])
 
 
-def _over_positions(mask: Tensor) -> Tensor:
-    """(K, units) or (K, B, units) to (K, 1 or B, 1, units)."""
-    return mask[:, None, None] if mask.ndim == 2 else mask[:, :, None]
+def _of_layer(space: str, mask: Tensor, layer: int) -> Tensor:
+    """The masks of one layer: (K, 1 or B, *units)."""
+    units = _UNIT_AXES[space]
+    own = mask.select(-1 - units, layer)
+    return own if own.ndim == 2 + units else own[:, None]
+
+
+def _masked(heads_NSHP: Tensor, mask_KBHP: Tensor | None) -> Tensor:
+    """Heads times their mask, (K, 1 or B, H, 1 or P), at every position."""
+    if mask_KBHP is None:
+        return heads_NSHP
+    heads_KBSHP = heads_NSHP.unflatten(0, (len(mask_KBHP), -1))
+    masked: Tensor = (heads_KBSHP * mask_KBHP[:, :, None]).flatten(0, 1)
+    return masked

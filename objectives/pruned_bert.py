@@ -1,15 +1,16 @@
-"""The cut model: a BERT classifier whose layers may differ in heads and FFN width.
+"""The cut model: a BERT classifier whose layers may differ in every width but the hidden size.
 
 A plain transformers model: `save_pretrained`, `from_pretrained`, and after `import objectives`
 `AutoModelForSequenceClassification`. Weights bear BERT's own names, widths stand in transformers'
 own `per_layer_config`. A layer without heads adds only the bias of its output projection; a layer
-without FFN neurons likewise.
+without FFN neurons likewise. Where Q, K or V read only some dimensions of the hidden state, a
+buffer `inputs` beside the weight says which.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,23 +23,43 @@ from transformers.models.bert.modeling_bert import (
     BertPreTrainedModel,
 )
 
-from objectives.architecture import Architecture, BertShape, LayerUnits
+from objectives.architecture import Architecture, BertShape, LayerUnits, Widths
 
 
 class PrunedBertConfig(BertConfig):
-    """A BERT configuration with `num_attention_heads` and `intermediate_size` for each layer.
+    """A BERT configuration whose widths may differ from layer to layer.
 
-    The head size is that of the unpruned model (`head_dim`) and does not follow from the number of
-    heads."""
+    `num_attention_heads` and `intermediate_size` are always given for each layer, the others only
+    where something of them was cut. The size of a whole head is that of the unpruned model
+    (`head_dim`) and does not follow from the number of heads; its root scales the scores."""
 
     model_type = "pruned_bert"
 
     head_dim: int = 64
+    # Class variables, so that a configuration is silent on what it does not say.
+    qk_head_dim: ClassVar[int | None] = None
+    """Dimensions of Q and K in each head; None: all."""
+    v_head_dim: ClassVar[int | None] = None
+    """Dimensions of V in each head; None: all."""
+    query_inputs: ClassVar[int | None] = None
+    """Number of dimensions of the hidden state that Q reads; None: all."""
+    key_inputs: ClassVar[int | None] = None
+    value_inputs: ClassVar[int | None] = None
 
-    def widths(self, layer: int) -> tuple[int, int]:
-        """Number of heads and of FFN neurons in a layer."""
+    def widths(self, layer: int) -> Widths[int]:
+        """How much is left of a layer."""
         config = self.per_layer_config[layer] if self.is_heterogeneous else self
-        return config.num_attention_heads, config.intermediate_size
+        heads = config.num_attention_heads
+        whole = self.hidden_size if heads else 0
+        return Widths(
+            heads=heads,
+            query_key=heads * (config.qk_head_dim or self.head_dim),
+            value=heads * (config.v_head_dim or self.head_dim),
+            query_inputs=config.query_inputs or whole,
+            key_inputs=config.key_inputs or whole,
+            value_inputs=config.value_inputs or whole,
+            ffn=config.intermediate_size,
+        )
 
 
 class Projection(nn.Linear):
@@ -49,6 +70,21 @@ class Projection(nn.Linear):
 
     def reset_parameters(self) -> None:
         pass
+
+
+class InputProjection(Projection):
+    """A linear layer that reads the dimensions `inputs` of its input, or all of them."""
+
+    inputs: Tensor | None
+
+    def __init__(self, hidden: int, inputs: int, width: int):
+        super().__init__(inputs, width)
+        some = None if inputs == hidden else torch.zeros(inputs, dtype=torch.long)
+        self.register_buffer("inputs", some)
+
+    def forward(self, hidden_BSD: Tensor) -> Tensor:
+        some = hidden_BSD if self.inputs is None else hidden_BSD[..., self.inputs]
+        return super().forward(some)
 
 
 class PrunedBertOutput(nn.Module):
@@ -72,14 +108,20 @@ class PrunedBertOutput(nn.Module):
 class PrunedBertAttention(nn.Module):
     """Self-attention over the heads that are left."""
 
-    def __init__(self, config: PrunedBertConfig, heads: int):
+    def __init__(self, config: PrunedBertConfig, widths: Widths[int]):
         super().__init__()
-        width = heads * config.head_dim
-        self.heads, self.head_dim = heads, config.head_dim
+        self.heads, self.scale = widths.heads, config.head_dim**-0.5
         self.self = nn.ModuleDict(
-            {name: Projection(config.hidden_size, width) for name in ("query", "key", "value")}
+            {
+                name: InputProjection(config.hidden_size, inputs or config.hidden_size, width)
+                for name, inputs, width in (
+                    ("query", widths.query_inputs, widths.query_key),
+                    ("key", widths.key_inputs, widths.query_key),
+                    ("value", widths.value_inputs, widths.value),
+                )
+            }
         )
-        self.output = PrunedBertOutput(config, width)
+        self.output = PrunedBertOutput(config, widths.value)
         self.eager = config._attn_implementation == "eager"
         self.attention_dropout = config.attention_probs_dropout_prob
 
@@ -89,26 +131,27 @@ class PrunedBertAttention(nn.Module):
         return attended
 
     def _context(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
-        by_head = (*hidden_BSD.shape[:-1], self.heads, self.head_dim)
         query, key, value = (
-            self.self[name](hidden_BSD).view(by_head).transpose(1, 2)
+            self.self[name](hidden_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for name in ("query", "key", "value")
         )
         attend = _eager_attention if self.eager else nn.functional.scaled_dot_product_attention
         dropout = self.attention_dropout if self.training else 0.0
-        context = attend(query, key, value, attn_mask=mask_B11S, dropout_p=dropout)
+        context = attend(
+            query, key, value, attn_mask=mask_B11S, dropout_p=dropout, scale=self.scale
+        )
         return context.transpose(1, 2).flatten(2)
 
 
 class PrunedBertLayer(nn.Module):
     """One encoder layer: attention, then the FFN neurons that are left."""
 
-    def __init__(self, config: PrunedBertConfig, heads: int, ffn: int):
+    def __init__(self, config: PrunedBertConfig, widths: Widths[int]):
         super().__init__()
-        self.ffn = ffn
-        self.attention = PrunedBertAttention(config, heads)
-        self.intermediate = nn.ModuleDict({"dense": Projection(config.hidden_size, ffn)})
-        self.output = PrunedBertOutput(config, ffn)
+        self.ffn = widths.ffn
+        self.attention = PrunedBertAttention(config, widths)
+        self.intermediate = nn.ModuleDict({"dense": Projection(config.hidden_size, self.ffn)})
+        self.output = PrunedBertOutput(config, self.ffn)
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
@@ -132,7 +175,7 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         super().__init__(config)
         self.num_labels = count_labels(config)
         layers = [
-            PrunedBertLayer(config, *config.widths(layer))
+            PrunedBertLayer(config, config.widths(layer))
             for layer in range(config.num_hidden_layers)
         ]
         self.bert = nn.ModuleDict(
@@ -173,10 +216,15 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
 
 
 def _eager_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    scale: float,
 ) -> Tensor:
     """Attention in plain matmuls, which `FlopCounterMode` sees (on the CPU it misses sdpa's)."""
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    scores = query @ key.transpose(-2, -1) * scale
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
     return nn.functional.dropout(scores.softmax(-1), dropout_p) @ value
@@ -200,6 +248,21 @@ def shape_of(config: BertConfig) -> BertShape:
     )
 
 
+def widths_of(config: BertConfig) -> tuple[Widths[int], ...]:
+    """How much is left of each layer of a classifier, cut or not."""
+    if isinstance(config, PrunedBertConfig):
+        return tuple(config.widths(layer) for layer in range(config.num_hidden_layers))
+    shape = shape_of(config)
+    return Architecture.full(shape).widths(shape)
+
+
+def head_dim_of(config: BertConfig) -> int:
+    """The size of a whole head."""
+    if isinstance(config, PrunedBertConfig):
+        return config.head_dim
+    return shape_of(config).head_dim
+
+
 def cut(
     weights: Mapping[str, Tensor], config: BertConfig, architecture: Architecture
 ) -> PrunedBertForSequenceClassification:
@@ -215,12 +278,9 @@ def cut(
         for name, value in config.to_dict().items()
         if name not in ("model_type", "architectures", "per_layer_config")
     }
-    widths = {
-        number: {"num_attention_heads": len(layer.heads), "intermediate_size": len(layer.ffn)}
-        for number, layer in enumerate(architecture.layers)
-    }
+    sizes = {number: _layer_config(layer) for number, layer in enumerate(architecture.layers)}
     pruned_config = PrunedBertConfig.from_dict(
-        {**own, "head_dim": shape.head_dim, "per_layer_config": widths}
+        {**own, "head_dim": shape.head_dim, "per_layer_config": sizes}
     )
     with torch.random.fork_rng(devices=[]):  # what transformers fills in is overwritten below
         model = PrunedBertForSequenceClassification(pruned_config)
@@ -232,17 +292,39 @@ def cut(
     return model
 
 
+def _layer_config(layer: LayerUnits) -> dict[str, Any]:
+    """What the configuration says of one layer; silent on what is whole."""
+    per_head = (("qk_head_dim", layer.query_key), ("v_head_dim", layer.value))
+    inputs = ("query_inputs", "key_inputs", "value_inputs")
+    return {
+        "num_attention_heads": len(layer.heads),
+        "intermediate_size": len(layer.ffn),
+        **{name: len(rows[0]) for name, rows in per_head if rows is not None},
+        **{name: len(getattr(layer, name)) for name in inputs if getattr(layer, name) is not None},
+    }
+
+
 def _cut_layer(
     weights: Mapping[str, Tensor], prefix: str, layer: LayerUnits, head_dim: int
 ) -> dict[str, Tensor]:
+    """The weights of a layer that change their shape, and the buffers that it gains."""
     device = weights[prefix + "output.dense.weight"].device
-    heads = torch.tensor(layer.heads, dtype=torch.long, device=device)
-    width = (heads[:, None] * head_dim + torch.arange(head_dim, device=device)).flatten()
+
+    def dimensions(rows: tuple[tuple[int, ...], ...] | None) -> Tensor:
+        """Places of the kept dimensions of the kept heads among those of all heads."""
+        whole = (range(head_dim),) * len(layer.heads)
+        kept = zip(layer.heads, whole if rows is None else rows, strict=True)
+        places = [head * head_dim + dimension for head, row in kept for dimension in row]
+        return torch.tensor(places, dtype=torch.long, device=device)
+
+    query_key, value = dimensions(layer.query_key), dimensions(layer.value)
     ffn = torch.tensor(layer.ffn, dtype=torch.long, device=device)
     # (weight, axis that the unit lies on): the rows that make a unit, the columns that use it.
     pieces = [
-        *((f"attention.self.{name}", width, 0) for name in ("query", "key", "value")),
-        ("attention.output.dense", width, 1),
+        ("attention.self.query", query_key, 0),
+        ("attention.self.key", query_key, 0),
+        ("attention.self.value", value, 0),
+        ("attention.output.dense", value, 1),
         ("intermediate.dense", ffn, 0),
         ("output.dense", ffn, 1),
     ]
@@ -253,4 +335,10 @@ def _cut_layer(
         if axis == 0:
             bias = prefix + name + ".bias"
             result[bias] = weights[bias].index_select(0, units)
+    for which in ("query", "key", "value"):
+        inputs = getattr(layer, f"{which}_inputs")
+        if inputs is not None:
+            name = f"{prefix}attention.self.{which}."
+            result[name + "inputs"] = torch.tensor(inputs, dtype=torch.long, device=device)
+            result[name + "weight"] = result[name + "weight"][:, result[name + "inputs"]]
     return result

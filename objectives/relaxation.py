@@ -7,23 +7,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from objectives.architecture import BertShape
-
-SPACES = ("heads", "ffn")
-"""The kinds of units that can be searched."""
-
-
-def units_of(shape: BertShape, space: str) -> int:
-    """Number of units of a space in one layer."""
-    return {"heads": shape.heads, "ffn": shape.ffn}[space]
+from objectives.architecture import BertShape, units_of
 
 
 def constant_alpha(
     shape: BertShape, spaces: tuple[str, ...], value: float, device: str
 ) -> dict[str, Tensor]:
-    """Alpha of each space, (layers, units) float32, all at `value`."""
+    """Alpha of each space, (layers, *units_of) float32, all at `value`."""
     return {
-        space: torch.full((shape.layers, units_of(shape, space)), value, device=device)
+        space: torch.full((shape.layers, *units_of(shape, space)), value, device=device)
         for space in spaces
     }
 
@@ -35,7 +27,8 @@ def ranked_alpha(
 
     A unit's place on the way is the share of all searched FLOPs that belongs to units of lower
     rank, so that a common shift of all alphas closes FLOPs at an even rate. `importance` maps each
-    space to (layers, units), `price` to the FLOPs of one unit; returns the shapes of `importance`.
+    space to (layers, *units_of), `price` to the FLOPs of one unit; returns the shapes of
+    `importance`.
     """
     worth = torch.cat([(value / price[space]).flatten() for space, value in importance.items()])
     flops = torch.cat(
@@ -75,7 +68,9 @@ class AlphaAdam:
     def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
         """`step_size` is kappa, (K,)."""
         self._alpha = alpha
-        self._step_size = step_size[:, None, None]
+        self._step_size = {
+            space: step_size.view(-1, *(1,) * (value.ndim - 1)) for space, value in alpha.items()
+        }
         self._mean = {space: torch.zeros_like(value) for space, value in alpha.items()}
         self._square = {space: torch.zeros_like(value) for space, value in alpha.items()}
         self._steps = 0
@@ -90,4 +85,4 @@ class AlphaAdam:
             square = self._square[space].lerp_(gradient.square(), 1 - second)
             unbiased = mean / (1 - first**self._steps)
             scale = (square / (1 - second**self._steps)).sqrt_().add_(self._EPSILON)
-            self._alpha[space].sub_(self._step_size * unbiased / scale)
+            self._alpha[space].sub_(self._step_size[space] * unbiased / scale)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 
 from objectives.architecture import BertShape
@@ -25,7 +25,13 @@ from objectives.teacher import Teacher
 pytest.register_assert_rewrite("tests.objectives.conformance")
 torch.set_num_threads(1)  # a tiny matmul costs less than waking a second thread
 quiet_libraries()
-settings.register_profile("maskfront", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile(
+    "maskfront",
+    deadline=None,
+    derandomize=True,
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no defect
+)
 settings.load_profile("maskfront")
 
 TINY = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=3)

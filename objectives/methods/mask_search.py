@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from objectives.architecture import SPACES
 from objectives.budget import discretise, hinge_loss, scheduled_ratio
 from objectives.data import Batch
 from objectives.device import to_device
@@ -33,7 +34,6 @@ from objectives.population import Population
 from objectives.problem import Problem
 from objectives.pruned_bert import cut
 from objectives.relaxation import (
-    SPACES,
     AlphaAdam,
     constant_alpha,
     geometric_temperature,
@@ -88,8 +88,8 @@ class MaskSearch(SearchMethod):
     grad_rescale: float = 0.1
     """kappa: step size of Adam on alpha, where a factor on the gradient would cancel. > 0."""
 
-    spaces: tuple[str, ...] = SPACES
-    """Kinds of units to search: "heads", "ffn", or both."""
+    spaces: tuple[str, ...] = ("heads", "ffn")
+    """Kinds of units to search: some of `SPACES`, "input" or "input_qkv" but not both."""
     stages: tuple[Stage, ...] = (
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
@@ -117,8 +117,10 @@ class MaskSearch(SearchMethod):
             "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
             "grad_rescale": (self.grad_rescale > 0, "> 0"),
             "spaces": (
-                bool(self.spaces) and set(self.spaces) <= set(SPACES),
-                f"some of {', '.join(SPACES)}",
+                bool(self.spaces)
+                and set(self.spaces) <= set(SPACES)
+                and not {"input", "input_qkv"} <= set(self.spaces),
+                f"some of {', '.join(SPACES)}, and one of the two kinds of input at most",
             ),
             "stages": (
                 bool(self.stages) and self.stages[0].searches and _searches_first(self.stages),
@@ -158,7 +160,7 @@ class _Search:
         self.problem, self.seed, self.progress = problem, seed, progress
         self.population = Population.of([problem.student] * len(members))
         self.alpha = {
-            space: value.expand(len(members), -1, -1).clone().requires_grad_()
+            space: value.expand(len(members), *value.shape).clone().requires_grad_()
             for space, value in self._initial_alpha().items()
         }
         self.flops_weight, self.target_ratio, self.tolerance, self.step_size = (

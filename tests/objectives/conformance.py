@@ -19,6 +19,7 @@ from objectives.architecture import Architecture
 from objectives.evaluate import predict
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
+from objectives.pruned_bert import widths_of
 from objectives.search_method import (
     Outcome,
     SearchFailure,
@@ -183,10 +184,7 @@ class SearchMethodConformance:
         self, results: list[SearchResult], problem: Problem
     ) -> None:
         for result in results:
-            layers = range(len(result.architecture.layers))
-            widths = [result.model.config.widths(layer) for layer in layers]
-            kept = [(len(layer.heads), len(layer.ffn)) for layer in result.architecture.layers]
-            assert widths == kept
+            assert widths_of(result.model.config) == result.architecture.widths(problem.cost.shape)
             flops = counted_flops(result.model, problem.cost.seq_len)
             assert flops == problem.cost.exact(result.architecture) < problem.flops_full
 

@@ -1,4 +1,4 @@
-"""A student built by hand, in which one head and three FFN neurons carry the label."""
+"""A student built by hand, in which few units carry the label."""
 
 from __future__ import annotations
 
@@ -14,9 +14,23 @@ from objectives.problem import Problem
 from tests.conftest import MARKERS, SPECIAL, TINY
 
 PLANTED = Architecture(
-    (LayerUnits(heads=(2,), ffn=()), LayerUnits(heads=(), ffn=(7, 8, 31)), LayerUnits((), ()))
+    (
+        LayerUnits(
+            heads=(2,),
+            ffn=(),
+            query_key=((0,),),
+            value=((0, 1, 2),),
+            query_inputs=(0,),
+            key_inputs=(0,),
+            value_inputs=(0, 1, 2),
+        ),
+        LayerUnits(heads=(), ffn=(7, 8, 31)),
+        LayerUnits((), ()),
+    )
 )
-"""The units that carry the label. The output weights of all others are zero."""
+"""The units that carry the label. The output weights of all others are zero. The head looks at all
+words alike, so that nothing depends on its queries and keys; one of each is the least it can keep.
+"""
 
 
 def planted_problem(problem: Problem) -> Problem:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from objectives.architecture import units_of
 from objectives.data import Split
 from objectives.importance import fisher_importance
 from objectives.population import Population
 from objectives.problem import Problem
-from objectives.relaxation import SPACES, units_of
 from tests.conftest import TINY
 from tests.objectives.planted import PLANTED, planted_problem
 
@@ -28,8 +28,11 @@ def first_rows(split: Split, rows: int) -> Split:
     )
 
 
-def open_masks() -> dict[str, Tensor]:
-    return {space: torch.ones(1, TINY.layers, units_of(TINY, space)) for space in SPACES}
+SPACES = ("heads", "ffn", "qk", "v", "input_qkv")
+
+
+def open_masks(spaces: tuple[str, ...] = SPACES) -> dict[str, Tensor]:
+    return {space: torch.ones(1, TINY.layers, *units_of(TINY, space)) for space in spaces}
 
 
 def loss_of_row(population: Population, split: Split, row: int, masks: dict[str, Tensor]) -> Tensor:
@@ -47,17 +50,20 @@ def uncertain(problem: Problem) -> Problem:
     return replace(problem, student=student)
 
 
-def test_it_is_the_mean_over_rows_of_each_rows_squared_gradient(uncertain: Problem) -> None:
+@pytest.mark.parametrize("spaces", [SPACES, ("input",)], ids="+".join)
+def test_it_is_the_mean_over_rows_of_each_rows_squared_gradient(
+    uncertain: Problem, spaces: tuple[str, ...]
+) -> None:
     split = first_rows(uncertain.alpha, 40)  # more than one batch
     population = Population.of([uncertain.student])
-    expected = {space: torch.zeros(mask.shape[1:]) for space, mask in open_masks().items()}
+    expected = {space: torch.zeros(mask.shape[1:]) for space, mask in open_masks(spaces).items()}
     for row in range(len(split)):
-        masks = {space: mask.requires_grad_() for space, mask in open_masks().items()}
+        masks = {space: mask.requires_grad_() for space, mask in open_masks(spaces).items()}
         loss_of_row(population, split, row, masks).backward()
         for space, mask in masks.items():
             assert mask.grad is not None
             expected[space] += mask.grad[0].square() / len(split)
-    actual = fisher_importance(uncertain.student, split, TINY, SPACES, "cpu")
+    actual = fisher_importance(uncertain.student, split, TINY, spaces, "cpu")
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-9)
 
 
@@ -79,9 +85,16 @@ def test_it_agrees_with_finite_differences_of_the_loss(uncertain: Problem) -> No
 def test_units_without_effect_have_none_and_planted_units_have_some(problem: Problem) -> None:
     planted = planted_problem(problem)
     importance = fisher_importance(planted.student, planted.alpha, TINY, SPACES, "cpu")
-    for space in SPACES:
+    for space in ("heads", "ffn"):
         found = [tuple(row.nonzero().flatten().tolist()) for row in importance[space]]
         assert found == [getattr(layer, space) for layer in PLANTED.layers]
+    first, head = PLANTED.layers[0], PLANTED.layers[0].heads[0]
+    assert first.value is not None
+    assert first.value_inputs is not None
+    dimensions = [[0, head, dimension] for dimension in first.value[0]]
+    assert importance["v"].nonzero().tolist() == dimensions
+    assert importance["input_qkv"].nonzero().tolist() == [[0, 2, i] for i in first.value_inputs]
+    assert not importance["qk"].any()
 
 
 def test_only_the_spaces_that_are_asked_for_are_measured(problem: Problem) -> None:

@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
-from objectives.architecture import Architecture
+from objectives.architecture import Architecture, LayerUnits
 from objectives.errors import UserError
 from objectives.methods.mask_search import MaskSearch, Stage
 from objectives.problem import Problem, Workbench
 from objectives.search_method import SearchFailure, SearchResult
-from tests.objectives.conformance import SearchMethodConformance, assert_same, run, search_alone
+from tests.objectives.conformance import (
+    SearchMethodConformance,
+    assert_same,
+    counted_flops,
+    run,
+    search_alone,
+)
 from tests.objectives.planted import PLANTED, planted_problem
 
 SEARCH = Stage(name="search", epochs=1, searches=True, learning_rate=1e-3)
@@ -83,6 +89,22 @@ def test_a_space_that_is_not_searched_stays_whole(
     assert found != full
 
 
+@pytest.mark.parametrize("inputs", ["input", "input_qkv"])
+def test_all_spaces_are_searched_at_once(problem: Problem, inputs: str) -> None:
+    method = replace(QUICK, spaces=("heads", "ffn", "qk", "v", inputs))
+    found = search_alone(method, problem)
+    flops = problem.cost.exact(found.architecture)
+    assert flops == counted_flops(found.model, problem.cost.seq_len)
+    assert abs(flops / problem.flops_full - method.target_ratio) <= 0.1 * method.target_ratio
+    full = LayerUnits(tuple(range(4)), tuple(range(48)))
+    for name in ("heads", "ffn", "query_key", "value", "query_inputs"):
+        kept = [getattr(layer, name) for layer in found.architecture.layers]
+        assert kept != [getattr(full, name)] * 3, name
+    layers = found.architecture.layers
+    tied = all(layer.query_inputs == layer.key_inputs == layer.value_inputs for layer in layers)
+    assert tied == (inputs == "input")
+
+
 def test_alpha_learns_from_the_labels_of_alpha_and_weights_from_none(problem: Problem) -> None:
     method = replace(QUICK, start="uniform", grad_rescale=0.5)
     found = search_alone(method, problem)
@@ -143,6 +165,7 @@ def test_weights_that_blow_up_in_the_last_step_are_a_failure(
         ("grad_rescale", 0.0),
         ("spaces", ()),
         ("spaces", ("heads", "tails")),
+        ("spaces", ("heads", "input", "input_qkv")),
         ("stages", ()),
         ("stages", (RECOVER,)),
         ("stages", (SEARCH, RECOVER, SEARCH)),

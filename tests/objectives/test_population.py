@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from math import prod
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertForSequenceClassification
 
-from objectives.architecture import Architecture
+from objectives.architecture import SPACES, units_of
 from objectives.data import Batch
 from objectives.population import Population
 from objectives.pretrained import Classifier
@@ -17,8 +20,7 @@ from objectives.problem import Problem
 from objectives.pruned_bert import cut
 from tests.conftest import TINY
 from tests.objectives.conformance import ATOL
-from tests.objectives.strategies import architectures
-from tests.objectives.test_cost import masks_of
+from tests.objectives.strategies import COMBINATIONS, architectures, masks_of
 
 
 @pytest.fixture(scope="module")
@@ -57,32 +59,34 @@ def logits_of(model: Classifier, batch: Batch) -> torch.Tensor:
     ).logits
 
 
+def doubled(model: Classifier) -> Classifier:
+    """A copy in float64, in which two ways to the same logits agree to 1e-10."""
+    return copy.deepcopy(model).double()
+
+
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual, expected, atol=ATOL, rtol=0)
 
 
-@pytest.mark.parametrize("size", [1, 3])
-@given(data=st.data())
+@pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
+@settings(max_examples=4)
+@given(data=st.data(), size=st.sampled_from([1, 3]))
 def test_a_masked_slot_is_the_cut_model(
-    students: list[BertForSequenceClassification], batch: Batch, size: int, data: st.DataObject
+    students: list[BertForSequenceClassification],
+    batch: Batch,
+    data: st.DataObject,
+    size: int,
+    spaces: tuple[str, ...],
 ) -> None:
-    population = Population.of(students[:size])
-    drawn = [data.draw(architectures(TINY)) for _ in range(size)]
-    each = [masks_of(architecture, TINY) for architecture in drawn]
-    masks = {space: torch.cat([m[space] for m in each]) for space in each[0]}
+    population = Population.of([doubled(student) for student in students[:size]])
+    drawn = [data.draw(architectures(TINY, spaces)) for _ in range(size)]
+    each = [masks_of(architecture, TINY, spaces) for architecture in drawn]
+    masks = {space: torch.cat([m[space] for m in each]).double() for space in spaces}
     logits = population.logits(batch, masks).detach()
     for slot, architecture in enumerate(drawn):
-        model = cut(population.slot(slot), students[slot].config, architecture)
-        close(logits[slot], logits_of(model, batch))
-
-
-@given(st.lists(architectures(TINY), min_size=2, max_size=2))
-def test_a_population_of_cut_models_is_those_models(
-    problem: Problem, batch: Batch, drawn: list[Architecture]
-) -> None:
-    for architecture in drawn:
-        model = cut(problem.student.state_dict(), problem.student.config, architecture)
-        close(Population.of([model]).logits(batch)[0].detach(), logits_of(model, batch))
+        model = cut(students[slot].state_dict(), students[slot].config, architecture)
+        expected = logits_of(doubled(model), batch)
+        torch.testing.assert_close(logits[slot], expected, atol=1e-10, rtol=0)
 
 
 def test_an_unmasked_slot_is_berts_own_classifier(
@@ -98,13 +102,41 @@ def test_every_unit_moves_the_logits(problem: Problem, batch: Batch) -> None:
     """Else masked and cut models could agree because nothing matters."""
     population = Population.of([problem.student])
     open_logits = population.logits(batch).detach()
-    for space, units in (("heads", TINY.heads), ("ffn", TINY.ffn)):
+    for space in SPACES:
         for layer in range(TINY.layers):
-            for unit in range(units):
-                mask = torch.ones(1, TINY.layers, units)
-                mask[0, layer, unit] = 0
+            for unit in range(prod(units_of(TINY, space))):
+                mask = torch.ones(1, TINY.layers, *units_of(TINY, space))
+                mask[0, layer].view(-1)[unit] = 0
                 moved = population.logits(batch, {space: mask}).detach() - open_logits
-                assert moved.abs().max() > 10 * ATOL, (space, layer, unit)
+                assert moved.abs().max() > 2 * ATOL, (space, layer, unit)
+
+
+def test_a_soft_mask_of_query_and_key_is_as_steep_at_0_as_at_1(
+    problem: Problem, batch: Batch
+) -> None:
+    """On both of them it would act squared, and a closed dimension could not reopen."""
+    population = Population.of([problem.student])
+    for value in (0.0, 1.0):
+        mask = torch.full((1, TINY.layers, *units_of(TINY, "qk")), value, requires_grad=True)
+        population.logits(batch, {"qk": mask}).square().sum().backward()
+        assert mask.grad is not None
+        assert mask.grad.abs().median() > 1e-3
+
+
+def test_the_residual_path_keeps_what_q_k_and_v_do_not_read(problem: Problem, batch: Batch) -> None:
+    population = Population.of([problem.student])
+    nothing_read = torch.zeros(1, TINY.layers, *units_of(TINY, "input"))
+    no_biases = {
+        name: value if "attention.self" not in name or "weight" in name else 0 * value
+        for name, value in problem.student.state_dict().items()
+    }
+    student = copy.deepcopy(problem.student)
+    student.load_state_dict(no_biases)
+    nothing_attended = {"heads": torch.zeros(1, TINY.layers, *units_of(TINY, "heads"))}
+    close(
+        Population.of([student]).logits(batch, {"input": nothing_read}).detach(),
+        population.logits(batch, nothing_attended).detach(),
+    )
 
 
 def test_padding_does_not_count(problem: Problem) -> None:
@@ -121,14 +153,16 @@ def test_masks_of_each_sequence_act_on_their_own_sequence(
     population = Population.of(students)
     generator = torch.Generator().manual_seed(1)
     sequences = len(batch.rows)
-    masks = {
-        space: torch.rand(3, sequences, TINY.layers, units, generator=generator)
-        for space, units in (("heads", TINY.heads), ("ffn", TINY.ffn))
+    drawn = {
+        space: torch.rand(3, sequences, TINY.layers, *units_of(TINY, space), generator=generator)
+        for space in SPACES
     }
-    logits = population.logits(batch, masks).detach()
-    for row in range(sequences):
-        of_row = {space: mask[:, row] for space, mask in masks.items()}
-        close(logits[:, row], population.logits(batch, of_row).detach()[:, row])
+    for other in ("input", "input_qkv"):
+        masks = {space: mask for space, mask in drawn.items() if space != other}
+        logits = population.logits(batch, masks).detach()
+        for row in range(sequences):
+            of_row = {space: mask[:, row] for space, mask in masks.items()}
+            close(logits[:, row], population.logits(batch, of_row).detach()[:, row])
 
 
 def test_a_slots_state_loads_into_berts_own_classifier(

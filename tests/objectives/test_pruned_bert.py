@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, pipeline
 
 from objectives.architecture import Architecture, LayerUnits
@@ -15,13 +17,26 @@ from objectives.errors import UserError
 from objectives.evaluate import predict
 from objectives.pretrained import Classifier
 from objectives.problem import Problem, Workbench
-from objectives.pruned_bert import PrunedBertForSequenceClassification, cut
+from objectives.pruned_bert import PrunedBertForSequenceClassification, cut, widths_of
 from tests.conftest import MARKERS, TINY
 from tests.objectives.conformance import ATOL, random_states
-from tests.objectives.strategies import architectures
+from tests.objectives.strategies import COMBINATIONS, architectures
 
 RAGGED = Architecture(
     (LayerUnits((0, 2), (1, 5, 40)), LayerUnits((), tuple(range(30))), LayerUnits((3,), ()))
+)
+EVERY_SPACE = Architecture(
+    (
+        LayerUnits(
+            (0, 2),
+            (1, 5, 40),
+            query_key=((0, 3, 7), (1, 2, 3)),
+            value=((4,), (0,)),
+            query_inputs=(0, 9, 31),
+            key_inputs=(2, 3),
+        ),
+        *RAGGED.layers[1:],
+    )
 )
 
 
@@ -49,15 +64,22 @@ def close(one: Classifier, other: Classifier, problem: Problem) -> None:
     torch.testing.assert_close(*logits, atol=ATOL, rtol=0)
 
 
-@settings(max_examples=10)
-@given(architecture=architectures(TINY))
+@pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
+@settings(max_examples=2)
+@given(data=st.data())
 def test_a_saved_model_loads_with_the_same_logits(
-    problem: Problem, tmp_path_factory: pytest.TempPathFactory, architecture: Architecture
+    problem: Problem,
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+    spaces: tuple[str, ...],
 ) -> None:
+    architecture = data.draw(architectures(TINY, spaces))
     model = cut(problem.student.state_dict(), problem.student.config, architecture)
     folder = tmp_path_factory.mktemp("round-trip")
     model.save_pretrained(folder)
-    close(PrunedBertForSequenceClassification.from_pretrained(folder), model, problem)
+    loaded = PrunedBertForSequenceClassification.from_pretrained(folder)
+    close(loaded, model, problem)
+    assert widths_of(loaded.config) == architecture.widths(TINY)
 
 
 def test_the_auto_class_loads_it_without_custom_code(
@@ -112,6 +134,56 @@ def test_only_kept_weights_are_stored(
     assert sizes[first + "output.dense.weight"] == (32, 3)
     assert sizes[second + "attention.output.dense.weight"] == (32, 0)
     assert list(sizes) == [name for name, _ in problem.student.named_parameters()]
+
+
+def test_dimensions_and_inputs_that_are_cut_are_not_stored(problem: Problem) -> None:
+    model = cut(problem.student.state_dict(), problem.student.config, EVERY_SPACE)
+    sizes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    first = "bert.encoder.layer.0.attention."
+    assert sizes[first + "self.query.weight"] == (6, 3)
+    assert sizes[first + "self.key.weight"] == (6, 2)
+    assert sizes[first + "self.value.weight"] == (2, 32)
+    assert sizes[first + "output.dense.weight"] == (32, 2)
+    buffers = {name: buffer.tolist() for name, buffer in model.named_buffers() if "self" in name}
+    assert buffers == {
+        first + "self.query.inputs": [0, 9, 31],
+        first + "self.key.inputs": [2, 3],
+    }
+
+
+def test_the_configuration_is_silent_on_what_is_whole(
+    ragged: PrunedBertForSequenceClassification, problem: Problem
+) -> None:
+    sizes = ragged.config.to_diff_dict()["per_layer_config"]
+    assert {name for layer in sizes.values() for name in layer} == {
+        "num_attention_heads",
+        "intermediate_size",
+    }
+    assert not {"qk_head_dim", "query_inputs"} & set(ragged.config.to_diff_dict())
+    assert not [name for name in ragged.state_dict() if name.endswith("inputs")]
+    cut_in_all = cut(problem.student.state_dict(), problem.student.config, EVERY_SPACE)
+    first = cut_in_all.config.to_diff_dict()["per_layer_config"]["0"]
+    assert {name: first[name] for name in ("qk_head_dim", "v_head_dim", "query_inputs")} == {
+        "qk_head_dim": 3,
+        "v_head_dim": 1,
+        "query_inputs": 3,
+    }
+
+
+def test_the_scores_keep_the_scale_of_a_whole_head(problem: Problem) -> None:
+    """A dimension whose weights are zero may go or stay."""
+    weights = {name: weight.clone() for name, weight in problem.student.state_dict().items()}
+    for number in range(TINY.layers):
+        for which in ("weight", "bias"):
+            query = weights[f"bert.encoder.layer.{number}.attention.self.query.{which}"]
+            query.unflatten(0, (TINY.heads, TINY.head_dim))[:, 5:] = 0
+    full = Architecture.full(TINY)
+    layer = replace(full.layers[0], query_key=(tuple(range(5)),) * TINY.heads)
+    whole, less = (
+        cut(weights, problem.student.config, architecture)
+        for architecture in (full, Architecture((layer,) * TINY.layers))
+    )
+    close(whole, less, problem)
 
 
 def test_it_gives_a_loss_where_labels_are_given(
