@@ -88,8 +88,9 @@ class _Lanes:
     """
 
     def __init__(self, scores: Mapping[str, Tensor], cost: Cost):
-        self.scores, self.cost = scores, cost
-        steps = {space: _steps(space, score.double()) for space, score in scores.items()}
+        self.scores = {space: score.detach().double().cpu() for space, score in scores.items()}
+        self.cost = cost
+        steps = {space: _steps(space, score) for space, score in self.scores.items()}
         self.lanes = {space: score.shape[:2] for space, score in steps.items()}
         lengths = [(score.shape[0] * score.shape[1], score.shape[2]) for score in steps.values()]
         self.all = torch.cat([torch.full((lanes,), length) for lanes, length in lengths])
@@ -155,7 +156,7 @@ class _Lanes:
         for space, own in self._slices().items():
             kept = counts[own].view(self.lanes[space])
             kept = kept[:, 0] if space in ("heads", "ffn") else kept.clamp_min(1)
-            order = self.scores[space].double().argsort(dim=-1, descending=True, stable=True)
+            order = self.scores[space].argsort(dim=-1, descending=True, stable=True)
             masks[space] = (order.argsort(dim=-1) < kept[..., None]).tolist()
         return Architecture.from_masks(self.cost.shape, masks)
 
