@@ -28,6 +28,20 @@ input_qkv   the same with a set for each of Q, K and V; a search has one of the 
 Count = TypeVar("Count")
 
 
+def check_spaces(spaces: Sequence[str]) -> None:
+    """Raise UserError unless these are spaces that can be searched together."""
+    unknown = [space for space in spaces if space not in SPACES]
+    if unknown or not spaces:
+        raise UserError(f"spaces is {tuple(spaces)!r}; it must name some of {', '.join(SPACES)}")
+    if len(set(spaces)) < len(spaces):
+        raise UserError(f"spaces is {tuple(spaces)!r}; it must name each one once")
+    if {"input", "input_qkv"} <= set(spaces):
+        raise UserError(
+            f"spaces is {tuple(spaces)!r}; 'input' (one set for Q, K and V) and 'input_qkv' (a set "
+            "for each) exclude one another"
+        )
+
+
 @dataclass(frozen=True)
 class BertShape:
     """The sizes of an unpruned BERT classifier that decide what can be cut and what it costs."""
@@ -155,6 +169,15 @@ class Architecture:
         """
         return cls(tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers)))
 
+    def masks(self, shape: BertShape, spaces: Sequence[str]) -> dict[str, list[Any]]:
+        """Booleans of each space, (layers, *units_of) as nested lists; see `from_masks`.
+
+        What belongs to a head that is not there is closed.
+        """
+        return {
+            space: [_layer_mask(shape, layer, space) for layer in self.layers] for space in spaces
+        }
+
     def widths(self, shape: BertShape) -> tuple[Widths[int], ...]:
         """How much is left of each layer of a model of `shape`."""
         return tuple(layer.widths(shape) for layer in self.layers)
@@ -261,6 +284,22 @@ def _layer_from_masks(
         for kept in (own * 3 if len(own) == 1 else own or [tuple(range(shape.hidden))] * 3)
     )
     return LayerUnits(heads, ffn, over_heads("qk"), over_heads("v"), query, key, value)
+
+
+def _layer_mask(shape: BertShape, layer: LayerUnits, space: str) -> list[Any]:
+    def row(kept: Sequence[int] | None, size: int) -> list[bool]:
+        units = set(range(size) if kept is None else kept)
+        return [unit in units for unit in range(size)]
+
+    if space in ("heads", "ffn"):
+        return row(*{"heads": (layer.heads, shape.heads), "ffn": (layer.ffn, shape.ffn)}[space])
+    if space in ("qk", "v"):
+        rows = layer.query_key if space == "qk" else layer.value
+        of_head = dict(zip(layer.heads, rows or [None] * len(layer.heads), strict=True))
+        return [row(of_head.get(head, ()), shape.head_dim) for head in range(shape.heads)]
+    sets = (layer.query_inputs, layer.key_inputs, layer.value_inputs)
+    kept = [row(own if layer.heads else (), shape.hidden) for own in sets]
+    return kept[:1] if space == "input" else kept
 
 
 def _indices(kept: Sequence[bool]) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,8 +12,18 @@ from torch import Tensor
 from objectives.architecture import Architecture, Widths
 from objectives.cost import Cost
 
+TargetSchedule = Literal["geometric", "linear", "cubic", "constant"]
+"""How the target ratio falls while a search goes on."""
 
-def hinge_loss(expected: Tensor, actual: Tensor, target: Tensor, tolerance: Tensor) -> Tensor:
+
+def hinge_loss(
+    expected: Tensor,
+    actual: Tensor,
+    target: Tensor,
+    tolerance: Tensor,
+    *,
+    one_sided: bool = False,
+) -> Tensor:
     """+log E above the band [(1 - t) R, (1 + t) R], -log E below, 0 inside (Dong & Yang 2019).
 
     All arguments and the result are (K,). `expected` is E, differentiable; `actual` is F, the cost
@@ -20,14 +31,24 @@ def hinge_loss(expected: Tensor, actual: Tensor, target: Tensor, tolerance: Tens
     unit of the cost; `tolerance` is t, a share of R. On the closed band the loss is 0: the source
     leaves the edge open.
     """
-    above = (actual > (1 + tolerance) * target).to(expected.dtype)
+    upper = target if one_sided else (1 + tolerance) * target
+    above = (actual > upper).to(expected.dtype)
     below = (actual < (1 - tolerance) * target).to(expected.dtype)
     return (above - below) * expected.log()
 
 
-def scheduled_ratio(target_ratio: Tensor, progress: float, ramp: float) -> Tensor:
-    """The target ratio in force at `progress` in [0, 1]: from 1 geometrically to R at `ramp`."""
-    return target_ratio ** min(1.0, progress / ramp)
+def scheduled_ratio(
+    target_ratio: Tensor, progress: float, ramp: float, schedule: TargetSchedule = "geometric"
+) -> Tensor:
+    """The target ratio in force at `progress` in [0, 1]: from 1 to R, which it reaches at `ramp`.
+
+    "cubic" falls fast at first and slowly at the end (Zhu & Gupta 2018); "constant" is R all along.
+    """
+    done = min(1.0, progress / ramp)
+    if schedule == "geometric":
+        return target_ratio**done
+    left = {"linear": 1 - done, "cubic": (1 - done) ** 3, "constant": 0.0}[schedule]
+    return target_ratio + (1 - target_ratio) * left
 
 
 def discretise(
@@ -53,28 +74,31 @@ def discretise(
     layer, a dimension for all heads. If that ends short of the band, because the cheap steps are
     used up or the gap is smaller than a step, the nearest number of the dearest kind is taken with
     which the others reach the band. With "heads" and "ffn" that finds the band wherever it can be
-    reached. A band that is not reached is missed: the caller compares `cost.exact` with it.
+    reached. A band that is not reached is missed: the caller compares `cost.exact` with it. A unit
+    of score +inf is kept and one of -inf is not, whatever the budget.
     """
     lanes = _Lanes(scores, cost)
     low, high = (1 - tolerance) * target, (1 + tolerance) * target
 
-    as_searched = lanes.count(lanes.steps_above(threshold))
+    as_searched = lanes.forced + lanes.count(lanes.steps_above(threshold))
     if low <= lanes.price(as_searched) <= high:
         return lanes.architecture(as_searched)
-    below = lanes.fill(lanes.none, lanes.ranked, target)
+    below = lanes.fill(lanes.forced, lanes.ranked, target)
     if lanes.price(below) >= low:
         return lanes.architecture(below)
 
     dear = lanes.of_dearest_kind()
     dearest, others = lanes.ranked[dear[lanes.ranked]], lanes.ranked[~dear[lanes.ranked]]
-    numbers, everything_else = range(len(dearest) + 1), lanes.count(others)
+    numbers, everything_else = range(len(dearest) + 1), lanes.forced + lanes.count(others)
     fewest = bisect_left(
         numbers, low, key=lambda n: lanes.price(lanes.count(dearest[:n]) + everything_else)
     )
-    too_many = bisect_right(numbers, high, key=lambda n: lanes.price(lanes.count(dearest[:n])))
-    taken = int(below[dear].sum())
+    too_many = bisect_right(
+        numbers, high, key=lambda n: lanes.price(lanes.forced + lanes.count(dearest[:n]))
+    )
+    taken = int((below - lanes.forced)[dear].sum())
     for number in sorted(range(fewest, too_many), key=lambda number: abs(number - taken)):
-        counts = lanes.fill(lanes.count(dearest[:number]), others, high)
+        counts = lanes.fill(lanes.forced + lanes.count(dearest[:number]), others, high)
         if lanes.price(counts) >= low:
             return lanes.architecture(counts)
     return lanes.architecture(below)
@@ -94,12 +118,15 @@ class _Lanes:
         self.lanes = {space: score.shape[:2] for space, score in steps.items()}
         lengths = [(score.shape[0] * score.shape[1], score.shape[2]) for score in steps.values()]
         self.all = torch.cat([torch.full((lanes,), length) for lanes, length in lengths])
-        self.none = torch.zeros_like(self.all)
         values = torch.cat([score.flatten() for score in steps.values()])
         order = values.argsort(descending=True, stable=True)
-        self._values = values[order]
-        self.ranked = torch.arange(len(self.all)).repeat_interleave(self.all)[order]
-        """The lane of each step, by falling score."""
+        lane_of = torch.arange(len(self.all)).repeat_interleave(self.all)[order]
+        values = values[order]
+        self.forced = self.count(lane_of[values == torch.inf])
+        """How many steps of each lane are kept whatever they cost."""
+        self._values = values[values.isfinite()]
+        self.ranked = lane_of[values.isfinite()]
+        """The lane of each step that is to be decided, by falling score."""
 
     def steps_above(self, threshold: float) -> Tensor:
         """The steps of higher score, as their lanes."""

@@ -1,18 +1,81 @@
-"""What a student learns from its teacher (Jiao et al. 2020, TinyBERT)."""
+"""What a student learns from its teacher (Jiao et al. 2020, TinyBERT).
+
+Shapes: K students, B sequences, S positions, D hidden size of the student, E of the teacher,
+H heads, C outputs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import torch
 from torch import Tensor
+
+from objectives.errors import UserError
+from objectives.population import Trace
 
 
 def prediction_loss(student_KBC: Tensor, teacher_BC: Tensor) -> Tensor:
-    """How far the students' outputs (K, B, C) are from the teacher's (B, C): (K,), batch means.
+    """Soft cross-entropy of the logits at temperature 1: (K,), the mean over the batch.
 
-    Soft cross-entropy of the logits at temperature 1, summed over classes as in the paper; its code
-    divides by their number as well. With one output (regression) the squared error: a student hears
-    its teacher there too, where the paper's code takes the label. So weights learn from no label,
-    and any text will do that the teacher can read, augmented text as well.
+    Summed over classes as in the paper; its code divides by their number as well. A single output
+    is a number (regression), learnt by squared error: TinyBERT learns it from the labels instead,
+    but the teacher also has an answer for text that has no label.
     """
     if teacher_BC.shape[-1] == 1:
-        return (student_KBC - teacher_BC).square().sum(-1).mean(-1)
+        return (student_KBC - teacher_BC).square().squeeze(-1).mean(-1)
     return -(teacher_BC.softmax(-1) * student_KBC.log_softmax(-1)).sum(-1).mean(-1)
+
+
+def intermediate_loss(
+    student: Trace,
+    teacher: Trace,
+    attended_BS: Tensor,
+    heads: Sequence[tuple[Tensor, Tensor]],
+    fit: Mapping[str, Tensor],
+) -> Tensor:
+    """Attention scores and hidden states of the student against the teacher's: (K,).
+
+    Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher, the embeddings from
+    the embeddings; the squared errors are means over what is compared, summed over the layers.
+    Padding counts for nothing (TinyBERT's code counts hidden states there, so that its loss depends
+    on how a batch was padded).
+
+    `attended_BS` is False on padding. `heads` says for each layer of the student which head of the
+    teacher each of its heads is, (K, H), and whether it takes part, (K, H) of 0 and 1: a head that
+    was cut has no scores. `fit` is empty where both have one hidden size; otherwise the projection
+    of all hidden states, "weight" (K, E, D) and "bias" (K, E).
+    """
+    stride = layer_stride(len(student.scores), len(teacher.scores))
+    valid_BS = attended_BS.to(student.hidden[0].dtype)
+    valid_BSS = valid_BS[:, :, None] * valid_BS[:, None, :]
+    total = student.hidden[0].new_zeros(len(student.hidden[0]))
+    for layer, (scores, (which_KH, part_KH)) in enumerate(zip(student.scores, heads, strict=True)):
+        if scores is None:
+            continue
+        reference = teacher.scores[(layer + 1) * stride - 1]
+        assert reference is not None, "a teacher is whole"
+        wanted = torch.stack([reference[0][:, which] for which in which_KH])
+        errors_KBH = ((scores - wanted).square() * valid_BSS[:, None]).sum((-1, -2))
+        parts = part_KH.sum(-1).clamp_min(1) * valid_BSS.sum()
+        total = total + (errors_KBH * part_KH[:, None]).sum((-1, -2)) / parts
+    for layer, hidden_KBSD in enumerate(student.hidden):
+        wanted_BSE = teacher.hidden[layer * stride][0]
+        own = hidden_KBSD
+        if fit:
+            own = torch.einsum("kbsd,ked->kbse", hidden_KBSD, fit["weight"])
+            own = own + fit["bias"][:, None, None]
+        errors_KBS = (own - wanted_BSE).square().mean(-1)
+        total = total + (errors_KBS * valid_BS).sum((-1, -2)) / valid_BS.sum()
+    return total
+
+
+def layer_stride(student_layers: int, teacher_layers: int) -> int:
+    """Layers of the teacher to one of the student. Raises UserError unless that comes out even."""
+    if teacher_layers % student_layers:
+        raise UserError(
+            f"the loss 'intermediate' maps each layer of the student to one of the teacher: "
+            f"{teacher_layers} layers of the teacher are no multiple of the student's "
+            f"{student_layers}; use stages with the loss 'prediction', or another student"
+        )
+    return teacher_layers // student_layers

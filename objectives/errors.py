@@ -1,5 +1,21 @@
 """The error that a user can mend: bad data, a wrong checkpoint, a setting out of range."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+
 
 class UserError(ValueError):
     """What is wrong, where, and the remedy, in one line; the command line exits with 2."""
+
+
+def check_ranges(owner: object, ranges: Mapping[str, tuple[bool, str]]) -> None:
+    """Raise UserError for the first field of `owner` that is out of its range.
+
+    `ranges` says of each field whether its value is good, and what a good one is.
+    """
+    for name, (good, wanted) in ranges.items():
+        if not good:
+            raise UserError(
+                f"{type(owner).__name__}.{name} is {getattr(owner, name)!r}; it must be {wanted}"
+            )

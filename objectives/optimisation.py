@@ -1,13 +1,17 @@
-"""How weights are trained: AdamW with BERT's usual groups, warm-up and linear decay."""
+"""How weights are trained: AdamW with BERT's usual groups, warm-up, then decay or none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import get_linear_schedule_with_warmup
+from transformers import get_constant_schedule_with_warmup, get_linear_schedule_with_warmup
+
+Schedule = Literal["linear", "constant"]
+"""After 10% of warm-up the rate falls linearly to 0, or stays."""
 
 _WEIGHT_DECAY = 0.01
 _WARMUP = 0.1
@@ -33,3 +37,34 @@ def linear_schedule(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler
     """10% linear warm-up, then linear decay to 0 over `steps`."""
     schedule: LRScheduler = get_linear_schedule_with_warmup(optimizer, int(_WARMUP * steps), steps)
     return schedule
+
+
+class PopulationOptimizer:
+    """AdamW on weights with a trial axis, at a learning rate for each student."""
+
+    def __init__(
+        self, weights: Mapping[str, Tensor], rates: Tensor, steps: int, schedule: Schedule
+    ):
+        """`weights` are (K, ...), `rates` the peaks, (K,), >= 0; `steps` the length of it all."""
+        peak = float(rates.max())
+        self._weights = list(weights.values())
+        self._share = None if peak == 0 or bool((rates == peak).all()) else rates / peak
+        self._optimizer = weight_optimizer(weights, peak)
+        self._schedule = (
+            linear_schedule(self._optimizer, steps)
+            if schedule == "linear"
+            else get_constant_schedule_with_warmup(self._optimizer, int(_WARMUP * steps))
+        )
+
+    def step(self) -> None:
+        """Move the weights against their gradients, and drop these."""
+        before = None if self._share is None else [w.detach().clone() for w in self._weights]
+        self._optimizer.step()
+        self._schedule.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        if before is not None and self._share is not None:
+            # A step of AdamW is linear in the rate: a slower student makes a part of it.
+            with torch.no_grad():
+                for weight, old in zip(self._weights, before, strict=True):
+                    share = self._share.view(-1, *[1] * (weight.ndim - 1)).expand_as(weight)
+                    weight.copy_(old.lerp_(weight, share))

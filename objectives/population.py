@@ -9,7 +9,7 @@ embeddings are frozen: they are stored once and computed once per batch for all 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,17 @@ from objectives.pruned_bert import head_dim_of, widths_of
 _EMBEDDINGS = "bert.embeddings."
 _UNIT_AXES = {"heads": 1, "ffn": 1, "qk": 2, "v": 2, "input": 2, "input_qkv": 2}
 """How many axes of a mask run over the units of one layer."""
+
+
+@dataclass(eq=False)
+class Trace:
+    """What a forward pass went through, for the losses that look inside."""
+
+    hidden: list[Tensor] = field(default_factory=list)
+    """(K, B, S, D) of the embeddings, then of each layer."""
+    scores: list[Tensor | None] = field(default_factory=list)
+    """(K, B, H, S, S) of each layer: attention scores before padding is masked and before the
+    softmax. None in a layer without heads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +112,17 @@ class Population:
         shared = {_EMBEDDINGS + name: w for name, w in self.embeddings.state_dict().items()}
         return {**shared, **own}
 
-    def logits(self, batch: Batch, masks: Mapping[str, Tensor] | None = None) -> Tensor:
+    def logits(
+        self,
+        batch: Batch,
+        masks: Mapping[str, Tensor] | None = None,
+        trace: Trace | None = None,
+    ) -> Tensor:
         """Logits (K, B, C) of every student on one batch.
 
         `masks` maps a space to (K, layers, *units_of), or to (K, B, layers, *units_of) for masks of
-        each sequence; a space that is missing is fully open. Masks are for unpruned students.
+        each sequence; a space that is missing is fully open. Masks are for unpruned students. What
+        the layers do on the way is added to `trace`.
         """
         with torch.no_grad():
             embedded_BSD = self.embeddings(
@@ -118,8 +135,12 @@ class Population:
         allowed_N11S = allowed.reshape(K * B, 1, 1, S)
         for number, widths in enumerate(joint(self.widths)):
             own = {space: _of_layer(space, mask, number) for space, mask in (masks or {}).items()}
-            hidden_KTD = self._attention(number, widths.heads, hidden_KTD, allowed_N11S, own)
+            if trace is not None:
+                trace.hidden.append(hidden_KTD.view(K, B, S, D))
+            hidden_KTD = self._attention(number, widths.heads, hidden_KTD, allowed_N11S, own, trace)
             hidden_KTD = self._feed_forward(number, hidden_KTD, own.get("ffn"), B)
+        if trace is not None:
+            trace.hidden.append(hidden_KTD.view(K, B, S, D))
         first_KBD = hidden_KTD.view(K, B, S, D)[:, :, 0]
         pooled_KBD = self._linear("bert.pooler.dense", first_KBD).tanh()
         return self._linear("classifier", pooled_KBD)
@@ -131,6 +152,7 @@ class Population:
         hidden_KTD: Tensor,
         allowed_N11S: Tensor,
         masks: Mapping[str, Tensor],
+        trace: Trace | None,
     ) -> Tensor:
         name = f"bert.encoder.layer.{layer}.attention."
         weight_KDV = self.weights[name + "output.dense.weight"]
@@ -143,6 +165,9 @@ class Population:
                 for projection, inputs in read.items()
             )
             query, value = _masked(query, masks.get("qk")), _masked(value, masks.get("v"))
+            if trace is not None:
+                scores_NHSS = torch.einsum("nqhp,nkhp->nhqk", query, key) * self.head_dim**-0.5
+                trace.scores.append(scores_NHSS.unflatten(0, (self.size, -1)))
             context_NHSP = functional.scaled_dot_product_attention(
                 query.transpose(1, 2),
                 key.transpose(1, 2),
@@ -158,6 +183,8 @@ class Population:
             attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
         else:
             attended = bias_K1D
+            if trace is not None:
+                trace.scores.append(None)
         return self._norm(name + "output.LayerNorm", attended + hidden_KTD)
 
     def _inputs(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ class Problem:
     """FLOPs of the student, cut or masked."""
     flops_full: int
     """Ratio 1: FLOPs of the teacher, or of the unpruned student if it is another checkpoint."""
+    student_is_new: bool
+    """The student is a checkpoint of its own, which does not know the task yet."""
+    select_metric: Callable[[pretrained.Classifier], float]
+    """The metric of a cut model on the selection split: for the choice among checkpoints of one
+    architecture, never for a gradient."""
     device: str
     memory: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
     """What a method works out once for all its populations, under a key of its own."""
@@ -206,6 +212,8 @@ def prepare(
             alpha=splits["alpha"],
             cost=Flops(shape_of(student.config), inputs.seq_len),
             flops_full=Flops(unpruned_shape, inputs.seq_len).full,
+            student_is_new=inputs.student is not None,
+            select_metric=partial(score, split=splits["select"], metric=task.metric, device=device),
             device=device,
         ),
         select=splits["select"],

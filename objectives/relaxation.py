@@ -1,4 +1,4 @@
-"""From architecture variables to masks, and the optimiser that moves the variables."""
+"""From architecture variables to masks, and where the variables start."""
 
 from __future__ import annotations
 
@@ -55,34 +55,10 @@ def geometric_temperature(start: float, end: float, progress: float) -> float:
     return float(start * (end / start) ** progress)
 
 
-class AlphaAdam:
-    """Adam on alpha with a step size for each student (Kingma & Ba 2015, no weight decay).
+def softmax_masks(alpha: Tensor) -> Tensor:
+    """Masks that the heads of a layer share out, (..., heads): heads x softmax(alpha).
 
-    Adam divides by the gradient's own scale, so a factor on the gradient would do nothing: the
-    rescale factor kappa therefore is the step size, the largest move of an alpha in one step.
+    The source report weights the heads by the softmax itself (its eq. 5); times their number, equal
+    alphas leave a pretrained layer as it is.
     """
-
-    _BETAS = (0.9, 0.999)
-    _EPSILON = 1e-8
-
-    def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
-        """`step_size` is kappa, (K,)."""
-        self._alpha = alpha
-        self._step_size = {
-            space: step_size.view(-1, *(1,) * (value.ndim - 1)) for space, value in alpha.items()
-        }
-        self._mean = {space: torch.zeros_like(value) for space, value in alpha.items()}
-        self._square = {space: torch.zeros_like(value) for space, value in alpha.items()}
-        self._steps = 0
-
-    @torch.no_grad()
-    def step(self, gradients: Mapping[str, Tensor]) -> None:
-        """Move each alpha against its gradient (same shapes)."""
-        self._steps += 1
-        first, second = self._BETAS
-        for space, gradient in gradients.items():
-            mean = self._mean[space].lerp_(gradient, 1 - first)
-            square = self._square[space].lerp_(gradient.square(), 1 - second)
-            unbiased = mean / (1 - first**self._steps)
-            scale = (square / (1 - second**self._steps)).sqrt_().add_(self._EPSILON)
-            self._alpha[space].sub_(self._step_size[space] * unbiased / scale)
+    return alpha.softmax(-1) * alpha.shape[-1]

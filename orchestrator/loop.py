@@ -183,6 +183,9 @@ class _Launch:
         except OSError as error:
             self._fail_all(f"the disk refused a write: {error}")
             raise
+        except UserError as error:  # what no other trial of the study would do better
+            self._fail_all(str(error))
+            raise
 
     def _members(self) -> list[tuple[int, SearchMethod]]:
         """The trials' methods by number; a trial whose knobs its method refuses has failed."""
@@ -203,7 +206,7 @@ class _Launch:
                 methods, self.bench.problem, seed=self.study.seed, progress=self.progress
             ):
                 self._tell(numbers[outcome.slot], outcome, started)
-        except OSError:
+        except (OSError, UserError):
             raise
         except Exception as error:  # a trial may fail in any way; the study goes on
             reason = f"{type(error).__name__}: {error}"

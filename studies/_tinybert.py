@@ -11,7 +11,8 @@ from typing import Literal
 from optuna.distributions import FloatDistribution
 
 from objectives.glue import glue
-from objectives.methods.mask_search import MaskSearch, Stage
+from objectives.methods.mask_search import MaskSearch
+from objectives.stages import Stage
 from objectives.teacher import Teacher
 from orchestrator import Study
 

@@ -6,7 +6,8 @@ import pandas
 from datasets import Dataset
 from optuna.distributions import FloatDistribution
 
-from objectives.methods.mask_search import MaskSearch, Stage
+from objectives.methods.mask_search import MaskSearch
+from objectives.stages import Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
 from orchestrator import Study

@@ -1,95 +1,109 @@
-"""Differentiable mask search: alpha learns which units matter, a FLOPs loss how many may stay.
+"""Mask search by gradient: alpha learns which units matter, a FLOPs loss how many may stay.
 
-Every head and every FFN neuron carries an alpha; its mask sigmoid(alpha / temperature) multiplies
-the unit. In a stage that searches, each step trains the weights by distillation on a batch of
-`train`, then alpha by cross-entropy plus the FLOPs loss on a batch of `alpha`. Then the student is
-cut to the budget and the smaller model is distilled again.
+Every unit carries an alpha; its mask, a sigmoid of alpha, multiplies the unit. In a stage that
+searches, each step trains the weights by distillation, then alpha by the task loss plus lambda
+times the FLOPs hinge. Then the student is cut to the budget and distilled again.
 
-The settings below are the preset `anneal`: the masks sharpen as the temperature falls, and the
-target falls from the full model to R. It follows DAP-BERT (ICONIP 2021) and its forerunner on
-TinyBERT, but for the start of alpha, the temperature, and the discretisation that meets the budget.
+This is the search of the source report on TinyBERT and of its follow-up DAP-BERT (ICONIP 2021).
+What the two leave open or do differently is a field here, and `PRESETS` says who takes what.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import ClassVar, Literal, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Self, get_args
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-
-from objectives.architecture import SPACES
-from objectives.budget import discretise, hinge_loss, scheduled_ratio
-from objectives.data import Batch
-from objectives.device import to_device
-from objectives.distillation import prediction_loss
-from objectives.errors import UserError
-from objectives.importance import fisher_importance
-from objectives.optimisation import linear_schedule, weight_optimizer
-from objectives.population import Population
+from objectives.architecture import check_spaces
+from objectives.budget import TargetSchedule
+from objectives.errors import UserError, check_ranges
+from objectives.gradient_alpha import GradientAlpha
 from objectives.problem import Problem
-from objectives.pruned_bert import cut
-from objectives.relaxation import (
-    AlphaAdam,
-    constant_alpha,
-    geometric_temperature,
-    ranked_alpha,
-    sigmoid_masks,
+from objectives.search_method import Outcome, Progress, SearchMethod
+from objectives.staged_search import staged_search
+from objectives.stages import Stage, check_order
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        # The source report. Where it says nothing (t, lambda, alpha's optimiser) a usual value.
+        "seed": {
+            "start": "uniform",
+            "threshold": 0.01,
+            "hinge_on": "discrete",
+            "one_sided": False,
+            "tolerance": 0.05,
+            "target_schedule": "constant",
+            "ramp": 1.0,
+            "alpha_optimizer": "adam",
+            "grad_rescale": 0.1,
+            "temperature": (1.0, 1.0),
+            "alpha_loss": "labels",
+            "alpha_data": "alpha",
+            "heads_by": "softmax",
+        },
+        # The follow-up's code.
+        "dap": {
+            "start": "uniform",
+            "threshold": 0.99,
+            "hinge_on": "expected",
+            "one_sided": True,
+            "tolerance": 0.01,
+            "target_schedule": "geometric",
+            "ramp": 1.0,
+            "alpha_optimizer": "sign",
+            "update_share": 0.1,
+            "grad_rescale": 1.0,
+            "temperature": (1.0, 1.0),
+            "alpha_loss": "teacher",
+            "alpha_data": "train",
+            "heads_by": "sigmoid",
+        },
+        # Ours: masks that sharpen as the temperature falls end at 0 or 1.
+        "anneal": {
+            "start": "uniform",
+            "threshold": 0.5,
+            "hinge_on": "discrete",
+            "one_sided": False,
+            "tolerance": 0.05,
+            "target_schedule": "geometric",
+            "ramp": 0.8,
+            "alpha_optimizer": "adam",
+            "grad_rescale": 0.1,
+            "temperature": (1.0, 0.1),
+            "alpha_loss": "labels",
+            "alpha_data": "alpha",
+            "heads_by": "sigmoid",
+        },
+    }
 )
-from objectives.search_method import (
-    CurvePoint,
-    Outcome,
-    Progress,
-    SearchFailure,
-    SearchMethod,
-    SearchResult,
-    Stopped,
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """A stretch of training with one optimiser and one schedule."""
-
-    name: str
-    epochs: float
-    """Passes over the train split. > 0."""
-    learning_rate: float = 1e-4
-    """Peak of the weights' AdamW rate, > 0: 10% warm-up, linear decay. After the cut it counts
-    times the share of FLOPs that was cut: Adam's steps do not shrink with the gradient, so at the
-    rate that a student needs which lost much, one that lost little is driven from its teacher."""
-    searches: bool = False
-    """Alpha is trained too. The student is cut after the last stage that searches."""
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "learning_rate"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"Stage.{name} is {getattr(self, name)!r}; it must be > 0")
+"""Fields of MaskSearch by preset."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskSearch(SearchMethod):
-    """Mask search with the preset `anneal`. Its first four fields are the outer study's knobs."""
+    """Mask search; the defaults are the preset "anneal", begun from Fisher information.
+
+    The first four fields are the outer study's knobs.
+    """
 
     per_slot: ClassVar[frozenset[str]] = frozenset(
         {"flops_weight", "target_ratio", "tolerance", "grad_rescale"}
     )
 
     flops_weight: float = 1.0
-    """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0."""
+    """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0. Under the optimiser
+    "sign" only 0 or not counts."""
     target_ratio: float = 0.5
     """R: share of the unpruned model's FLOPs to keep. In (0, 1]."""
     tolerance: float = 0.05
     """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
     grad_rescale: float = 0.1
-    """kappa: step size of Adam on alpha, where a factor on the gradient would cancel. > 0."""
+    """kappa: step size of alpha's optimiser. A factor on the gradient before Adam or a sign would
+    cancel; under "sgd" it is one and the same. > 0."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
-    """Kinds of units to search: some of `SPACES`, "input" or "input_qkv" but not both."""
+    """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""
     stages: tuple[Stage, ...] = (
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
@@ -103,234 +117,88 @@ class MaskSearch(SearchMethod):
     information per FLOP."""
     spread: float = 3.0
     """Half the range of alpha under the start "fisher". >= 0."""
+    heads_by: Literal["sigmoid", "softmax"] = "sigmoid"
+    """Masks of heads: a gate each; or shares of one softmax a layer, of which the largest
+    `heads_kept` stay. Those sum to the same whatever alpha is, so that the FLOPs loss does not move
+    them."""
+    heads_kept: int | None = None
+    """Heads of each layer that stay under "softmax". None: R's share of them, at least one."""
     temperature: tuple[float, float] = (1.0, 0.1)
     """Temperature of the masks at the start and at the end of a search, geometric between."""
     threshold: float = 0.5
     """A mask above it counts as open. In (0, 1)."""
+    hinge_on: Literal["discrete", "expected"] = "discrete"
+    """Which FLOPs say on what side of the band the student is: those of the open units, or those
+    that the soft masks sum up to."""
+    one_sided: bool = False
+    """The band of the FLOPs loss ends at R, not at (1 + t) R. (The cut model's does not change.)"""
+    target_schedule: TargetSchedule = "geometric"
+    """How the target falls from 1 to R: constant (R all along), linear, geometric or cubic."""
     ramp: float = 0.8
-    """Share of the search in which the target falls from 1 to R. In (0, 1]."""
+    """Share of the search in which it falls. In (0, 1]."""
+    alpha_loss: Literal["labels", "teacher"] = "labels"
+    """What alpha learns beside FLOPs: the task's loss on the labels, or the teacher's logits."""
+    alpha_data: Literal["alpha", "train"] = "alpha"
+    """The split whose batches alpha learns from. With "train" and the teacher's logits alpha shares
+    batch and backward pass with the weights, and so the loss of the stage."""
+    alpha_optimizer: Literal["adam", "sgd", "sign"] = "adam"
+    """How alpha moves; "sign" as DAP-BERT, along the signs of both gradients."""
+    update_share: float = 1.0
+    """rho: share of alpha's entries, those of largest gradient, that "sign" moves. In (0, 1]."""
 
     def __post_init__(self) -> None:
-        ranges = {
-            "flops_weight": (self.flops_weight >= 0, ">= 0"),
-            "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
-            "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
-            "grad_rescale": (self.grad_rescale > 0, "> 0"),
-            "spaces": (
-                bool(self.spaces)
-                and set(self.spaces) <= set(SPACES)
-                and not {"input", "input_qkv"} <= set(self.spaces),
-                f"some of {', '.join(SPACES)}, and one of the two kinds of input at most",
-            ),
-            "stages": (
-                bool(self.stages) and self.stages[0].searches and _searches_first(self.stages),
-                "stages that search, then stages that do not",
-            ),
-            "batch_size": (self.batch_size >= 1, ">= 1"),
-            "start": (self.start in ("uniform", "fisher"), '"uniform" or "fisher"'),
-            "spread": (self.spread >= 0, ">= 0"),
-            "temperature": (min(self.temperature) > 0, "> 0"),
-            "threshold": (0 < self.threshold < 1, "in (0, 1)"),
-            "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
-        }
-        for name, (holds, wanted) in ranges.items():
-            if not holds:
-                raise UserError(
-                    f"MaskSearch.{name} is {getattr(self, name)!r}; it must be {wanted}"
-                )
+        check_ranges(
+            self,
+            {
+                "flops_weight": (self.flops_weight >= 0, ">= 0"),
+                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
+                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
+                "grad_rescale": (self.grad_rescale > 0, "> 0"),
+                "batch_size": (self.batch_size >= 1, ">= 1"),
+                "spread": (self.spread >= 0, ">= 0"),
+                "heads_kept": (self.heads_kept is None or self.heads_kept >= 1, ">= 1, or None"),
+                "temperature": (min(self.temperature) > 0, "two numbers > 0"),
+                "threshold": (0 < self.threshold < 1, "in (0, 1)"),
+                "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
+                "update_share": (0 < self.update_share <= 1, "in (0, 1]"),
+                **{
+                    name: (getattr(self, name) in choices, f"one of {', '.join(choices)}")
+                    for name, choices in _CHOICES.items()
+                },
+            },
+        )
+        check_spaces(self.spaces)
+        check_order(self.stages)
+        if not self.stages[0].searches:
+            raise UserError("MaskSearch.stages: none of them searches; alpha would learn nothing")
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """A search with the fields of a preset ("seed", "dap" or "anneal") and `changes`."""
+        if name not in PRESETS:
+            raise UserError(f"MaskSearch has no preset '{name}'; there are {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[name], **changes})
 
     @classmethod
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Search with all members as one program; then cut and recover one after another."""
-        search = _Search(members, problem, seed, progress)
-        search.run()
-        for slot in range(len(members)):
-            yield search.finish(slot)
-
-
-class _Search:
-    """One population on its way through the stages."""
-
-    def __init__(
-        self, members: Sequence[MaskSearch], problem: Problem, seed: int, progress: Progress
-    ):
-        self.members, self.method = members, members[0]
-        self.problem, self.seed, self.progress = problem, seed, progress
-        self.population = Population.of([problem.student] * len(members))
-        self.alpha = {
-            space: value.expand(len(members), *value.shape).clone().requires_grad_()
-            for space, value in self._initial_alpha().items()
-        }
-        self.flops_weight, self.target_ratio, self.tolerance, self.step_size = (
-            torch.tensor([getattr(member, knob) for member in members], device=problem.device)
-            for knob in ("flops_weight", "target_ratio", "tolerance", "grad_rescale")
-        )
-        self.alpha_batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
-        self.curves: list[list[CurvePoint]] = [[] for _ in members]
-        self.stopped: Set[int] = frozenset()
-
-    def run(self) -> None:
-        """Train weights and alpha of all students through the stages that search."""
-        stages = [stage for stage in self.method.stages if stage.searches]
-        total = sum(self._steps(stage) for stage in stages)
-        alpha_optimizer = AlphaAdam(self.alpha, self.step_size)
-        done = 0
-        for number, stage in enumerate(stages):
-            measured: list[dict[str, Tensor]] = []
-            for batch, train in self._training(self.population, stage, number, 1.0):
-                progress, done = done / total, done + 1
-                masks = self._masks(progress)
-                loss = train(batch, {space: mask.detach() for space, mask in masks.items()})
-                gradients, of_alpha = self._alpha_gradients(masks, progress)
-                alpha_optimizer.step(gradients)
-                measured.append({"loss": loss, **of_alpha})
-                self.stopped = self.stopped | self.progress.advance()
-                if len(self.stopped) == len(self.members):
-                    return
-            for slot, curve in enumerate(self.curves):
-                curve.extend(_curve(stage, measured, slot))
-
-    def finish(self, slot: int) -> Outcome:
-        """Discretise, cut and recover one student."""
-        member, problem = self.members[slot], self.problem
-        if slot in self.stopped:
-            return Stopped(slot)
-        alpha = {space: value[slot].detach().cpu() for space, value in self.alpha.items()}
-        failure = _not_finite(slot, self.curves[slot])
-        if failure:
-            return failure
-        if not all(value.isfinite().all() for value in alpha.values()):
-            return SearchFailure(slot, "alpha is nan or infinite after the search")
-        architecture = discretise(
-            alpha,
-            problem.cost,
-            target=member.target_ratio * problem.flops_full,
-            tolerance=member.tolerance,
-            threshold=member.temperature[1] * math.log(member.threshold / (1 - member.threshold)),
-        )
-        model = cut(self.population.slot(slot), problem.student.config, architecture)
-        population = Population.of([to_device(model, problem.device)])
-        share_cut = 1 - problem.cost.exact(architecture) / problem.cost.full
-        curve = list(self.curves[slot])
-        for number, stage in enumerate(member.stages):
-            if stage.searches or not share_cut:  # nothing to recover from
-                continue
-            measured = []
-            for batch, train in self._training(population, stage, number, share_cut):
-                measured.append({"loss": train(batch, {})})
-                self.stopped = self.stopped | self.progress.advance()
-                if slot in self.stopped:
-                    return Stopped(slot)
-            curve.extend(_curve(stage, measured, 0))
-        model.load_state_dict(population.slot(0))
-        if not all(weight.isfinite().all() for weight in model.parameters()):
-            return SearchFailure(slot, "its weights are nan or infinite after the last stage")
-        return _not_finite(slot, curve) or SearchResult(
-            slot=slot,
-            architecture=architecture,
-            model=model,
-            target_ratio=member.target_ratio,
-            tolerance=member.tolerance,
-            curve=curve,
-        )
-
-    def _initial_alpha(self) -> dict[str, Tensor]:
-        problem, method = self.problem, self.method
-        shape = problem.cost.shape
-        if method.start == "uniform":
-            return constant_alpha(shape, method.spaces, method.initial_alpha, problem.device)
-        key = ("fisher importance", method.spaces)
-        if key not in problem.memory:
-            problem.memory[key] = fisher_importance(
-                problem.student, problem.alpha, shape, method.spaces, problem.device
+        """Search with all members as one program, then cut and distil."""
+        heads = problem.cost.shape.heads
+        if (members[0].heads_kept or 1) > heads:
+            raise UserError(
+                f"MaskSearch.heads_kept is {members[0].heads_kept}; the student has {heads} a layer"
             )
-        importance = problem.memory[key]
-        low, high = method.initial_alpha - method.spread, method.initial_alpha + method.spread
-        return ranked_alpha(importance, problem.cost.of_one_unit(), low, high)
-
-    def _steps(self, stage: Stage) -> int:
-        return math.ceil(stage.epochs * len(self.problem.train) / self.method.batch_size)
-
-    def _training(
-        self, population: Population, stage: Stage, number: int, rate_factor: float
-    ) -> Iterator[tuple[Batch, _TrainStep]]:
-        """The batches of a stage, each with the function that trains the weights on it."""
-        steps = self._steps(stage)
-        self.progress.begin(stage.name, steps)
-        optimizer = weight_optimizer(population.weights, rate_factor * stage.learning_rate)
-        schedule = linear_schedule(optimizer, steps)
-
-        def train(batch: Batch, masks: Mapping[str, Tensor]) -> Tensor:
-            loss = prediction_loss(
-                population.logits(batch, masks), self.problem.teacher_logits[batch.rows]
-            )
-            loss.sum().backward()
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad(set_to_none=True)
-            return loss.detach()
-
-        batches = self.problem.train.shuffled(
-            self.method.batch_size, self.seed + number, self.problem.device
-        )
-        for batch in islice(batches, steps):
-            yield batch, train
-
-    def _masks(self, progress: float) -> dict[str, Tensor]:
-        temperature = geometric_temperature(*self.method.temperature, progress)
-        return sigmoid_masks(self.alpha, temperature)
-
-    def _alpha_gradients(
-        self, masks: Mapping[str, Tensor], progress: float
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Gradients of the alpha loss for every alpha; what it measured on the way, each (K,)."""
-        cost, full = self.problem.cost, self.problem.flops_full
-        batch = next(self.alpha_batches)
-        logits = self.population.logits(batch, masks)
-        task_loss = functional.cross_entropy(
-            logits.transpose(1, 2), batch.labels.expand(len(logits), -1), reduction="none"
-        ).mean(-1)
-        expected = cost.expected(masks)
-        actual = cost.expected(
-            {space: mask.detach() > self.method.threshold for space, mask in masks.items()}
-        )
-        target = full * scheduled_ratio(self.target_ratio, progress, self.method.ramp)
-        flops_loss = hinge_loss(expected, actual, target, self.tolerance)
-        loss = task_loss + self.flops_weight * flops_loss
-        gradients = torch.autograd.grad(loss.sum(), list(self.alpha.values()))
-        return dict(zip(self.alpha, gradients, strict=True)), {
-            "alpha_loss": task_loss.detach(),
-            "expected_ratio": expected.detach() / full,
-            "open_ratio": actual / full,
-            "scheduled_ratio": target / full,
-        }
+        alpha = GradientAlpha(members, problem, seed)
+        return staged_search(members, problem, alpha, seed=seed, progress=progress)
 
 
-_TrainStep = Callable[[Batch, Mapping[str, Tensor]], Tensor]
-
-
-def _curve(stage: Stage, measured: Sequence[Mapping[str, Tensor]], slot: int) -> list[CurvePoint]:
-    """The rows of one student's learning curve; only here does a stage wait for the device."""
-    columns = {name: torch.stack([row[name] for row in measured])[:, slot] for name in measured[0]}
-    values = {name: column.tolist() for name, column in columns.items()}
-    return [
-        {"stage": stage.name, "step": step, **{name: row[step] for name, row in values.items()}}
-        for step in range(len(measured))
-    ]
-
-
-def _not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
-    for point in curve:
-        if not math.isfinite(float(point["loss"])):
-            return SearchFailure(
-                slot,
-                f"the loss is {point['loss']} at step {point['step']} of stage {point['stage']}",
-            )
-    return None
-
-
-def _searches_first(stages: Sequence[Stage]) -> bool:
-    searches = [stage.searches for stage in stages]
-    return searches == sorted(searches, reverse=True)
+_CHOICES = {
+    "start": ("uniform", "fisher"),
+    "heads_by": ("sigmoid", "softmax"),
+    "hinge_on": ("discrete", "expected"),
+    "target_schedule": get_args(TargetSchedule),
+    "alpha_loss": ("labels", "teacher"),
+    "alpha_data": ("alpha", "train"),
+    "alpha_optimizer": ("adam", "sgd", "sign"),
+}

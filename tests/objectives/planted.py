@@ -37,7 +37,10 @@ def planted_problem(problem: Problem) -> Problem:
     """The tiny task with the planted student, which is its own teacher."""
     student = planted_student(problem.student)
     return replace(
-        problem, student=student, teacher_logits=predict(student, problem.train, problem.device)
+        problem,
+        teacher=student,
+        student=student,
+        teacher_logits=predict(student, problem.train, problem.device),
     )
 
 

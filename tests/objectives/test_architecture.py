@@ -27,6 +27,7 @@ def test_json_and_masks_give_back_an_equal_architecture(
     assert Architecture.from_json(text) == architecture
     masks = {space: m[0].tolist() for space, m in masks_of(architecture, TINY, spaces).items()}
     assert Architecture.from_masks(TINY, masks) == architecture
+    assert architecture.masks(TINY, spaces) == masks
 
 
 @given(architectures(TINY, ("heads", "ffn", "qk", "v", "input_qkv")))

@@ -104,12 +104,33 @@ def discretised(scores: dict[str, Tensor], target: float, tolerance: float) -> A
     return discretise(scores, COST, target=target, tolerance=tolerance, threshold=0.0)
 
 
-@given(scores_of_both, targets, tolerances)
+def test_a_one_sided_hinge_ends_at_the_target() -> None:
+    expected, target = torch.tensor([300.0]), torch.tensor([100.0])
+
+    def loss(actual: float, one_sided: bool) -> float:
+        own = torch.tensor([actual])
+        return hinge_loss(expected, own, target, torch.tensor([0.25]), one_sided=one_sided).item()
+
+    assert loss(110.0, one_sided=False) == loss(100.0, one_sided=True) == 0
+    assert loss(110.0, one_sided=True) > 0
+    assert loss(70.0, one_sided=True) == loss(70.0, one_sided=False) < 0
+
+
+def test_every_schedule_falls_from_one_to_the_ratio() -> None:
+    ratio = torch.tensor([0.25, 1.0])
+    half = {"geometric": 0.5, "linear": 0.625, "cubic": 0.34375, "constant": 0.25}
+    for schedule, middle in half.items():
+        ratios = [scheduled_ratio(ratio, p, 0.8, schedule) for p in (0.0, 0.4, 0.8, 1.0)]  # type: ignore[arg-type]
+        start = 0.25 if schedule == "constant" else 1.0
+        assert [r[0].item() for r in ratios] == pytest.approx([start, middle, 0.25, 0.25])
+        assert all(r[1].item() == 1 for r in ratios)
+
+
+@given(scores_of_both, st.floats(max(NOTHING, 2 * max(PRICE.values())), COST.full), st.data())
 def test_the_budget_is_met_where_half_the_band_is_as_wide_as_a_unit(
-    scores: dict[str, Tensor], target: float, tolerance: float
+    scores: dict[str, Tensor], target: float, data: st.DataObject
 ) -> None:
-    assume(NOTHING <= target <= COST.full)
-    assume(tolerance * target >= max(PRICE.values()))
+    tolerance = data.draw(st.floats(max(PRICE.values()) / target, 0.5))
     assert in_band(discretised(scores, target, tolerance), target, tolerance)
 
 
@@ -383,3 +404,14 @@ def test_bert_base_with_every_space_takes_a_moment(share: float, tolerance: floa
     found = discretise(scores, cost, target=target, tolerance=tolerance, threshold=0.0)
     assert time.perf_counter() - start < 10  # a tenth of a second, with room for a busy machine
     assert abs(cost.exact(found) / target - 1) <= 1e-4
+
+
+def test_units_that_are_fixed_are_kept_or_closed_whatever_the_budget() -> None:
+    """Here the budget would hold all heads and no neuron, or half of both."""
+    heads = torch.full((2, SPACES["heads"]), -torch.inf)
+    heads[:, 0] = torch.inf
+    scores = {"heads": heads, "ffn": torch.rand(2, SPACES["ffn"])}
+    for ratio in (0.05, 0.5, 1.0):
+        found = discretised(scores, ratio * COST.full, 0.01)
+        assert [layer.heads for layer in found.layers] == [(0,), (0,)]
+    assert found.ffn_per_layer == (SPACES["ffn"],) * 2

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
+import torch
 
 from objectives.architecture import Architecture, LayerUnits
+from objectives.distillation import prediction_loss
 from objectives.errors import UserError
-from objectives.methods.mask_search import MaskSearch, Stage
+from objectives.gradient_alpha import GradientAlpha
+from objectives.methods.mask_search import PRESETS, MaskSearch
+from objectives.population import Population
 from objectives.problem import Problem, Workbench
 from objectives.search_method import SearchFailure, SearchResult
+from objectives.stages import Stage
 from tests.objectives.conformance import (
     SearchMethodConformance,
     assert_same,
@@ -34,6 +40,34 @@ class TestConformance(SearchMethodConformance):
         return QUICK
 
 
+def preset(name: str, **changes: Any) -> MaskSearch:
+    """A quick search with the fields of a preset."""
+    return MaskSearch.preset(
+        name, **{"batch_size": 16, "tolerance": 0.1, "stages": (SEARCH, RECOVER), **changes}
+    )
+
+
+class TestConformanceOfSeed(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> MaskSearch:
+        return preset("seed")
+
+
+class TestConformanceOfDap(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> MaskSearch:
+        return preset("dap")
+
+
+class TestConformanceOfAnneal(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> MaskSearch:
+        return preset("anneal")
+
+
 def measured(result: SearchResult, name: str) -> list[float]:
     """One column of the search stage of the learning curve."""
     return [float(point[name]) for point in result.curve if point["stage"] == "search"]
@@ -48,6 +82,86 @@ def test_a_knob_changes_the_way_and_the_outcome(problem: Problem, knobs: dict[st
     one, other = (search_alone(m, problem) for m in (QUICK, replace(QUICK, **knobs)))
     assert measured(one, "expected_ratio") != measured(other, "expected_ratio")
     assert one.architecture != other.architecture
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_kappa_changes_the_way_of_every_preset(problem: Problem, name: str) -> None:
+    one, other = (
+        search_alone(preset(name, grad_rescale=kappa * PRESETS[name]["grad_rescale"]), problem)
+        for kappa in (1, 4)
+    )
+    assert measured(one, "expected_ratio") != measured(other, "expected_ratio")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_lambda_changes_the_way_unless_signs_lose_it(problem: Problem, name: str) -> None:
+    one, other = (
+        search_alone(preset(name, flops_weight=weight), problem) for weight in (1e-6, 1e6)
+    )
+    same = measured(one, "expected_ratio") == measured(other, "expected_ratio")
+    assert same == (PRESETS[name]["alpha_optimizer"] == "sign")
+
+
+def test_alpha_of_dap_moves_on_the_integers(problem: Problem) -> None:
+    alpha = GradientAlpha([preset("dap")], problem, seed=0)
+    population = Population.of([problem.student])
+    for step, batch in enumerate(islice(problem.train.shuffled(16, 0, "cpu"), 5)):
+        masks = alpha.masks(step / 5)
+        logits = population.logits(batch, masks)
+        prediction_loss(logits, problem.teacher_logits[batch.rows]).sum().backward()
+        alpha.learn(population, masks, step / 5)
+    values = torch.cat([value.detach().flatten() for value in alpha.alpha.values()])
+    assert set(values.tolist()) > {5.0}
+    assert (values == values.round()).all()
+
+
+@pytest.mark.parametrize(("heads_kept", "expected"), [(3, 3), (None, 2)])
+def test_heads_by_softmax_keep_as_many_in_every_layer(
+    problem: Problem, heads_kept: int | None, expected: int
+) -> None:
+    method = replace(QUICK, heads_by="softmax", heads_kept=heads_kept, start="uniform")
+    found = search_alone(method, problem).architecture
+    assert found.heads_per_layer == (expected,) * 3
+    assert abs(problem.cost.exact(found) / problem.flops_full - 0.5) <= 0.1 * 0.5
+
+
+def test_flops_do_not_move_heads_by_softmax(problem: Problem) -> None:
+    method = replace(QUICK, heads_by="softmax", spaces=("heads",), start="uniform")
+    ways = [
+        measured(search_alone(replace(method, flops_weight=weight), problem), "alpha_loss")
+        for weight in (0.0, 10.0)
+    ]
+    assert ways[0] == ways[1]
+
+
+def test_more_heads_than_there_are_cannot_be_kept(problem: Problem) -> None:
+    with pytest.raises(UserError, match="heads_kept is 5; the student has 4 a layer"):
+        run([replace(QUICK, heads_by="softmax", heads_kept=5)], problem)
+
+
+@pytest.mark.parametrize("data", ["alpha", "train"])
+@pytest.mark.parametrize("loss", ["labels", "teacher"])
+def test_alpha_learns_what_it_is_told_from(problem: Problem, data: Any, loss: Any) -> None:
+    """Labels turned round in a split change its way only if it learns from these labels."""
+    method = replace(QUICK, alpha_data=data, alpha_loss=loss, start="uniform", grad_rescale=0.5)
+    way = measured(search_alone(method, problem), "expected_ratio")
+    for role, split in (("train", problem.train), ("alpha", problem.alpha)):
+        turned = replace(problem, **{role: replace(split, labels=(split.labels + 1) % 3)})
+        same = measured(search_alone(method, turned), "expected_ratio") == way
+        assert same == (loss == "teacher" or role != data), role
+
+
+def test_there_is_no_other_preset() -> None:
+    with pytest.raises(UserError, match="no preset 'cofi'; there are seed, dap, anneal"):
+        MaskSearch.preset("cofi")
+
+
+def test_presets_name_fields_and_differ() -> None:
+    searches = [MaskSearch.preset(name) for name in PRESETS]
+    assert len(set(searches)) == 3
+    assert all(
+        getattr(MaskSearch.preset(n), f) == v for n in PRESETS for f, v in PRESETS[n].items()
+    )
 
 
 def test_tolerance_decides_which_side_of_the_band_counts(problem: Problem) -> None:
@@ -163,14 +277,16 @@ def test_weights_that_blow_up_in_the_last_step_are_a_failure(
         ("tolerance", -0.1),
         ("tolerance", 1.0),
         ("grad_rescale", 0.0),
-        ("spaces", ()),
-        ("spaces", ("heads", "tails")),
-        ("spaces", ("heads", "input", "input_qkv")),
-        ("stages", ()),
-        ("stages", (RECOVER,)),
-        ("stages", (SEARCH, RECOVER, SEARCH)),
         ("batch_size", 0),
         ("start", "magnitude"),
+        ("heads_by", "top"),
+        ("heads_kept", 0),
+        ("hinge_on", "soft"),
+        ("target_schedule", "sudden"),
+        ("alpha_loss", "ce"),
+        ("alpha_data", "select"),
+        ("alpha_optimizer", "lion"),
+        ("update_share", 0.0),
         ("spread", -1.0),
         ("temperature", (1.0, 0.0)),
         ("threshold", 0.0),
@@ -184,6 +300,14 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
         replace(QUICK, **{field: value})
 
 
-def test_a_stage_of_no_epochs_is_refused() -> None:
-    with pytest.raises(UserError, match="epochs"):
-        Stage(name="search", epochs=0, searches=True)
+@pytest.mark.parametrize(
+    ("stages", "line"),
+    [
+        ((), "stages is empty"),
+        ((RECOVER,), "none of them searches"),
+        ((SEARCH, RECOVER, replace(SEARCH, name="late")), "'late' searches after a stage"),
+    ],
+)
+def test_stages_that_cannot_run_are_refused(stages: tuple[Stage, ...], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        replace(QUICK, stages=stages)

@@ -1,8 +1,6 @@
-"""From alpha to masks, where alpha starts, and the Adam that moves it."""
+"""From alpha to masks, and where alpha starts."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,60 +10,27 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 from objectives.relaxation import (
-    AlphaAdam,
     constant_alpha,
     geometric_temperature,
     ranked_alpha,
     sigmoid_masks,
+    softmax_masks,
 )
 from tests.conftest import TINY
 
-SIZES = {"heads": 4, "ffn": 48}
 PRICE = {"heads": 30, "ffn": 7}
-
-
-def random_alpha(students: int, seed: int) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        space: torch.randn(students, 3, units, generator=generator)
-        for space, units in SIZES.items()
-    } | {"qk": torch.randn(students, 3, 4, 8, generator=generator)}
-
-
-def after_steps(alpha: dict[str, Tensor], step: Callable[[dict[str, Tensor]], object]) -> None:
-    """Ten steps against gradients of growing and shrinking size."""
-    for number in range(10):
-        noise = random_alpha(next(iter(alpha.values())).shape[0], seed=number)
-        step({space: 10.0 ** (number % 3 - 3) * value for space, value in noise.items()})
-
-
-def test_alpha_adam_of_one_student_is_torchs_adam() -> None:
-    ours, theirs = random_alpha(1, 99), random_alpha(1, 99)
-    adam = torch.optim.Adam(list(theirs.values()), lr=0.03)
-
-    def torch_step(gradients: dict[str, Tensor]) -> None:
-        for space, gradient in gradients.items():
-            theirs[space].grad = gradient
-        adam.step()
-
-    after_steps(ours, AlphaAdam(ours, torch.tensor([0.03])).step)
-    after_steps(theirs, torch_step)
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-
-
-def test_each_student_moves_by_its_own_step_size() -> None:
-    together, sizes = random_alpha(3, 99), torch.tensor([0.01, 0.1, 0.5])
-    before = {space: value.clone() for space, value in together.items()}
-    AlphaAdam(together, sizes).step(random_alpha(3, 0))
-    for space, value in together.items():
-        moved = (value - before[space]).abs().flatten(1)
-        torch.testing.assert_close(moved, sizes[:, None].expand_as(moved), atol=1e-5, rtol=1e-4)
 
 
 def test_masks_are_the_sigmoid_of_alpha_over_the_temperature() -> None:
     masks = sigmoid_masks({"heads": torch.tensor([-1.0, 0.0, 1.0])}, 0.5)
     expected = [0.1192029, 0.5, 0.8807971]  # 1 / (1 + exp(2)), 1/2, 1 / (1 + exp(-2))
     assert masks["heads"].tolist() == pytest.approx(expected)
+
+
+def test_equal_alphas_share_out_open_heads() -> None:
+    assert torch.equal(softmax_masks(torch.full((1, 2, 4), 5.0)), torch.ones(1, 2, 4))
+    masks = softmax_masks(torch.tensor([[0.0, 0.0], [0.0, 1.0986123]]))  # exp = 1, 1; 1, 3
+    torch.testing.assert_close(masks, torch.tensor([[1.0, 1.0], [0.5, 1.5]]))
 
 
 def test_the_temperature_falls_by_a_constant_factor() -> None:

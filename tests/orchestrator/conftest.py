@@ -16,7 +16,8 @@ _STUDY = """
 
     from optuna.distributions import FloatDistribution
 
-    from objectives.methods.mask_search import MaskSearch, Stage
+    from objectives.methods.mask_search import MaskSearch
+    from objectives.stages import Stage
     from objectives.task import Task
     from objectives.teacher import Teacher
     from orchestrator import Study

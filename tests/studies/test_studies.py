@@ -11,7 +11,8 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import studies
-from objectives.methods.mask_search import MaskSearch, Stage
+from objectives.methods.mask_search import MaskSearch
+from objectives.stages import Stage
 from objectives.task import Task, load
 from orchestrator import launch
 from orchestrator.study_file import load_study

@@ -1,0 +1,94 @@
+"""How alpha moves along its gradient. In each, kappa is where it acts: the size of the step.
+
+Adam divides by the gradient's own scale and the sign has none, so that before them a factor on the
+gradient would change nothing. The gradients of the task loss and of the FLOPs loss come apart
+because the sign is taken of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Gradients = Mapping[str, Tensor]
+"""Of each space, of the shape of its alpha: (K, layers, *units)."""
+
+
+class AlphaOptimizer(Protocol):
+    """Moves alpha in place."""
+
+    def step(self, task: Gradients, flops: Gradients) -> None:
+        """Against the gradients of the task loss, and of lambda times the FLOPs loss."""
+
+
+class AlphaSgd:
+    """Plain gradient descent: kappa times the gradient."""
+
+    def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
+        """`step_size` is kappa, (K,)."""
+        self._alpha, self._step_size = alpha, step_size
+
+    @torch.no_grad()
+    def step(self, task: Gradients, flops: Gradients) -> None:
+        for space, alpha in self._alpha.items():
+            alpha.sub_(_for_each(self._step_size, alpha) * (task[space] + flops[space]))
+
+
+class AlphaAdam:
+    """Adam with a step size for each student (Kingma & Ba 2015, no weight decay).
+
+    kappa is the largest move of an alpha in one step, or nearly.
+    """
+
+    _BETAS = (0.9, 0.999)
+    _EPSILON = 1e-8
+
+    def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
+        """`step_size` is kappa, (K,)."""
+        self._alpha, self._step_size = alpha, step_size
+        self._mean = {space: torch.zeros_like(value) for space, value in alpha.items()}
+        self._square = {space: torch.zeros_like(value) for space, value in alpha.items()}
+        self._steps = 0
+
+    @torch.no_grad()
+    def step(self, task: Gradients, flops: Gradients) -> None:
+        self._steps += 1
+        first, second = self._BETAS
+        for space, alpha in self._alpha.items():
+            gradient = task[space] + flops[space]
+            mean = self._mean[space].lerp_(gradient, 1 - first)
+            square = self._square[space].lerp_(gradient.square(), 1 - second)
+            unbiased = mean / (1 - first**self._steps)
+            scale = (square / (1 - second**self._steps)).sqrt_().add_(self._EPSILON)
+            alpha.sub_(_for_each(self._step_size, alpha) * unbiased / scale)
+
+
+class AlphaSign:
+    """kappa times the signs of both gradients, of the largest entries only (DAP-BERT).
+
+    Of each gradient the share `kept` of the entries of a space is taken that is largest in
+    absolute value. lambda has no effect on a sign: the FLOPs loss counts or, at lambda 0, does not.
+    """
+
+    def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor, kept: float):
+        """`step_size` is kappa, (K,); `kept` is rho, in (0, 1]."""
+        self._alpha, self._step_size, self._kept = alpha, step_size, kept
+
+    @torch.no_grad()
+    def step(self, task: Gradients, flops: Gradients) -> None:
+        for space, alpha in self._alpha.items():
+            direction = self._signs(task[space]) + self._signs(flops[space])
+            alpha.sub_(_for_each(self._step_size, alpha) * direction)
+
+    def _signs(self, gradient: Tensor) -> Tensor:
+        flat = gradient.flatten(1)
+        dropped = int((1 - self._kept) * flat.shape[1])
+        order = flat.abs().argsort(dim=1, stable=True)  # of equals the first is dropped first
+        return flat.sign().scatter(1, order[:, :dropped], 0.0).view_as(gradient)
+
+
+def _for_each(per_student: Tensor, like: Tensor) -> Tensor:
+    return per_student.view(-1, *[1] * (like.ndim - 1))

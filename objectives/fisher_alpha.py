@@ -1,0 +1,123 @@
+"""Alpha that follows the Fisher information of the masks while the budget shrinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from objectives.architecture import Architecture
+from objectives.budget import discretise, scheduled_ratio
+from objectives.importance import importance_of_student, squared_gradients
+from objectives.population import Population
+from objectives.problem import Problem
+
+if TYPE_CHECKING:
+    from objectives.methods.fisher_search import FisherSearch
+
+
+class FisherAlpha:
+    """The alpha of a population: what each unit is worth, and which are open at the moment."""
+
+    from_train = False
+
+    def __init__(self, members: Sequence[FisherSearch], problem: Problem, seed: int):
+        self.members, self.method, self.problem = members, members[0], problem
+        self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
+        self.flops_weight, self.target_ratio, self.step_size = (
+            torch.tensor([getattr(member, knob) for member in members], device=problem.device)
+            for knob in ("flops_weight", "target_ratio", "grad_rescale")
+        )
+        self.price = problem.cost.of_one_unit()
+        importance = importance_of_student(problem, self.method.spaces)
+        self.worth = _shares(
+            {
+                space: value.expand(len(members), *value.shape).clone()
+                for space, value in importance.items()
+            }
+        )
+        self.steps = 0
+        self.opened: dict[str, Tensor] = {}
+
+    def masks(self, progress: float) -> dict[str, Tensor]:
+        """1 for the units that are open now, else 0; chosen anew every few steps."""
+        if self.steps % self.method.refresh == 0:
+            self.opened = self._open(progress)
+        return self.opened
+
+    def learn(
+        self, population: Population, masks: Mapping[str, Tensor], progress: float
+    ) -> dict[str, Tensor]:
+        """Move each worth towards its squared gradient on a batch, a share kappa of the way."""
+        del progress
+        self.steps += 1
+        fresh = _shares(squared_gradients(population, next(self.batches), masks))
+        for space, worth in self.worth.items():
+            worth.lerp_(fresh[space], _for_each(self.step_size, worth))
+        ratio = self.problem.cost.expected(masks) / self.problem.flops_full
+        return {"open_ratio": ratio}
+
+    def architecture(self, slot: int) -> Architecture:
+        """The units of highest alpha inside the budget."""
+        alpha = self._alpha(slot)
+        if any(value.isnan().any() for value in alpha.values()):
+            raise FloatingPointError("alpha is nan after the search")
+        member = self.members[slot]
+        return discretise(
+            alpha,
+            self.problem.cost,
+            target=member.target_ratio * self.problem.flops_full,
+            tolerance=member.tolerance,
+            threshold=torch.inf,
+        )
+
+    def _open(self, progress: float) -> dict[str, Tensor]:
+        """The masks of all students at the budget of the moment, (K, layers, *units)."""
+        method, problem = self.method, self.problem
+        ratios = scheduled_ratio(self.target_ratio, progress, method.ramp, method.target_schedule)
+        rows = [
+            discretise(
+                self._alpha(slot),
+                problem.cost,
+                target=ratio * problem.flops_full,
+                tolerance=member.tolerance,
+                threshold=torch.inf,
+            ).masks(problem.cost.shape, method.spaces)
+            for slot, (member, ratio) in enumerate(zip(self.members, ratios.tolist(), strict=True))
+        ]
+        return {
+            space: torch.stack([torch.tensor(row[space], dtype=torch.float32) for row in rows]).to(
+                problem.device
+            )
+            for space in method.spaces
+        }
+
+    def _alpha(self, slot: int) -> dict[str, Tensor]:
+        """log worth - lambda log price, of one student, on the CPU."""
+        weight = self.members[slot].flops_weight
+        return {
+            space: worth[slot].double().cpu().clamp_min(_LEAST).log()
+            - weight * torch.tensor(float(self.price[space])).log()
+            for space, worth in self.worth.items()
+        }
+
+
+_LEAST = 1e-300
+"""Stands for a worth of 0, whose logarithm no order could do with."""
+
+
+def _shares(squares: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of each student's total over all units: one factor for all keeps what a unit is worth beside
+    another, and takes away how the loss as a whole rises and falls."""
+    total = sum(square.flatten(1).sum(1) for square in squares.values())
+    assert isinstance(total, Tensor)
+    return {
+        space: square / _for_each(total.clamp_min(torch.finfo(square.dtype).tiny), square)
+        for space, square in squares.items()
+    }
+
+
+def _for_each(per_student: Tensor, like: Tensor) -> Tensor:
+    return per_student.view(-1, *[1] * (like.ndim - 1))

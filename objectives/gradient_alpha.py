@@ -1,0 +1,182 @@
+"""Alpha that learns by gradient descent: masks by sigmoid, the task loss, the FLOPs hinge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from objectives.alpha_optimizers import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
+from objectives.architecture import Architecture
+from objectives.budget import discretise, hinge_loss, scheduled_ratio
+from objectives.data import Batch
+from objectives.distillation import prediction_loss
+from objectives.evaluate import predict
+from objectives.importance import importance_of_student
+from objectives.losses import task_loss
+from objectives.population import Population
+from objectives.problem import Problem
+from objectives.relaxation import (
+    constant_alpha,
+    geometric_temperature,
+    ranked_alpha,
+    sigmoid_masks,
+    softmax_masks,
+)
+
+if TYPE_CHECKING:
+    from objectives.methods.mask_search import MaskSearch
+
+
+class GradientAlpha:
+    """The alpha of a population, with its batches and its optimiser."""
+
+    def __init__(self, members: Sequence[MaskSearch], problem: Problem, seed: int):
+        self.members, self.method, self.problem = members, members[0], problem
+        self.alpha = {
+            space: value.expand(len(members), *value.shape).clone().requires_grad_()
+            for space, value in _initial(self.method, problem).items()
+        }
+        self.flops_weight, self.target_ratio, self.tolerance, step_size = (
+            torch.tensor([getattr(member, knob) for member in members], device=problem.device)
+            for knob in ("flops_weight", "target_ratio", "tolerance", "grad_rescale")
+        )
+        self.optimizer = _optimizer(self.method, self.alpha, step_size)
+        # The same batch, the same forward pass as the weights.
+        self.from_train = self.method.alpha_data == "train" and self.method.alpha_loss == "teacher"
+        split = problem.alpha if self.method.alpha_data == "alpha" else problem.train
+        self.batches: Iterator[Batch] = split.shuffled(self.method.batch_size, seed, problem.device)
+
+    def masks(self, progress: float) -> dict[str, Tensor]:
+        """Sigmoid masks at the temperature of the moment; of heads by softmax, if they are so."""
+        masks = sigmoid_masks(self.alpha, geometric_temperature(*self.method.temperature, progress))
+        if self.method.heads_by == "softmax" and "heads" in masks:
+            masks["heads"] = softmax_masks(self.alpha["heads"])
+        return masks
+
+    def learn(
+        self, population: Population, masks: Mapping[str, Tensor], progress: float
+    ) -> dict[str, Tensor]:
+        """One step against the gradients of the task loss and of the FLOPs loss."""
+        task, measured = (
+            (self._gradients_of_train(), {})
+            if self.from_train
+            else self._task_gradients(population, progress)
+        )
+        flops, ratios = self._flops_gradients(progress)
+        self.optimizer.step(task, flops)
+        return {**measured, **ratios}
+
+    def architecture(self, slot: int) -> Architecture:
+        """The units of highest alpha inside the budget."""
+        alpha = {space: value[slot].detach().cpu() for space, value in self.alpha.items()}
+        if not all(value.isfinite().all() for value in alpha.values()):
+            raise FloatingPointError("alpha is nan or infinite after the search")
+        member = self.members[slot]
+        if member.heads_by == "softmax" and "heads" in alpha:
+            alpha["heads"] = _top(alpha["heads"], self._heads_kept(slot))
+        return discretise(
+            alpha,
+            self.problem.cost,
+            target=member.target_ratio * self.problem.flops_full,
+            tolerance=member.tolerance,
+            threshold=member.temperature[1] * math.log(member.threshold / (1 - member.threshold)),
+        )
+
+    def _heads_kept(self, slot: int) -> int:
+        member, heads = self.members[slot], self.problem.cost.shape.heads
+        return member.heads_kept or max(1, round(member.target_ratio * heads))
+
+    def _gradients_of_train(self) -> dict[str, Tensor]:
+        gradients = {}
+        for space, alpha in self.alpha.items():
+            assert alpha.grad is not None, "the weights' backward pass reaches alpha"
+            gradients[space], alpha.grad = alpha.grad, None
+        return gradients
+
+    def _task_gradients(
+        self, population: Population, progress: float
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        batch = next(self.batches)
+        logits = population.logits(batch, self.masks(progress))
+        if self.method.alpha_loss == "labels":
+            loss = task_loss(logits, batch.labels)
+        else:
+            loss = prediction_loss(logits, self._teacher_logits()[batch.rows])
+        return self._gradients(loss), {"alpha_loss": loss.detach()}
+
+    def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Of lambda times the hinge loss; and the ratios that it saw."""
+        method, cost, full = self.method, self.problem.cost, self.problem.flops_full
+        masks = self.masks(progress)
+        if method.heads_by == "softmax" and "heads" in masks:
+            # They sum to the number of heads whatever alpha is: no gradient says close one.
+            kept = torch.stack(
+                [
+                    _top(alpha, self._heads_kept(slot)).isfinite()
+                    for slot, alpha in enumerate(self.alpha["heads"].detach())
+                ]
+            )
+            masks["heads"] = kept.to(masks["heads"].dtype) + 0 * masks["heads"]
+        expected = cost.expected(masks)
+        opened = {space: mask.detach() > method.threshold for space, mask in masks.items()}
+        actual = cost.expected(opened)
+        target = full * scheduled_ratio(
+            self.target_ratio, progress, method.ramp, method.target_schedule
+        )
+        loss = hinge_loss(
+            expected,
+            actual if method.hinge_on == "discrete" else expected.detach(),
+            target,
+            self.tolerance,
+            one_sided=method.one_sided,
+        )
+        return self._gradients(self.flops_weight * loss), {
+            "expected_ratio": expected.detach() / full,
+            "open_ratio": actual / full,
+            "scheduled_ratio": target / full,
+        }
+
+    def _gradients(self, loss: Tensor) -> dict[str, Tensor]:
+        gradients = torch.autograd.grad(loss.sum(), list(self.alpha.values()))
+        return dict(zip(self.alpha, gradients, strict=True))
+
+    def _teacher_logits(self) -> Tensor:
+        problem = self.problem
+        if self.method.alpha_data == "train":
+            return problem.teacher_logits
+        key = "teacher logits of alpha"
+        if key not in problem.memory:
+            logits = predict(problem.teacher, problem.alpha, problem.device)
+            problem.memory[key] = logits.to(problem.device)
+        logits_of_alpha: Tensor = problem.memory[key]
+        return logits_of_alpha
+
+
+def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
+    cost = problem.cost
+    if method.start == "uniform":
+        return constant_alpha(cost.shape, method.spaces, method.initial_alpha, problem.device)
+    low, high = method.initial_alpha - method.spread, method.initial_alpha + method.spread
+    return ranked_alpha(
+        importance_of_student(problem, method.spaces), cost.of_one_unit(), low, high
+    )
+
+
+def _optimizer(
+    method: MaskSearch, alpha: Mapping[str, Tensor], step_size: Tensor
+) -> AlphaOptimizer:
+    if method.alpha_optimizer == "sgd":
+        return AlphaSgd(alpha, step_size)
+    if method.alpha_optimizer == "sign":
+        return AlphaSign(alpha, step_size, method.update_share)
+    return AlphaAdam(alpha, step_size)
+
+
+def _top(alpha: Tensor, count: int) -> Tensor:
+    """(layers, heads): +inf for the `count` largest of each layer, -inf for the others."""
+    largest = alpha.topk(count, dim=-1).indices
+    return torch.full_like(alpha, -math.inf).scatter(-1, largest, math.inf)

@@ -1,0 +1,93 @@
+"""Fisher search: what a unit is worth is measured again and again while the budget shrinks.
+
+Every unit carries a worth, the Fisher information of its mask: the mean square of the gradient of
+the task loss with respect to the mask, one sequence at a time (Kwon et al. 2022 measure it once and
+cut). Here each step trains the weights of the student of the moment by distillation, and then moves
+the worths a share kappa towards the squared gradients of a fresh batch. The budget falls from the
+full model to R; the units of highest alpha = log worth - lambda log price stay open. Masks are 0 or
+1, so that the weights learn in the model that will be cut; a closed unit keeps its gradient, and so
+may open again. After the search the student is cut and distilled further.
+
+Why squares: the gradient of a mask is all but zero on average where the student is near its
+optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how
+much the unit matters. Gradient descent on alpha (`mask_search.py`) follows the average.
+
+Without a stage that searches this is the one-shot method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self, get_args
+
+from objectives.architecture import check_spaces
+from objectives.budget import TargetSchedule
+from objectives.errors import check_ranges
+from objectives.fisher_alpha import FisherAlpha
+from objectives.problem import Problem
+from objectives.search_method import Outcome, Progress, SearchMethod
+from objectives.staged_search import staged_search
+from objectives.stages import Stage, check_order
+
+
+@dataclass(frozen=True, kw_only=True)
+class FisherSearch(SearchMethod):
+    """Iterated Fisher information. The first four fields are the outer study's knobs."""
+
+    per_slot: ClassVar[frozenset[str]] = frozenset(
+        {"flops_weight", "target_ratio", "tolerance", "grad_rescale"}
+    )
+
+    flops_weight: float = 1.0
+    """lambda: the power of its price that a unit's worth is divided by; 1 ranks by worth per FLOP,
+    less favours heads, the dear units, more favours neurons. >= 0."""
+    target_ratio: float = 0.5
+    """R: share of the unpruned model's FLOPs to keep. In (0, 1]."""
+    tolerance: float = 0.05
+    """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
+    grad_rescale: float = 0.03
+    """kappa: share of the way that a worth goes to the squared gradient of a batch. In (0, 1]."""
+
+    spaces: tuple[str, ...] = ("heads", "ffn")
+    """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""
+    stages: tuple[Stage, ...] = (
+        Stage(name="search", epochs=0.5, learning_rate=3e-4, schedule="constant", searches=True),
+        Stage(name="recover", epochs=2.5, learning_rate=3e-4, keep="best"),
+    )
+    batch_size: int = 32
+    """Sequences in a batch of `train` and in one of `alpha`."""
+    target_schedule: TargetSchedule = "cubic"
+    """How the budget falls from the full model to R: constant, linear, geometric or cubic."""
+    ramp: float = 1.0
+    """Share of the search in which it falls. In (0, 1]."""
+    refresh: int = 4
+    """Steps between two choices of the open units. >= 1."""
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            {
+                "flops_weight": (self.flops_weight >= 0, ">= 0"),
+                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
+                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
+                "grad_rescale": (0 < self.grad_rescale <= 1, "in (0, 1]"),
+                "batch_size": (self.batch_size >= 1, ">= 1"),
+                "target_schedule": (
+                    self.target_schedule in get_args(TargetSchedule),
+                    f"one of {', '.join(get_args(TargetSchedule))}",
+                ),
+                "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
+                "refresh": (self.refresh >= 1, ">= 1"),
+            },
+        )
+        check_spaces(self.spaces)
+        check_order(self.stages)
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Search with all members as one program, then cut and distil."""
+        alpha = FisherAlpha(members, problem, seed)
+        return staged_search(members, problem, alpha, seed=seed, progress=progress)

@@ -1,0 +1,101 @@
+"""A search as a list of stages: what is trained, on which loss, from where, for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
+
+from objectives.errors import UserError
+from objectives.optimisation import Schedule
+
+Loss = Literal["prediction", "intermediate"]
+Start = Literal["previous", "student"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stretch of training with one loss, one optimiser and one schedule."""
+
+    name: str
+    epochs: float
+    """Passes over the train split. > 0."""
+    learning_rate: float = 1e-4
+    """Peak of the weights' AdamW rate, > 0, after 10% of warm-up. It counts times the share of
+    FLOPs that is cut: Adam's steps do not shrink with the gradient, so at the rate that a student
+    needs which lost much, one that lost little is driven from its teacher."""
+    schedule: Schedule = "linear"
+    """After the warm-up the rate falls linearly to 0, or stays."""
+    searches: bool = False
+    """Alpha is trained too. The student is cut after the last stage that searches."""
+    loss: Loss = "prediction"
+    """What the weights learn: the teacher's logits, or its attention scores and hidden states."""
+    start: Start = "previous"
+    """The weights at the start: those of the stage before, or once more the student's own, cut
+    where the search is over."""
+    keep: Literal["best", "last"] = "last"
+    """After the search: the weights of the epoch that is best on the selection split, or the last.
+    """
+
+    def __post_init__(self) -> None:
+        for field in ("epochs", "learning_rate"):
+            if not getattr(self, field) > 0:
+                raise UserError(f"Stage.{field} is {getattr(self, field)!r}; it must be > 0")
+        for field, choices in (
+            ("schedule", get_args(Schedule)),
+            ("loss", get_args(Loss)),
+            ("start", get_args(Start)),
+            ("keep", ("best", "last")),
+        ):
+            if getattr(self, field) not in choices:
+                raise UserError(
+                    f"Stage.{field} is {getattr(self, field)!r}; it must be one of "
+                    f"{', '.join(choices)}"
+                )
+        if self.searches and self.keep == "best":
+            raise UserError(
+                f"stage '{self.name}': keep='best' is for stages after the search; while it goes "
+                "on, a better score only means that less is cut yet"
+            )
+
+
+FOUR_STEPS = (
+    Stage(
+        name="search, intermediate",
+        epochs=10,
+        learning_rate=5e-5,
+        schedule="constant",
+        searches=True,
+        loss="intermediate",
+    ),
+    Stage(name="search, prediction", epochs=10, learning_rate=5e-5, searches=True),
+    Stage(
+        name="intermediate",
+        epochs=10,
+        learning_rate=5e-5,
+        schedule="constant",
+        loss="intermediate",
+        start="student",
+    ),
+    Stage(name="prediction", epochs=10, learning_rate=5e-5, keep="best"),
+)
+"""The mask search on TinyBERT: two stages that search, then the general student is cut to what they
+found and distilled again, as TinyBERT distils: inside first, then what it says."""
+
+
+def check_order(stages: Sequence[Stage]) -> None:
+    """Raise UserError unless the stages that search come before those that do not."""
+    if not stages:
+        raise UserError("stages is empty; a method needs at least one Stage")
+    searches = [stage.searches for stage in stages]
+    if searches != sorted(searches, reverse=True):
+        late = next(
+            after.name
+            for before, after in pairwise(stages)
+            if after.searches and not before.searches
+        )
+        raise UserError(
+            f"stages: '{late}' searches after a stage that does not; the student is cut after the "
+            "last stage that searches, so these come first"
+        )

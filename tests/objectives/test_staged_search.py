@@ -1,0 +1,122 @@
+"""Stages at work: where weights start, what they learn, which checkpoint stays, who trains with
+whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+import objectives.staged_search
+from objectives.errors import UserError
+from objectives.methods.fisher_search import FisherSearch
+from objectives.methods.mask_search import MaskSearch
+from objectives.pretrained import Classifier
+from objectives.problem import Problem
+from objectives.pruned_bert import cut
+from objectives.search_method import SearchResult
+from objectives.stages import FOUR_STEPS, Stage
+from objectives.student import keep_layers
+from tests.objectives.conformance import assert_same, logits_of, run, search_alone
+
+SEARCH = Stage(name="search", epochs=0.5, searches=True, learning_rate=1e-3)
+RECOVER = Stage(name="recover", epochs=2, learning_rate=1e-3)
+QUICK = FisherSearch(
+    batch_size=16, tolerance=0.1, target_ratio=0.3, grad_rescale=0.1, stages=(SEARCH, RECOVER)
+)
+
+
+def losses(result: SearchResult, stage: str) -> list[float]:
+    return [float(point["loss"]) for point in result.curve if point["stage"] == stage]
+
+
+def test_a_stage_that_starts_from_the_student_forgets_what_the_search_taught(
+    problem: Problem,
+) -> None:
+    afresh = replace(RECOVER, start="student", epochs=0.01, learning_rate=1e-9)
+    result = search_alone(replace(QUICK, stages=(SEARCH, afresh)), problem)
+    model = cut(problem.student.state_dict(), problem.student.config, result.architecture)
+    torch.testing.assert_close(
+        logits_of(result, problem), logits_of(replace(result, model=model), problem)
+    )
+    learnt = search_alone(replace(QUICK, stages=(SEARCH,)), problem)
+    assert result.architecture == learnt.architecture
+    assert not torch.allclose(logits_of(learnt, problem), logits_of(result, problem), atol=0.01)
+
+
+def test_the_rate_counts_times_the_share_that_is_cut(problem: Problem) -> None:
+    still = replace(QUICK, target_ratio=1.0, stages=(replace(SEARCH, learning_rate=0.1),))
+    result = search_alone(still, problem)
+    untouched = replace(result, model=problem.student)
+    torch.testing.assert_close(logits_of(result, problem), logits_of(untouched, problem))
+
+
+def test_a_student_of_its_own_learns_at_the_full_rate(problem: Problem) -> None:
+    fresh = replace(problem, student_is_new=True)
+    method = replace(QUICK, target_ratio=1.0, stages=(SEARCH, RECOVER))
+    assert losses(search_alone(method, fresh), "recover")
+    assert not losses(search_alone(method, problem), "recover")  # it lost nothing
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_best_checkpoint_is_that_of_the_selection_split(
+    problem: Problem, keep: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A metric that likes the first epoch best; every epoch's model is shown to it once."""
+    seen: list[Tensor] = []
+
+    def metric(model: Classifier) -> float:
+        seen.append(model.classifier.weight.detach().clone())
+        return -float(len(seen))
+
+    judged = replace(problem, select_metric=metric)
+    stage = replace(RECOVER, keep=keep, epochs=3)
+    result = search_alone(replace(QUICK, stages=(SEARCH, stage)), judged)
+    assert len(seen) == (3 if keep == "best" else 0)
+    if seen:
+        assert torch.equal(result.model.classifier.weight, seen[0])
+        assert not torch.equal(seen[0], seen[-1])
+
+
+def test_students_that_were_cut_train_together_as_they_do_alone(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: one population of different architectures, at different rates."""
+    members = [replace(QUICK, target_ratio=ratio) for ratio in (0.2, 0.4, 0.7)]
+    alone = [search_alone(member, problem) for member in members]
+    groups = objectives.staged_search._groups
+    fused = partial(groups, device="cuda")
+    monkeypatch.setattr(objectives.staged_search, "_groups", lambda size, device: fused(size))
+    for one, other in zip(alone, run(members, problem), strict=True):
+        assert_same(one, other, problem)
+
+
+@pytest.fixture(scope="module")
+def shallow(problem: Problem) -> Problem:
+    """The same task with one layer of the teacher as the student."""
+    student = keep_layers(problem.teacher, (1,))
+    cost = replace(problem.cost, shape=replace(problem.cost.shape, layers=1))
+    return replace(problem, student=student, cost=cost, flops_full=cost.full, student_is_new=True)
+
+
+@pytest.mark.parametrize("method", [QUICK, MaskSearch.preset("seed", batch_size=16, tolerance=0.1)])
+def test_the_four_steps_run_and_each_learns(
+    shallow: Problem, method: FisherSearch | MaskSearch
+) -> None:
+    stages = tuple(replace(stage, epochs=2, learning_rate=2e-3) for stage in FOUR_STEPS)
+    result = search_alone(replace(method, stages=stages, target_ratio=0.6), shallow)
+    for stage in stages:
+        own = losses(result, stage.name)
+        assert len(own) == 30
+        assert sum(own[-5:]) < sum(own[:5]), stage.name
+
+
+def test_layers_that_do_not_map_onto_one_another_are_refused(problem: Problem) -> None:
+    student = keep_layers(problem.teacher, (0, 2))
+    two_of_three = replace(problem, student=student)
+    stages = (replace(SEARCH, loss="intermediate"),)
+    with pytest.raises(UserError, match=r"3 layers .* are no multiple of the student's 2"):
+        run([replace(QUICK, stages=stages)], two_of_three)

@@ -1,0 +1,42 @@
+"""Stages as data: what is refused, and the source's four steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from objectives.errors import UserError
+from objectives.stages import FOUR_STEPS, Stage, check_order
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epochs", 0),
+        ("learning_rate", -1e-4),
+        ("schedule", "cosine"),
+        ("loss", "hidden"),
+        ("start", "general"),
+        ("keep", "first"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf"Stage\.{field} is {value!r}; it must be"):
+        Stage(**{"name": "x", "epochs": 1.0, field: value})
+
+
+def test_no_checkpoint_is_chosen_while_the_search_goes_on() -> None:
+    with pytest.raises(UserError, match="after the search"):
+        Stage(name="x", epochs=1, searches=True, keep="best")
+
+
+def test_the_four_steps_are_those_of_the_source() -> None:
+    check_order(FOUR_STEPS)
+    assert [(s.loss, s.searches, s.start, s.epochs) for s in FOUR_STEPS] == [
+        ("intermediate", True, "previous", 10),
+        ("prediction", True, "previous", 10),
+        ("intermediate", False, "student", 10),
+        ("prediction", False, "previous", 10),
+    ]
+    assert [stage.keep for stage in FOUR_STEPS] == ["last", "last", "last", "best"]
