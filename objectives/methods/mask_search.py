@@ -206,7 +206,7 @@ class _Search:
         architecture = discretise(
             alpha,
             problem.cost,
-            target=member.target_ratio * problem.flops_full,
+            target=member.target_ratio * problem.cost_full,
             tolerance=member.tolerance,
             threshold=member.temperature[1] * math.log(member.threshold / (1 - member.threshold)),
         )
@@ -286,7 +286,7 @@ class _Search:
         self, masks: Mapping[str, Tensor], progress: float
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Gradients of the alpha loss for every alpha; what it measured on the way, each (K,)."""
-        cost, full = self.problem.cost, self.problem.flops_full
+        cost, full = self.problem.cost, self.problem.cost_full
         batch = next(self.alpha_batches)
         logits = self.population.logits(batch, masks)
         task_loss = functional.cross_entropy(
