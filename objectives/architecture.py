@@ -25,7 +25,7 @@ input       dimensions of the hidden state that enter Q, K and V: one set for al
 input_qkv   the same with a set for each of Q, K and V; a search has one of the two at most
 """
 
-Count = TypeVar("Count")
+Count = TypeVar("Count", covariant=True)
 
 
 def check_spaces(spaces: Sequence[str]) -> None:

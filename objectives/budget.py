@@ -161,7 +161,7 @@ class _Lanes:
             counts = counts + self.count(steps[:fitting])
             one_more = counts + torch.eye(len(counts), dtype=torch.int64)
             fits = self.prices(one_more) <= limit
-            steps = steps[fitting:]
+            steps = steps[fitting + 1 :]  # the next does not fit, however a cost is rounded
             steps = steps[fits[steps]]
         return counts
 

@@ -1,10 +1,10 @@
 """The one way to count: what a BERT classifier costs in closed form, exact or expected.
 
-A cost is a sum over layers of a function of their widths, in a stated unit. Students are compared
-by FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the linear layers
-of the encoder, Q K^T, attention times V, pooler and classifier. Embedding look-ups, softmax, layer
-norm, activations and bias adds are no matmuls and do not count. Tests hold that this equals
-`torch.utils.flop_counter.FlopCounterMode` to the last digit.
+A cost is a sum over layers of a function of their widths, in a stated unit; a study has one, its
+second objective. FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the
+linear layers of the encoder, Q K^T, attention times V, pooler and classifier. Embedding look-ups,
+softmax, layer norm, activations and bias adds are no matmuls and do not count. Tests hold that this
+equals `torch.utils.flop_counter.FlopCounterMode` to the last digit.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from objectives.architecture import SPACES, Architecture, BertShape, Widths, units_of
+from objectives.errors import UserError
 
-Count = TypeVar("Count", int, Tensor)
-"""A number of units: an int where it is exact, a tensor where it is expected."""
+CostName = Literal["flops", "params", "units", "latency"]
+"""What a study may count; "latency" is `objectives.latency.Latency`."""
+
+Count = TypeVar("Count", float, Tensor)
+"""How many, how much: a number where it is exact, a tensor where it is expected. Ints stay ints."""
 
 
 def encoder_layer_macs(widths: Widths[Count], *, seq_len: int, hidden: int) -> Count:
@@ -42,8 +46,11 @@ class Cost(abc.ABC):
     """What a classifier of `shape` costs, cut or masked: a sum over its layers.
 
     A kind of cost says its unit, what stays whatever is cut, and what a layer costs of which so
-    much is left.
+    much is left. What is counted is an int, what is measured a float.
     """
+
+    priced: ClassVar[tuple[str, ...]] = SPACES
+    """The spaces that it has a price for."""
 
     shape: BertShape
 
@@ -54,7 +61,7 @@ class Cost(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def fixed(self) -> int:
+    def fixed(self) -> float:
         """What the model costs outside its layers."""
 
     @abc.abstractmethod
@@ -65,11 +72,11 @@ class Cost(abc.ABC):
         """
 
     @property
-    def full(self) -> int:
+    def full(self) -> float:
         """What the unpruned model costs."""
         return self.exact(Architecture.full(self.shape))
 
-    def exact(self, architecture: Architecture) -> int:
+    def exact(self, architecture: Architecture) -> float:
         """What the model costs that is cut to `architecture`."""
         return sum(self.layer(widths) for widths in architecture.widths(self.shape)) + self.fixed
 
@@ -77,21 +84,33 @@ class Cost(abc.ABC):
         """The cost at the sums of soft masks; `exact` at an architecture's masks of 0 and 1.
 
         `masks` maps a space to (K, layers, *units_of), values in [0, 1]; a space that is missing is
-        fully open. Returns (K,) float64, differentiable.
+        fully open. Returns (K,) float64, differentiable. Raises UserError for a space without a
+        price.
         """
         assert masks, "expected() needs the masks of at least one space"
+        check_priced(self.unit, self.priced, tuple(masks))
         students_and_layers = next(iter(masks.values())).shape[:2]
         layers = self.layer(_expected_widths(masks, self.shape)).expand(students_and_layers)
         return layers.sum(-1) + self.fixed
 
-    def of_one_unit(self) -> dict[str, int]:
-        """What the whole model loses with one unit of each space."""
+    def of_one_unit(self) -> dict[str, float]:
+        """What the model loses with a unit of each space: the mean over all, the others whole."""
         prices = {}
-        for space in SPACES:
-            mask = torch.ones(1, self.shape.layers, *units_of(self.shape, space))
-            mask.view(-1)[0] = 0
-            prices[space] = self.full - int(self.expected({space: mask}))
+        for space in self.priced:
+            closed = torch.zeros(1, self.shape.layers, *units_of(self.shape, space))
+            lost = self.full - self.expected({space: closed}).item()
+            prices[space] = lost / closed.numel()
         return prices
+
+
+def check_priced(what: str, priced: tuple[str, ...], spaces: tuple[str, ...]) -> None:
+    """Raise UserError if `spaces` has some that are not among those that `what` has a price for."""
+    unknown = [space for space in spaces if space not in priced]
+    if unknown:
+        raise UserError(
+            f"{what} has no price for the units of {', '.join(unknown)}, only for those of "
+            f"{', '.join(priced)}; search these, or count flops or params"
+        )
 
 
 @dataclass(frozen=True)

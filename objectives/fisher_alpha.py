@@ -56,7 +56,7 @@ class FisherAlpha:
         fresh = _shares(squared_gradients(population, next(self.batches), masks))
         for space, worth in self.worth.items():
             worth.lerp_(fresh[space], _for_each(self.step_size, worth))
-        ratio = self.problem.cost.expected(masks) / self.problem.flops_full
+        ratio = self.problem.cost.expected(masks) / self.problem.cost_full
         return {"open_ratio": ratio}
 
     def architecture(self, slot: int) -> Architecture:
@@ -68,7 +68,7 @@ class FisherAlpha:
         return discretise(
             alpha,
             self.problem.cost,
-            target=member.target_ratio * self.problem.flops_full,
+            target=member.target_ratio * self.problem.cost_full,
             tolerance=member.tolerance,
             threshold=torch.inf,
         )
@@ -81,7 +81,7 @@ class FisherAlpha:
             discretise(
                 self._alpha(slot),
                 problem.cost,
-                target=ratio * problem.flops_full,
+                target=ratio * problem.cost_full,
                 tolerance=member.tolerance,
                 threshold=torch.inf,
             ).masks(problem.cost.shape, method.spaces)

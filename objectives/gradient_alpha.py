@@ -81,7 +81,7 @@ class GradientAlpha:
         return discretise(
             alpha,
             self.problem.cost,
-            target=member.target_ratio * self.problem.flops_full,
+            target=member.target_ratio * self.problem.cost_full,
             tolerance=member.tolerance,
             threshold=member.temperature[1] * math.log(member.threshold / (1 - member.threshold)),
         )
@@ -110,7 +110,7 @@ class GradientAlpha:
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of lambda times the hinge loss; and the ratios that it saw."""
-        method, cost, full = self.method, self.problem.cost, self.problem.flops_full
+        method, cost, full = self.method, self.problem.cost, self.problem.cost_full
         masks = self.masks(progress)
         if method.heads_by == "softmax" and "heads" in masks:
             # They sum to the number of heads whatever alpha is: no gradient says close one.

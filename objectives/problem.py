@@ -13,17 +13,21 @@ from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
 
 from objectives import pretrained
 from objectives import task as tasks
-from objectives.architecture import BertShape
+from objectives.architecture import Architecture, BertShape
 from objectives.augmentation import Augmentation, Augmenter, augment, read_augmentation
-from objectives.cost import Flops
+from objectives.cost import Cost, CostName, Flops, Params, Units
 from objectives.data import Split
 from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict, score
+from objectives.latency import load_latency
 from objectives.pruned_bert import shape_of
 from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student
 from objectives.task import LabelledText, Metric, Task
 from objectives.teacher import Teacher, check_labels, load_teacher, output_names
+
+_LATENCY_BATCH = 1
+"""Sequences in the forward pass whose time is the cost "latency"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +43,10 @@ class Problem:
     teacher_logits: Tensor
     """(rows of train, C): what the teacher says of each row of `train`, on the device."""
     alpha: Split
-    cost: Flops
-    """FLOPs of the student, cut or masked."""
-    flops_full: int
-    """Ratio 1: FLOPs of the teacher, or of the unpruned student if it is another checkpoint."""
+    cost: Cost
+    """What the study counts, of the student, cut or masked."""
+    cost_full: float
+    """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
     student_is_new: bool
     """The student is a checkpoint of its own, which does not know the task yet."""
     select_metric: Callable[[pretrained.Classifier], float]
@@ -59,7 +63,10 @@ class Score:
 
     metric: float
     heldout_metric: float
+    cost: float
+    """In the unit of the study's cost."""
     flops: int
+    """Whatever the study counts."""
     params: int
 
 
@@ -75,15 +82,20 @@ class Workbench:
     unpruned: Score
     """Of the teacher."""
     unpruned_shape: BertShape
-    """Of the model whose FLOPs are ratio 1."""
+    """Of the model of ratio 1."""
+    flops: Flops
+    """Of the student, cut or masked."""
+    flops_full: int
+    """FLOPs of the model of ratio 1."""
 
-    def score(self, model: pretrained.Classifier, flops: int) -> Score:
-        """Metric on the selection and the held-out split, and the size of the model."""
+    def score(self, model: pretrained.Classifier, architecture: Architecture) -> Score:
+        """Metric on the selection and the held-out split, and the size of the student `model`."""
         device = self.problem.device
         return Score(
             metric=score(model, self.select, self.metric, device),
             heldout_metric=score(model, self.heldout, self.metric, device),
-            flops=flops,
+            cost=self.problem.cost.exact(architecture),
+            flops=int(self.flops.exact(architecture)),
             params=count_parameters(model),
         )
 
@@ -156,11 +168,19 @@ def _check_lengths(checkpoint: str, max_length: int, seq_len: int | None) -> Non
 
 
 def prepare(
-    inputs: Inputs, *, cache: Path, seed: int, device: str, progress: Progress
+    inputs: Inputs,
+    *,
+    cache: Path,
+    seed: int,
+    device: str,
+    progress: Progress,
+    cost: CostName = "flops",
+    spaces: tuple[str, ...] = (),
 ) -> Workbench:
     """Tokenise, fine-tune the teacher if it needs it, score it, and load the student.
 
-    Augmented rows come after the teacher: it learns from the rows of the task alone.
+    Augmented rows come after the teacher: it learns from the rows of the task alone. `cost` is what
+    the study counts, `spaces` the kinds of units that its methods search: "units" counts those.
     """
     task, text = inputs.task, inputs.text
     splits = {
@@ -192,17 +212,27 @@ def prepare(
         splits["train"] = tasks.tokenise(
             train, "train", inputs.tokenizer, task.max_length, inputs.label_order
         )
+    student = _student(inputs, teacher, seed)
+
+    unpruned_model = teacher if inputs.student is None else student
+    cost_of_teacher, cost_of_student, cost_of_unpruned = (
+        _cost(cost, model, inputs.seq_len, spaces, cache=cache, device=device, progress=progress)
+        for model in (teacher, student, unpruned_model)
+    )
+    flops_of_teacher, flops_of_student, flops_of_unpruned = (
+        Flops(shape_of(model.config), inputs.seq_len)
+        for model in (teacher, student, unpruned_model)
+    )
     progress.begin("score the teacher", 1)
     unpruned = Score(
         metric=score(teacher, splits["select"], task.metric, device),
         heldout_metric=score(teacher, splits["heldout"], task.metric, device),
-        flops=Flops(shape_of(teacher.config), inputs.seq_len).full,
+        cost=cost_of_teacher.full,
+        flops=int(flops_of_teacher.full),
         params=count_parameters(teacher),
     )
     teacher_logits = predict(teacher, splits["train"], device).to(device)
     progress.advance()
-    student = _student(inputs, teacher, seed)
-    unpruned_shape = shape_of((teacher if inputs.student is None else student).config)
     return Workbench(
         problem=Problem(
             teacher=teacher,
@@ -210,8 +240,8 @@ def prepare(
             train=splits["train"],
             teacher_logits=teacher_logits,
             alpha=splits["alpha"],
-            cost=Flops(shape_of(student.config), inputs.seq_len),
-            flops_full=Flops(unpruned_shape, inputs.seq_len).full,
+            cost=cost_of_student,
+            cost_full=cost_of_unpruned.full,
             student_is_new=inputs.student is not None,
             select_metric=partial(score, split=splits["select"], metric=task.metric, device=device),
             device=device,
@@ -221,8 +251,39 @@ def prepare(
         metric=task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
-        unpruned_shape=unpruned_shape,
+        unpruned_shape=cost_of_unpruned.shape,
+        flops=flops_of_student,
+        flops_full=int(flops_of_unpruned.full),
     )
+
+
+def _cost(
+    name: CostName,
+    model: BertForSequenceClassification,
+    seq_len: int,
+    spaces: tuple[str, ...],
+    *,
+    cache: Path,
+    device: str,
+    progress: Progress,
+) -> Cost:
+    """What a study of this cost counts of `model`, cut or masked."""
+    shape = shape_of(model.config)
+    if name == "params":
+        embeddings = sum(weight.numel() for weight in model.bert.embeddings.parameters())
+        return Params(shape, embeddings)
+    if name == "units":
+        return Units(shape, spaces)
+    if name == "latency":
+        return load_latency(
+            model,
+            batch=_LATENCY_BATCH,
+            seq_len=seq_len,
+            cache=cache,
+            device=device,
+            progress=progress,
+        )
+    return Flops(shape, seq_len)
 
 
 def _student(

@@ -21,7 +21,7 @@ def constant_alpha(
 
 
 def ranked_alpha(
-    importance: Mapping[str, Tensor], price: Mapping[str, int], lowest: float, highest: float
+    importance: Mapping[str, Tensor], price: Mapping[str, float], lowest: float, highest: float
 ) -> dict[str, Tensor]:
     """Alpha from `lowest` to `highest` in the order of importance per FLOP.
 
@@ -37,7 +37,7 @@ def ranked_alpha(
     order = worth.argsort(stable=True)
     below = flops[order].cumsum(0) - flops[order]
     place = torch.empty_like(worth)
-    place[order] = below / below.max().clamp_min(1)
+    place[order] = below / below.max().clamp_min(1e-12)
     alpha = (lowest + (highest - lowest) * place).split([v.numel() for v in importance.values()])
     return {
         space: part.view_as(value)

@@ -42,7 +42,7 @@ class SearchResult:
     architecture: Architecture
     model: PrunedBertForSequenceClassification
     target_ratio: float
-    """R: the share of the unpruned model's FLOPs that was asked for."""
+    """R: the share of the unpruned model's cost that was asked for."""
     tolerance: float
     """t: the cut model should lie in [(1 - t) R, (1 + t) R]."""
     curve: Sequence[CurvePoint]
@@ -78,6 +78,9 @@ class SearchMethod(abc.ABC):
 
     per_slot: ClassVar[frozenset[str]] = frozenset()
     """The fields in which the members of one population may differ."""
+
+    spaces: tuple[str, ...] = ("heads", "ffn")
+    """Kinds of units to search, some of `architecture.SPACES`: a study may count these."""
 
     @classmethod
     @abc.abstractmethod

@@ -173,7 +173,7 @@ class _Run:
         """Cut these students and take them through the stages after the search."""
         problem = self.problem
         models = self._cut([self.population.slot(slot) for slot in slots], architectures)
-        shares = [1 - problem.cost.exact(a) / problem.flops_full for a in architectures]
+        shares = [1 - problem.cost.exact(a) / problem.cost_full for a in architectures]
         if not any(shares) and not problem.student_is_new:  # nothing was lost
             return models
         for number, stage in enumerate(self.stages):

@@ -19,11 +19,11 @@ from rich.table import Table
 from orchestrator.errors import RunError
 
 if TYPE_CHECKING:
-    from orchestrator.records import RunRecord
+    from orchestrator.records import Measured, RunRecord
 
 app = typer.Typer(
     name="maskfront",
-    help="Smaller BERT classifiers: studies, fronts of accuracy against FLOPs, models.",
+    help="Smaller BERT classifiers: studies, fronts of accuracy against cost, models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -178,29 +178,23 @@ def _report_path(record: RunRecord) -> Path:
 
 def _front_table(record: RunRecord) -> Table:
     unpruned = record.unpruned
-    table = Table(title=f"{record.name}: {record.metric_name} against FLOPs")
-    for column in ("trial", record.metric_name, "held out", "FLOPs ratio", unpruned.unit, "params"):
+    table = Table(title=f"{record.name}: {record.metric_name} against {unpruned.cost_name}")
+    ratio = f"{unpruned.cost_name} ratio"
+    for column in ("trial", record.metric_name, "held out", ratio, *unpruned.sizes):
         table.add_column(column, justify="right")
     for trial in record.front:
         assert trial.result is not None
-        table.add_row(
-            str(trial.number),
-            f"{trial.result.metric:.4f}",
-            f"{trial.result.heldout_metric:.4f}",
-            f"{trial.result.ratio:.3f}",
-            f"{trial.result.flops:,}",
-            f"{trial.result.params:,}",
-        )
+        table.add_row(str(trial.number), *_cells(trial.result))
     table.add_section()
-    table.add_row(
-        unpruned.label,
-        f"{unpruned.metric:.4f}",
-        f"{unpruned.heldout_metric:.4f}",
-        f"{unpruned.ratio:.3f}",
-        f"{unpruned.flops:,}",
-        f"{unpruned.params:,}",
-    )
+    table.add_row(unpruned.label, *_cells(unpruned))
     return table
+
+
+def _cells(model: Measured) -> list[str]:
+    from orchestrator.records import size_text
+
+    numbers = (f"{model.metric:.4f}", f"{model.heldout_metric:.4f}", f"{model.ratio:.3f}")
+    return [*numbers, *map(size_text, model.sizes.values())]
 
 
 if __name__ == "__main__":

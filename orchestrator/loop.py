@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
@@ -40,6 +41,7 @@ from orchestrator.records import (
     TrialResult,
     UnprunedResult,
     read_run,
+    unpruned_result,
 )
 from orchestrator.run_folder import RunFolder
 from orchestrator.study import Study
@@ -103,6 +105,8 @@ def launch(
                         seed=study.seed,
                         device=chosen,
                         progress=progress,
+                        cost=study.cost,
+                        spaces=study.method.spaces,
                     )
                     _Launch(study, folder, outer, progress, bench).run(callbacks)
     except OSError as error:
@@ -152,19 +156,38 @@ class _Launch:
                 )
 
     def _record_unpruned(self) -> None:
-        """Keep the score of the teacher, and name the two objectives."""
-        cost, shape = self.bench.problem.cost, self.bench.unpruned_shape
+        """Keep the score of the teacher, and name the two objectives.
+
+        Raises RunError if the run's earlier trials were measured otherwise than this launch would.
+        """
+        shape = self.bench.unpruned_shape
         unpruned = UnprunedResult(
             **asdict(self.bench.unpruned),
-            flops_full=self.bench.problem.flops_full,
-            unit=cost.unit,
+            **self._yardstick(),
             heads_per_layer=(shape.heads,) * shape.layers,
             ffn_per_layer=(shape.ffn,) * shape.layers,
         )
+        if UNPRUNED in self.outer.user_attrs:
+            known = unpruned_result(self.outer.user_attrs[UNPRUNED])
+            if (known.unit, known.cost_full) != (unpruned.unit, unpruned.cost_full):
+                raise RunError(
+                    f"'{self.folder.path}': ratio 1 was {known.cost_full} {known.unit}, would now "
+                    f"be {unpruned.cost_full} {unpruned.unit}; go on where it began (device, "
+                    "threads, torch, cache folder), or give the study another name"
+                )
         self.outer.set_user_attr(UNPRUNED, asdict(unpruned))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            self.outer.set_metric_names([self.bench.metric, cost.unit])
+            self.outer.set_metric_names([self.bench.metric, unpruned.unit])
+
+    def _yardstick(self) -> dict[str, Any]:
+        """What the sizes of all models of the run are measured in, and against."""
+        return {
+            "unit": self.bench.problem.cost.unit,
+            "cost_full": self.bench.problem.cost_full,
+            "flops_unit": self.bench.flops.unit,
+            "flops_full": self.bench.flops_full,
+        }
 
     def _population(self, size: int) -> None:
         """Ask, search and tell `size` trials; whatever happens, none is left running."""
@@ -232,23 +255,21 @@ class _Launch:
             upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
         trial.set_constraint(BUDGET, result.violation)
         trial.set_user_attr(RESULT, asdict(result))
-        told = self.outer.tell(trial, [float(result.metric), float(result.flops)])
+        told = self.outer.tell(trial, [float(result.metric), float(result.cost)])
         assert told.state is TrialState.COMPLETE, told.state
         missed = "" if result.violation <= 0 else ", outside its budget"
         self._ended(
             number,
             f"{self.bench.metric} {result.metric:.4f} (held out {result.heldout_metric:.4f}) "
-            f"at FLOPs ratio {result.ratio:.3f}, asked {result.target_ratio:.3f}{missed}",
+            f"at {result.cost_name} ratio {result.ratio:.3f}, "
+            f"asked {result.target_ratio:.3f}{missed}",
             counts=True,
         )
 
     def _score(self, number: int, found: SearchResult, started: float) -> TrialResult:
-        problem = self.bench.problem
-        score = self.bench.score(found.model, problem.cost.exact(found.architecture))
         return TrialResult(
-            **asdict(score),
-            flops_full=problem.flops_full,
-            unit=problem.cost.unit,
+            **asdict(self.bench.score(found.model, found.architecture)),
+            **self._yardstick(),
             target_ratio=found.target_ratio,
             tolerance=found.tolerance,
             heads_per_layer=found.architecture.heads_per_layer,

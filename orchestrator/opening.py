@@ -60,6 +60,7 @@ def _check_same(
 ) -> None:
     for name in optuna.get_all_study_names(storage):
         known = optuna.load_study(study_name=name, storage=storage).user_attrs.get(DEFINITION, {})
+        known = known and {"cost": "flops", **known}  # all that there was before it had a name
         differs = [
             f"{key} was {known.get(key, 'not set')}, is now {definition.get(key, 'not set')}"
             for key in sorted(known.keys() | definition.keys())

@@ -29,7 +29,12 @@ DEFINITION = "definition"
 VERSIONS = "versions"
 """Study attribute: versions and device of the launches."""
 BUDGET = "budget"
-"""Constraint: abs(F / F_full - R) - t R, at most 0 where the budget is met."""
+"""Constraint: abs(cost / cost_full - R) - t R, at most 0 where the budget is met."""
+
+_COST_NAMES = {"flops": "FLOPs", "params": "params", "units": "units", "ms": "latency"}
+"""What to call a cost, by its unit up to the "@"."""
+_ROUNDING = 1e-9
+"""A ratio outside its band by less than this is on the edge of it."""
 
 State = Literal["finished", "failed", "stopped", "running"]
 _STATES: dict[TrialState, State] = {
@@ -41,25 +46,54 @@ _STATES: dict[TrialState, State] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnprunedResult:
-    """The teacher: what the students are cut from, or if they are another model, learn from."""
+class Measured:
+    """What a model is worth and how large it is, in what the study counts and in FLOPs."""
 
     metric: float
+    """On the selection split: what the study sees."""
     heldout_metric: float
+    """On the held-out split: what no search ever saw."""
+    cost: float
+    """What the study minimises; an int where it is counted."""
+    cost_full: float
+    """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
+    unit: str
+    """Of the two, such as "flops@128", "params" or "ms@cpu-2threads-b1-s128"."""
     flops: int
     flops_full: int
-    """FLOPs of ratio 1: the teacher's, or the unpruned student's if that is another checkpoint."""
+    """FLOPs of the model of ratio 1."""
+    flops_unit: str
+    """Of the two, such as "flops@128"."""
     params: int
-    unit: str
-    """Of all FLOPs of the run, such as "flops@128"."""
-    heads_per_layer: tuple[int, ...]
-    """Of the model of ratio 1, and so is the next."""
-    ffn_per_layer: tuple[int, ...]
 
     @property
     def ratio(self) -> float:
-        """FLOPs of the teacher as a share of those of ratio 1: 1, unless the student is another."""
-        return self.flops / self.flops_full
+        """Cost as a share of that of the model of ratio 1."""
+        return self.cost / self.cost_full
+
+    @property
+    def cost_name(self) -> str:
+        """What to call what the study counts: "FLOPs", "params", "units" or "latency"."""
+        return _COST_NAMES[self.unit.partition("@")[0]]
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """Cost, FLOPs and parameters by their units; the cost is first, and is not repeated."""
+        return {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
+
+
+def size_text(size: float) -> str:
+    """A size for people: what is counted in full, what is measured to three decimals."""
+    return f"{size:,}" if isinstance(size, int) else f"{size:,.3f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnprunedResult(Measured):
+    """The teacher: what the students are cut from, or if they are another model, learn from."""
+
+    heads_per_layer: tuple[int, ...]
+    """Of the model of ratio 1, and so is the next."""
+    ffn_per_layer: tuple[int, ...]
 
     @property
     def label(self) -> str:
@@ -68,17 +102,9 @@ class UnprunedResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialResult:
+class TrialResult(Measured):
     """What a finished trial found, measured on the cut model."""
 
-    metric: float
-    """On the selection split: what the study saw."""
-    heldout_metric: float
-    """On the held-out split: what no search ever saw."""
-    flops: int
-    flops_full: int
-    unit: str
-    params: int
     target_ratio: float
     tolerance: float
     heads_per_layer: tuple[int, ...]
@@ -89,18 +115,10 @@ class TrialResult:
     """From the start of the trial's population to the end of this trial."""
 
     @property
-    def ratio(self) -> float:
-        """FLOPs as a share of those of the unpruned model of the run."""
-        return self.flops / self.flops_full
-
-    @property
     def violation(self) -> float:
-        """How far the ratio lies outside the band around R; at most 0 inside.
-
-        Less than one FLOP outside is rounding, and counts as inside.
-        """
+        """How far the ratio lies outside the band around R; at most 0 inside."""
         excess = abs(self.ratio - self.target_ratio) - self.tolerance * self.target_ratio
-        return 0.0 if 0 < excess * self.flops_full < 1 else excess
+        return 0.0 if 0 < excess < _ROUNDING else excess
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -137,17 +155,17 @@ class RunRecord:
 
     @property
     def front(self) -> list[TrialRecord]:
-        """The Pareto front of the feasible trials, by rising FLOPs."""
+        """The Pareto front of the feasible trials, by rising cost."""
         return pareto_front(self.trials)
 
 
 def pareto_front(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Feasible trials that no other matches in metric with fewer FLOPs, by rising FLOPs.
+    """Feasible trials that no other matches in metric at a lower cost, by rising cost.
 
-    Of equal trials (same metric, same FLOPs) the first stays.
+    Of equal trials (same metric, same cost) the first stays.
     """
     rows = [
-        (trial.result.flops, -trial.result.metric, trial.number, trial)
+        (trial.result.cost, -trial.result.metric, trial.number, trial)
         for trial in trials
         if trial.result is not None and trial.feasible
     ]
@@ -167,21 +185,27 @@ def front_document(run: RunRecord) -> dict[str, Any]:
         "unpruned": {
             "metric": unpruned.metric,
             "heldout_metric": unpruned.heldout_metric,
+            "cost": unpruned.cost,
+            "cost_full": unpruned.cost_full,
+            "ratio": unpruned.ratio,
+            "unit": unpruned.unit,
             "flops": unpruned.flops,
             "flops_full": unpruned.flops_full,
-            "ratio": unpruned.ratio,
+            "flops_unit": unpruned.flops_unit,
             "params": unpruned.params,
-            "unit": unpruned.unit,
         },
         "front": [
             {
                 "trial": trial.number,
                 "metric": result.metric,
                 "heldout_metric": result.heldout_metric,
-                "flops": result.flops,
-                "flops_full": result.flops_full,
+                "cost": result.cost,
+                "cost_full": result.cost_full,
                 "ratio": result.ratio,
                 "unit": result.unit,
+                "flops": result.flops,
+                "flops_full": result.flops_full,
+                "flops_unit": result.flops_unit,
                 "params": result.params,
                 "target_ratio": result.target_ratio,
                 "knobs": trial.knobs,
@@ -210,7 +234,7 @@ def read_run(folder: Path) -> RunRecord:
         name=study.study_name,
         folder=folder,
         metric_name=attributes[DEFINITION]["task.metric"],
-        unpruned=UnprunedResult(**_tuples(attributes[UNPRUNED])),
+        unpruned=unpruned_result(attributes[UNPRUNED]),
         trials=tuple(
             trial_record(trial)
             for trial in study.get_trials(deepcopy=False)
@@ -221,6 +245,11 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
+def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
+    """From the study attribute `UNPRUNED`."""
+    return UnprunedResult(**_fields(attribute))
+
+
 def trial_record(trial: FrozenTrial) -> TrialRecord:
     """A row from an Optuna trial."""
     finished = trial.state is TrialState.COMPLETE
@@ -228,12 +257,18 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
         number=trial.number,
         state=_STATES[trial.state],
         knobs=dict(trial.params),
-        result=TrialResult(**_tuples(trial.user_attrs[RESULT])) if finished else None,
+        result=TrialResult(**_fields(trial.user_attrs[RESULT])) if finished else None,
         failure=trial.user_attrs.get(FAILURE, "its process ended before it did")
         if trial.state is TrialState.FAIL
         else None,
     )
 
 
-def _tuples(document: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
+def _fields(document: dict[str, Any]) -> dict[str, Any]:
+    """As they were before JSON; a run from before there was another cost has its FLOPs only."""
+    flops = {
+        "cost": document["flops"],
+        "cost_full": document["flops_full"],
+        "flops_unit": document["unit"],
+    }
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in {**flops, **document}.items()}

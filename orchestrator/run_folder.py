@@ -32,7 +32,10 @@ class RunFolder:
 
     @property
     def cache(self) -> Path:
-        """What is made once and can be made again: the fine-tuned teacher, augmented text."""
+        """What is made once: the fine-tuned teacher, augmented text, the latency table.
+
+        All but the last can be made again: times differ from one measurement to the next.
+        """
         return self.path / "cache"
 
     @property

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 from optuna.distributions import BaseDistribution, distribution_to_json
 
 from objectives.augmentation import Augmentation
+from objectives.cost import CostName, check_priced
 from objectives.errors import UserError
+from objectives.latency import Latency
 from objectives.search_method import SearchMethod
 from objectives.task import Task
 from objectives.teacher import Teacher
@@ -36,9 +38,13 @@ class Study:
     """Layers of the teacher that the student starts with, such as (0, 2, 4); None keeps all."""
     student: str | None = None
     """A checkpoint that the student starts with instead, folder or name on the hub: a BERT of the
-    teacher's vocabulary, of any depth and width. FLOPs ratio 1 is then this student, unpruned."""
+    teacher's vocabulary, of any depth and width. Ratio 1 is then this student, unpruned."""
+    cost: CostName = "flops"
+    """What is minimised beside the metric, and what budgets and ratios are of: "flops"; "params",
+    embeddings included; "units" of the method's spaces; or "latency", milliseconds on the device of
+    the launch, for the spaces heads and ffn. FLOPs and parameters are recorded in any case."""
     seq_len: int | None = None
-    """Length, in tokens, at which FLOPs are counted; None takes the task's max_length."""
+    """Length, in tokens, at which FLOPs and latency are taken; None takes the task's max_length."""
     augmentation: Augmentation | None = None
     """More train rows for the students, not for the teacher; an epoch is a pass over all."""
     trials: int = 12
@@ -61,6 +67,7 @@ class Study:
         for name in ("trials", "population"):
             if getattr(self, name) < 1:
                 raise UserError(f"Study.{name} is {getattr(self, name)}; it must be at least 1")
+        self._check_cost()
         settings = {f.name for f in fields(self.method)}
         for knobs, where in ((self.space, "space"), *((f, "first") for f in self.first)):
             known = settings if where == "space" else set(self.space)
@@ -70,6 +77,19 @@ class Study:
                         f"Study.{where} names '{name}', which is not among "
                         f"{', '.join(sorted(known))}"
                     )
+
+    def _check_cost(self) -> None:
+        if self.cost not in get_args(CostName):
+            raise UserError(
+                f"Study.cost is {self.cost!r}; it must be one of {', '.join(get_args(CostName))}"
+            )
+        if self.cost == "latency":
+            check_priced("Study.cost 'latency'", Latency.priced, self.method.spaces)
+        if self.cost in ("units", "latency") and "spaces" in self.space:
+            raise UserError(
+                f"Study.space names 'spaces', but '{self.cost}' depends on them; fix them in the "
+                "method, or count flops or params"
+            )
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial. Raises UserError for a value out of a field's range."""
@@ -94,6 +114,7 @@ class Study:
             "seed": self.seed,
             "student": student,
             "student_layers": self.student_layers,
+            "cost": self.cost,
             "seq_len": self.task.max_length if self.seq_len is None else self.seq_len,
             "task.data": data,
             "task.metric": self.task.metric,

@@ -37,7 +37,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitecturesView:
-    """The front's models by rising FLOPs."""
+    """The front's models by rising cost."""
 
     trials: tuple[int, ...]
     ratios: tuple[float, ...]

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.io import to_html
 
-from orchestrator.records import RunRecord, TrialRecord
+from orchestrator.records import RunRecord, TrialRecord, size_text
 from orchestrator.run_folder import write_file_whole
 from reports.architectures import architectures_figure, architectures_view
 from reports.pareto import answer, knob_texts, pareto_figure, pareto_view
@@ -24,6 +24,7 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters["knobs"] = knob_texts
+_TEMPLATES.filters["size"] = size_text
 
 # Plotly's "Share chart" button uploads the figure to its cloud: there is none on this page.
 _CONFIG = {
@@ -37,7 +38,7 @@ def write_report(run: RunRecord, target: Path) -> Path:
     """Write the page, whole or not at all; returns `target`. Raises OSError if the disk refuses."""
     view = pareto_view(run)
     architectures = architectures_view(run)
-    sequence = run.unpruned.unit.partition("@")[2]
+    sequence = run.unpruned.flops_unit.partition("@")[2]
     content = _TEMPLATES.get_template("page.html.j2").render(
         run=run,
         view=view,

@@ -1,4 +1,4 @@
-"""The Pareto front of the metric against FLOPs: in numbers, in one sentence, in a figure."""
+"""The Pareto front of the metric against the cost: in numbers, in one sentence, in a figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from orchestrator.records import RunRecord, TrialResult, UnprunedResult
+from orchestrator.records import Measured, RunRecord, TrialResult, UnprunedResult, size_text
 from reports.theme import AXIS, BLUE, GREEN, GREY, LAYOUT, ORANGE, VERMILLION, plain
 
 
@@ -28,7 +28,7 @@ class ParetoView:
     metric_name: str
     unpruned: UnprunedResult
     front: tuple[Point, ...]
-    """By rising FLOPs, and so by rising metric."""
+    """By rising cost, and so by rising metric."""
     dominated: tuple[Point, ...]
     """Inside their budget, but another trial is no worse and cheaper, or as cheap and better."""
     outside: tuple[Point, ...]
@@ -54,18 +54,19 @@ def pareto_view(run: RunRecord) -> ParetoView:
 
 
 def answer(view: ParetoView) -> str:
-    """One sentence: what is kept at half the FLOPs, or what there is instead."""
+    """One sentence: what is kept at half the cost, or what there is instead."""
+    name = view.unpruned.cost_name
     if not view.front and view.outside:
-        return f"No trial has met its FLOPs budget yet; {len(view.outside)} finished outside it."
+        return f"No trial has met its {name} budget yet; {len(view.outside)} finished outside it."
     if not view.front:
         return "No trial has finished yet."
     half = [point for point in view.front if point.result.ratio <= 0.5]
     if half:
         best = half[-1].result
-        return f"At {percent(best.ratio)} of the {_flops(view)} the model {_kept(view, best)}."
+        return f"At {percent(best.ratio)} of the {_cost(view)} the model {_kept(view, best)}."
     smallest = view.front[0].result
     return (
-        f"No model on the front has at most half the {_flops(view)} yet; "
+        f"No model on the front has at most half the {_cost(view)} yet; "
         f"the smallest, at {percent(smallest.ratio)}, {_kept(view, smallest)}."
     )
 
@@ -84,7 +85,7 @@ def knob_texts(knobs: Mapping[str, Any]) -> list[str]:
 
 
 def pareto_figure(view: ParetoView) -> go.Figure:
-    """Draw the view: metric on the selection split against the FLOPs ratio."""
+    """Draw the view: metric on the selection split against the ratio of cost."""
     metric_name = view.metric_name
     grey = {"color": GREY, "size": 8, "symbol": "square", "opacity": 0.45}
     figure = go.Figure()
@@ -110,7 +111,8 @@ def pareto_figure(view: ParetoView) -> go.Figure:
         xaxis={
             **AXIS,
             "title": {
-                "text": f"FLOPs, unpruned{_student(view)} = 100% ({plain(view.unpruned.unit)})",
+                "text": f"{view.unpruned.cost_name}, unpruned{_student(view)} = 100% "
+                f"({plain(view.unpruned.unit)})",
                 "standoff": 8,
             },
             "tickformat": ".0%",
@@ -130,7 +132,7 @@ def _add_unpruned(figure: go.Figure, view: ParetoView) -> None:
     star = [
         f"{unpruned.label} model",
         f"{metric_name} {unpruned.metric:.4f}, held out {unpruned.heldout_metric:.4f}",
-        f"{unpruned.flops:,} {unpruned.unit}, {unpruned.params:,} parameters",
+        _sizes(unpruned),
     ]
     heldout = [
         (point.result.ratio, point.result.heldout_metric, _hover(point, metric_name))
@@ -150,7 +152,8 @@ def _add_unpruned(figure: go.Figure, view: ParetoView) -> None:
         )
         heldout.append((unpruned.ratio, unpruned.heldout_metric, _lines(star)))
     else:
-        level += f" (held out {unpruned.heldout_metric:.3f}), {unpruned.ratio:.1f} x the FLOPs"
+        times = f"{unpruned.ratio:.1f} x the {unpruned.cost_name}"
+        level += f" (held out {unpruned.heldout_metric:.3f}), {times}"
     if heldout:
         x, y, texts = zip(*heldout, strict=True)
         figure.add_scatter(
@@ -197,12 +200,16 @@ def _hover(point: Point, metric_name: str) -> str:
         [
             f"trial {point.trial}",
             f"{metric_name} {result.metric:.4f}, held out {result.heldout_metric:.4f}",
-            f"FLOPs ratio {result.ratio:.4f}, "
+            f"{result.cost_name} ratio {result.ratio:.4f}, "
             f"target {result.target_ratio:.4f} ± {100 * result.tolerance:g}%",
-            f"{result.flops:,} {result.unit}, {result.params:,} parameters",
+            _sizes(result),
             *knob_texts(point.knobs),
         ]
     )
+
+
+def _sizes(model: Measured) -> str:
+    return ", ".join(f"{size_text(size)} {unit}" for unit, size in model.sizes.items())
 
 
 def _lines(lines: Sequence[str]) -> str:
@@ -214,8 +221,9 @@ def _student(view: ParetoView) -> str:
     return " student" if view.unpruned.label == "teacher" else ""
 
 
-def _flops(view: ParetoView) -> str:
-    return "unpruned student's FLOPs" if _student(view) else "FLOPs"
+def _cost(view: ParetoView) -> str:
+    name = view.unpruned.cost_name
+    return f"unpruned student's {name}" if _student(view) else name
 
 
 def _kept(view: ParetoView, result: TrialResult) -> str:

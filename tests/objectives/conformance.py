@@ -16,7 +16,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from objectives.architecture import Architecture
-from objectives.evaluate import predict
+from objectives.cost import Params
+from objectives.evaluate import count_parameters, predict
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
 from objectives.pruned_bert import widths_of
@@ -188,12 +189,19 @@ class SearchMethodConformance:
         for result in results:
             assert widths_of(result.model.config) == result.architecture.widths(problem.cost.shape)
             flops = counted_flops(result.model, problem.cost.seq_len)
-            assert flops == problem.cost.exact(result.architecture) < problem.flops_full
+            assert flops == problem.cost.exact(result.architecture) < problem.cost_full
 
     def test_meets_the_budget(self, results: list[SearchResult], problem: Problem) -> None:
         for result in results:
-            ratio = problem.cost.exact(result.architecture) / problem.flops_full
+            ratio = problem.cost.exact(result.architecture) / problem.cost_full
             assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
+
+    def test_meets_a_budget_in_parameters(self, method: SearchMethod, problem: Problem) -> None:
+        embeddings = sum(p.numel() for p in problem.student.bert.embeddings.parameters())
+        cost = Params(problem.cost.shape, embeddings)
+        result = search_alone(method, replace(problem, cost=cost, cost_full=cost.full))
+        ratio = count_parameters(result.model) / count_parameters(problem.student)
+        assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
 
     def test_every_point_of_a_curve_names_its_stage_and_step(
         self, results: list[SearchResult]

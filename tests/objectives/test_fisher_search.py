@@ -43,7 +43,7 @@ def test_without_a_search_it_cuts_by_the_fisher_information_per_flop(problem: Pr
     expected = discretise(
         {s: v / price[s] for s, v in importance_of_student(problem, method.spaces).items()},
         problem.cost,
-        target=method.target_ratio * problem.flops_full,
+        target=method.target_ratio * problem.cost_full,
         tolerance=method.tolerance,
         threshold=math.inf,
     )
@@ -115,7 +115,7 @@ def test_every_space_is_searched(problem: Problem) -> None:
     found = search_alone(method, problem)
     flops = problem.cost.exact(found.architecture)
     assert flops == counted_flops(found.model, problem.cost.seq_len)
-    assert abs(flops / problem.flops_full - 0.5) <= 0.1 * 0.5
+    assert abs(flops / problem.cost_full - 0.5) <= 0.1 * 0.5
     layer = found.architecture.layers[0]
     assert None not in (layer.query_key, layer.value, layer.query_inputs)
 

@@ -122,7 +122,7 @@ def test_heads_by_softmax_keep_as_many_in_every_layer(
     method = replace(QUICK, heads_by="softmax", heads_kept=heads_kept, start="uniform")
     found = search_alone(method, problem).architecture
     assert found.heads_per_layer == (expected,) * 3
-    assert abs(problem.cost.exact(found) / problem.flops_full - 0.5) <= 0.1 * 0.5
+    assert abs(problem.cost.exact(found) / problem.cost_full - 0.5) <= 0.1 * 0.5
 
 
 def test_flops_do_not_move_heads_by_softmax(problem: Problem) -> None:
@@ -174,7 +174,7 @@ def test_tolerance_decides_which_side_of_the_band_counts(problem: Problem) -> No
 def test_without_a_flops_weight_units_without_effect_stay_open(problem: Problem) -> None:
     """The weights stand still; the task may move the planted units, and no other."""
     planted, price = planted_problem(problem), problem.cost.of_one_unit()
-    others = 1 - (price["heads"] + 3 * price["ffn"]) / problem.flops_full
+    others = 1 - (price["heads"] + 3 * price["ffn"]) / problem.cost_full
     still = replace(SEARCH, learning_rate=1e-9, epochs=2)
     free = replace(QUICK, start="uniform", grad_rescale=0.5, flops_weight=0.0, stages=(still,))
     weighted = replace(free, flops_weight=1.0)
@@ -209,7 +209,7 @@ def test_all_spaces_are_searched_at_once(problem: Problem, inputs: str) -> None:
     found = search_alone(method, problem)
     flops = problem.cost.exact(found.architecture)
     assert flops == counted_flops(found.model, problem.cost.seq_len)
-    assert abs(flops / problem.flops_full - method.target_ratio) <= 0.1 * method.target_ratio
+    assert abs(flops / problem.cost_full - method.target_ratio) <= 0.1 * method.target_ratio
     full = LayerUnits(tuple(range(4)), tuple(range(48)))
     for name in ("heads", "ffn", "query_key", "value", "query_inputs"):
         kept = [getattr(layer, name) for layer in found.architecture.layers]
@@ -247,7 +247,7 @@ def test_the_planted_units_survive(workbench: Workbench, problem: Problem, start
     for kept, needed in zip(result.architecture.layers, PLANTED.layers, strict=True):
         assert set(needed.heads) <= set(kept.heads)
         assert set(needed.ffn) <= set(kept.ffn)
-    assert workbench.score(result.model, 0).metric == 1
+    assert workbench.score(result.model, result.architecture).metric == 1
 
 
 @pytest.mark.parametrize("exploding", ["search", "recover"])

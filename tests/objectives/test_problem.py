@@ -13,10 +13,10 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
 from objectives.architecture import Architecture
-from objectives.cost import Flops
+from objectives.cost import CostName, Flops
 from objectives.data import Split
 from objectives.errors import UserError
-from objectives.evaluate import predict
+from objectives.evaluate import count_parameters, predict
 from objectives.pretrained import load_tokenizer
 from objectives.problem import Workbench, prepare, read_inputs
 from objectives.pruned_bert import cut
@@ -74,8 +74,8 @@ def test_teacher_logits_stand_in_the_order_of_train(workbench: Workbench) -> Non
 def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workbench) -> None:
     problem = workbench.problem
     assert workbench.unpruned_shape == problem.cost.shape == TINY
-    assert workbench.unpruned.flops == problem.flops_full == Flops(TINY, 24).full
-    assert workbench.score(problem.student, problem.flops_full) == workbench.unpruned
+    assert workbench.unpruned.flops == problem.cost_full == Flops(TINY, 24).full
+    assert workbench.score(problem.student, Architecture.full(TINY)) == workbench.unpruned
 
 
 def test_a_student_keeps_the_layers_it_is_told_to(
@@ -92,7 +92,7 @@ def test_a_student_keeps_the_layers_it_is_told_to(
 
 def test_ratio_1_is_the_teacher_and_not_the_shorter_student(prepared: Workbench) -> None:
     assert prepared.unpruned_shape == TINY
-    assert prepared.problem.flops_full == prepared.unpruned.flops == Flops(TINY, 16).full
+    assert prepared.problem.cost_full == prepared.unpruned.flops == Flops(TINY, 16).full
     assert prepared.problem.cost == Flops(replace(TINY, layers=2), 16)
 
 
@@ -163,17 +163,17 @@ def test_numbers_are_learnt_from_task_to_score(
     assert bench.unpruned.heldout_metric > 0.9
     problem = bench.problem
     assert problem.teacher_logits.shape == (240, 1)
-    assert bench.unpruned.flops == problem.flops_full == Flops(replace(TINY, labels=1), 24).full
+    assert bench.unpruned.flops == problem.cost_full == Flops(replace(TINY, labels=1), 24).full
     assert problem.train.batch(np.arange(3), "cpu").labels.dtype == torch.float32
     for model in (problem.teacher, problem.student):
         assert (model.config.num_labels, model.config.problem_type) == (1, "regression")
 
     whole = Architecture.full(problem.cost.shape)
     model = cut(problem.student.state_dict(), problem.student.config, whole)
-    assert bench.score(model, problem.flops_full) == bench.unpruned
+    assert bench.score(model, whole) == bench.unpruned
     model.save_pretrained(tmp_path / "cut")
     saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "cut")
-    assert bench.score(saved, problem.flops_full) == bench.unpruned
+    assert bench.score(saved, whole) == bench.unpruned
 
 
 def test_a_teacher_of_numbers_fits_a_task_of_numbers_whatever_its_output_is_called(
@@ -217,3 +217,31 @@ def test_a_length_that_the_teacher_cannot_read_is_refused(
     task = replace(planted_task, max_length=max_length)
     with pytest.raises(UserError, match=message):
         read_inputs(task, Teacher(checkpoint=tiny_bert), None, seq_len)
+
+
+@pytest.mark.parametrize("cost", ["flops", "params", "units"])
+def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
+    checkpoint: str, planted_task: Task, tmp_path: Path, cost: CostName
+) -> None:
+    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), (0, 2), 16)
+    bench = prepare(
+        inputs,
+        cache=tmp_path,
+        seed=0,
+        device="cpu",
+        progress=SilentProgress(),
+        cost=cost,
+        spaces=("heads", "ffn"),
+    )
+    problem, whole = bench.problem, Architecture.full(replace(TINY, layers=2))
+    full = {
+        "flops": ("flops@16", bench.unpruned.flops),
+        "params": ("params", count_parameters(problem.teacher)),
+        "units": ("units@heads+ffn", 3 * (TINY.heads + TINY.ffn)),
+    }
+    assert (problem.cost.unit, problem.cost_full) == full[cost]
+    assert bench.unpruned.cost == problem.cost_full
+    score = bench.score(problem.student, whole)
+    assert score.params == count_parameters(problem.student)
+    assert score.flops == Flops(replace(TINY, layers=2), 16).full < bench.flops_full
+    assert score.cost == {"flops": score.flops, "params": score.params, "units": 2 * 52}[cost]

@@ -99,7 +99,7 @@ def shallow(problem: Problem) -> Problem:
     """The same task with one layer of the teacher as the student."""
     student = keep_layers(problem.teacher, (1,))
     cost = replace(problem.cost, shape=replace(problem.cost.shape, layers=1))
-    return replace(problem, student=student, cost=cost, flops_full=cost.full, student_is_new=True)
+    return replace(problem, student=student, cost=cost, cost_full=cost.full, student_is_new=True)
 
 
 @pytest.mark.parametrize("method", [QUICK, MaskSearch.preset("seed", batch_size=16, tolerance=0.1)])

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,25 @@ def test_front_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
     for point in document["front"]:
         assert (run_folder / point["model"] / "model.safetensors").is_file()
         assert point["flops"] <= document["unpruned"]["flops"] == point["flops_full"]
+
+
+def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path: Path) -> None:
+    study = replace(load_study(tiny_study_file), cost="params", first=({"target_ratio": 0.7},))
+    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    table = maskfront("front", tmp_path / "run").stdout
+    assert "accuracy against params" in table
+    for column in ("params ratio", "params", "flops@16"):
+        assert column in table
+    assert "FLOPs" not in table
+    document = json.loads(maskfront("front", tmp_path / "run", "--json").stdout)
+    (point,) = document["front"]
+    assert point["unit"] == document["unpruned"]["unit"] == "params"
+    assert point["cost"] == point["params"]
+    assert point["ratio"] == point["params"] / document["unpruned"]["params"]
+    assert (point["flops_unit"], point["flops_full"]) == (
+        "flops@16",
+        document["unpruned"]["flops"],
+    )
 
 
 def test_help_and_front_answer_without_torch(run_folder: Path) -> None:

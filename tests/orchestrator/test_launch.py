@@ -21,8 +21,10 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from objectives.architecture import Architecture
+from objectives import latency
+from objectives.architecture import Architecture, BertShape
 from objectives.augmentation import Augmentation
+from objectives.cost import CostName, Flops
 from objectives.errors import UserError
 from objectives.problem import Problem
 from objectives.pruned_bert import cut
@@ -146,6 +148,104 @@ def test_the_optuna_study_has_two_named_objectives_and_the_budget(
         assert record.result is not None
         assert trial.values == [record.result.metric, record.result.flops]
         assert trial.constraints == {"budget": pytest.approx(record.result.violation)}
+
+
+@pytest.mark.parametrize("cost", ["flops", "params", "units", "latency"])
+def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: CostName) -> None:
+    study = replace(study, cost=cost, first=({"target_ratio": 0.6},))
+    run = launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    outer = optuna.load_study(
+        study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
+    )
+    unit = {
+        "flops": "flops@16",
+        "params": "params",
+        "units": "units@heads+ffn",
+        "latency": f"ms@cpu-{torch.get_num_threads()}threads-b1-s16",
+    }[cost]
+    assert outer.metric_names == ["accuracy", unit]
+    assert run.unpruned.unit == unit
+    assert run.unpruned.ratio == 1
+    assert run.definition["cost"] == cost
+    shape = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=3)
+    for trial, record in zip(outer.trials, run.trials, strict=True):
+        result = record.result
+        assert result is not None
+        assert trial.values == [result.metric, result.cost]
+        assert (result.unit, result.flops_unit) == (unit, "flops@16")
+        assert trial.constraints == {"budget": pytest.approx(result.violation)}
+        off = abs(result.cost / run.unpruned.cost - result.target_ratio)
+        assert record.feasible == (off <= result.tolerance * result.target_ratio)
+        model = AutoModelForSequenceClassification.from_pretrained(run.folder / result.model)
+        architecture = Architecture.from_json(
+            (run.folder / result.model).with_name("architecture.json").read_text()
+        )
+        kept = sum(result.heads_per_layer) + sum(result.ffn_per_layer)
+        counted = {
+            "flops": Flops(shape, 16).exact(architecture),
+            "params": sum(p.numel() for p in model.parameters()),
+            "units": kept,
+        }
+        assert (result.flops, result.params) == (counted["flops"], counted["params"])
+        assert result.cost == counted.get(cost, result.cost)
+        assert isinstance(result.cost, float if cost == "latency" else int)
+        assert 0 < result.cost < run.unpruned.cost or kept == 3 * 52
+
+
+def test_a_resumed_study_takes_its_times_from_the_same_table(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = replace(scripted(study, *["result"] * 4), cost="latency")
+    first = launch(study, trials=1, out=tmp_path / "run", device="cpu")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("measured again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(latency, "_measure", refuse)
+        run = launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    assert run.unpruned == first.unpruned
+    costs = {trial.result.cost for trial in run.trials if trial.result is not None}
+    assert costs == {first.unpruned.cost}
+
+    (table,) = (tmp_path / "run" / "cache").glob("latency-*.json")
+    table.unlink()
+    with pytest.raises(RunError, match=r"ratio 1 was .* ms@cpu-.*, would now be .* ms@cpu-"):
+        launch(study, trials=3, out=tmp_path / "run", device="cpu")
+    assert states(tmp_path / "run") == ["finished"] * 2
+
+
+def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> None:
+    with pytest.raises(UserError, match=r"Study\.cost is 'watts'; it must be one of flops, params"):
+        replace(study, cost="watts")  # type: ignore[arg-type]
+    deeper = replace(study.method, spaces=("heads", "qk", "v"))
+    with pytest.raises(UserError, match=r"'latency' has no price for the units of qk, v, only"):
+        replace(study, cost="latency", method=deeper)
+    assert replace(study, cost="units", method=deeper).cost == "units"
+    tuned = {"spaces": optuna.distributions.CategoricalDistribution(["heads", "ffn"])}
+    with pytest.raises(UserError, match="'units' depends on them"):
+        replace(study, cost="units", space=tuned, first=())
+
+
+def test_a_run_from_before_costs_had_names_goes_on_with_flops(study: Study, tmp_path: Path) -> None:
+    study = scripted(study, "result", "result")
+    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    outer = optuna.load_study(
+        study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
+    )
+    for attribute, new in (
+        ("definition", {"cost"}),
+        ("unpruned", {"cost", "cost_full", "flops_unit"}),
+    ):
+        value = outer.user_attrs[attribute]
+        assert new <= set(value)
+        old = {name: part for name, part in value.items() if name not in new}
+        outer.set_user_attr(attribute, old)
+    assert read_run(tmp_path / "run").unpruned.sizes.keys() == {"flops@16", "params"}
+    with pytest.raises(RunError, match=r"another study: cost was flops, is now params\."):
+        launch(replace(study, cost="params"), out=tmp_path / "run", device="cpu")
+    run = launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["finished"] * 2
 
 
 def test_launching_again_goes_on_to_the_wanted_number(study: Study, tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from orchestrator.records import (
     RunRecord,
@@ -11,6 +14,7 @@ from orchestrator.records import (
     UnprunedResult,
     front_document,
     pareto_front,
+    size_text,
 )
 
 
@@ -18,9 +22,12 @@ def trial(number: int, metric: float, flops: int, *, target: float | None = None
     result = TrialResult(
         metric=metric,
         heldout_metric=metric - 0.01,
+        cost=flops,
+        cost_full=1000,
+        unit="flops@16",
         flops=flops,
         flops_full=1000,
-        unit="flops@16",
+        flops_unit="flops@16",
         params=10 * flops,
         target_ratio=flops / 1000 if target is None else target,
         tolerance=0.05,
@@ -53,6 +60,29 @@ def test_a_trial_on_the_edge_of_its_band_is_feasible() -> None:
     assert abs(edge.result.violation) < 1e-12
 
 
+def test_a_count_stays_whole_and_a_time_is_rounded_for_people() -> None:
+    assert size_text(22_348_434_432) == "22,348,434,432"
+    assert size_text(1234.5678) == "1,234.568"
+
+
+@pytest.mark.parametrize("unit", ["params", "ms@cpu-2threads-b1-s16"])
+def test_a_front_is_of_the_cost_whatever_the_flops(unit: str) -> None:
+    """Of two models the one with more FLOPs is the cheaper: it dominates."""
+    cheap, dear = trial(0, 0.8, 500), trial(1, 0.7, 300)
+    assert cheap.result is not None
+    assert dear.result is not None
+    priced = [
+        replace(one, result=replace(one.result, cost=cost, cost_full=8.0, unit=unit, **asked))
+        for one, cost in ((cheap, 2.0), (dear, 4.0))
+        for asked in [{"target_ratio": cost / 8}]
+    ]
+    assert [one.number for one in pareto_front([cheap, dear])] == [1, 0]
+    assert [one.number for one in pareto_front(priced)] == [0]
+    assert priced[0].result.ratio == 0.25
+    half = replace(priced[0].result, target_ratio=0.125)
+    assert half.violation == pytest.approx(0.125 - 0.05 * 0.125)
+
+
 def test_the_document_has_what_a_script_needs() -> None:
     run = RunRecord(
         name="hand",
@@ -61,10 +91,13 @@ def test_the_document_has_what_a_script_needs() -> None:
         unpruned=UnprunedResult(
             metric=0.9,
             heldout_metric=0.88,
+            cost=1000,
+            cost_full=1000,
+            unit="flops@16",
             flops=1000,
             flops_full=1000,
+            flops_unit="flops@16",
             params=5000,
-            unit="flops@16",
             heads_per_layer=(2,),
             ffn_per_layer=(4,),
         ),
@@ -76,11 +109,14 @@ def test_the_document_has_what_a_script_needs() -> None:
     assert document["unpruned"] == {
         "metric": 0.9,
         "heldout_metric": 0.88,
+        "cost": 1000,
+        "cost_full": 1000,
+        "ratio": 1.0,
+        "unit": "flops@16",
         "flops": 1000,
         "flops_full": 1000,
-        "ratio": 1.0,
+        "flops_unit": "flops@16",
         "params": 5000,
-        "unit": "flops@16",
     }
     (point,) = document["front"]
     assert point["ratio"] == 0.5
@@ -88,10 +124,13 @@ def test_the_document_has_what_a_script_needs() -> None:
         "trial",
         "metric",
         "heldout_metric",
-        "flops",
-        "flops_full",
+        "cost",
+        "cost_full",
         "ratio",
         "unit",
+        "flops",
+        "flops_full",
+        "flops_unit",
         "params",
         "target_ratio",
         "knobs",

@@ -26,9 +26,12 @@ def _trial(number: int, flops: int, metric: float, *, target: float | None = Non
         result=TrialResult(
             metric=metric,
             heldout_metric=metric - 0.01,
+            cost=flops,
+            cost_full=FLOPS,
+            unit="flops@16",
             flops=flops,
             flops_full=FLOPS,
-            unit="flops@16",
+            flops_unit="flops@16",
             params=flops // 10,
             target_ratio=flops / FLOPS if target is None else target,
             tolerance=0.05,
@@ -50,10 +53,13 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
         unpruned=UnprunedResult(
             metric=0.9,
             heldout_metric=0.88,
+            cost=FLOPS,
+            cost_full=FLOPS,
+            unit="flops@16",
             flops=FLOPS,
             flops_full=FLOPS,
+            flops_unit="flops@16",
             params=100_000,
-            unit="flops@16",
             heads_per_layer=(4, 4),
             ffn_per_layer=(32, 32),
         ),
@@ -66,7 +72,7 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
 
 @pytest.fixture(scope="session")
 def make_trial() -> MakeTrial:
-    """Makes a finished trial from its number, FLOPs (of 1,000,000) and metric."""
+    """Makes a finished trial from its number, cost in FLOPs (of 1,000,000) and metric."""
     return _trial
 
 
@@ -74,6 +80,20 @@ def make_trial() -> MakeTrial:
 def make_run() -> MakeRun:
     """Makes a run from its trials."""
     return _run
+
+
+@pytest.fixture
+def timed_run() -> RunRecord:
+    """A run that counts milliseconds, with two models on its front."""
+    unit = {"cost_full": 12.5, "unit": "ms@cpu-2threads-b1-s16"}
+    run = _run([_trial(0, 700_000, 0.89), _trial(1, 400_000, 0.81)])
+    trials = [
+        replace(one, result=replace(one.result, **unit, cost=one.result.ratio * 12.5))
+        for one in run.trials
+        if one.result is not None
+    ]
+    unpruned = replace(run.unpruned, **unit, cost=12.5)
+    return replace(run, trials=tuple(trials), unpruned=unpruned)
 
 
 @pytest.fixture

@@ -90,11 +90,24 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
 def test_page_calls_the_teacher_of_another_student_by_its_name_and_its_ratio(
     mixed_run: RunRecord, tmp_path: Path
 ) -> None:
-    large = replace(mixed_run.unpruned, flops=18 * mixed_run.unpruned.flops_full)
+    large = replace(mixed_run.unpruned, **dict.fromkeys(("cost", "flops"), 18_000_000))
     path = write_report(replace(mixed_run, unpruned=large), tmp_path / "report.html")
     text = " ".join(Page(path).text.split())
     assert "The dashed line is the teacher model's level." in text
     assert "teacher 0.9000 0.8800 18.0000 18,000,000 100,000" in text
+
+
+def test_page_speaks_of_what_the_study_counts(timed_run: RunRecord, tmp_path: Path) -> None:
+    page = Page(write_report(timed_run, tmp_path / "report.html"))
+    text = " ".join(page.text.split())
+    assert "tiny: accuracy against latency At 40% of the latency the model keeps" in text
+    header = "latency ratio target ratio ms@cpu-2threads-b1-s16 flops@16 params export"
+    assert header in text
+    assert "1 0.8100 0.8000 0.4000 0.4000 5.000 400,000 40,000 maskfront export" in text
+    assert "unpruned 0.9000 0.8800 1.0000 12.500 1,000,000 100,000" in text
+    assert "The study counts in ms@cpu-2threads-b1-s16: milliseconds of one forward pass" in text
+    assert "outside its budget if its latency ratio differs" in text
+    assert page.text.count("FLOPs") == 1  # how they are counted
 
 
 def test_page_is_accessible_by_structure(mixed_run: RunRecord, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ ROWS = st.lists(
 
 
 def at_least_as_good(one: TrialResult, other: TrialResult) -> bool:
-    return one.metric >= other.metric and one.flops <= other.flops
+    return one.metric >= other.metric and one.cost <= other.cost
 
 
 def feasible_results(trials: list[TrialRecord]) -> list[TrialResult]:
@@ -40,7 +40,7 @@ def test_front_laws(rows: list[tuple[int, int, bool]], make_trial: Any) -> None:
     for result in feasible_results(trials):
         assert any(at_least_as_good(one, result) for one in front)
     assert len(front) == len(pareto_front(trials)), "a trial outside its budget is on the front"
-    assert [one.flops for one in front] == sorted(one.flops for one in front)
+    assert [one.cost for one in front] == sorted(one.cost for one in front)
 
 
 def test_view_sorts_the_finished_trials(mixed_run: RunRecord) -> None:
@@ -110,7 +110,7 @@ def test_figure_shows_each_kind_by_shape_and_colour(mixed_run: RunRecord) -> Non
 
 
 def test_a_teacher_far_beyond_the_student_is_a_line_and_no_point(mixed_run: RunRecord) -> None:
-    large = replace(mixed_run.unpruned, flops=18 * mixed_run.unpruned.flops_full)
+    large = replace(mixed_run.unpruned, **dict.fromkeys(("cost", "flops"), 18_000_000))
     view = pareto_view(replace(mixed_run, unpruned=large))
     figure = pareto_figure(view)
     assert max(x for trace in figure.data for x in trace.x) == 0.7
@@ -127,7 +127,9 @@ def test_a_teacher_far_beyond_the_student_is_a_line_and_no_point(mixed_run: RunR
 
 def test_a_teacher_beyond_the_student_before_any_trial(make_run: Any) -> None:
     run = make_run()
-    figure = pareto_figure(pareto_view(replace(run, unpruned=replace(run.unpruned, flops=10**8))))
+    figure = pareto_figure(
+        pareto_view(replace(run, unpruned=replace(run.unpruned, cost=10**8, flops=10**8)))
+    )
     assert len(figure.data) == 0
     assert [line.y0 for line in figure.layout.shapes] == [0.9]
 
@@ -136,7 +138,9 @@ def test_answer_names_the_teacher_where_no_share_can_be_given(
     make_run: Any, make_trial: Any
 ) -> None:
     run = make_run([make_trial(0, 500_000, 0.2)], metric_name="mcc")
-    run = replace(run, unpruned=replace(run.unpruned, heldout_metric=-0.05, flops=10**7))
+    run = replace(
+        run, unpruned=replace(run.unpruned, heldout_metric=-0.05, cost=10**7, flops=10**7)
+    )
     assert answer(pareto_view(run)) == (
         "At 50% of the unpruned student's FLOPs the model has mcc 0.200 where the teacher has "
         "0.900 (held out: 0.190 and -0.050)."
@@ -150,7 +154,7 @@ def test_hover_says_what_a_point_is(mixed_run: RunRecord) -> None:
         "trial 1",
         "accuracy 0.8100, held out 0.8000",
         "FLOPs ratio 0.4000, target 0.4000 ± 5%",
-        "400,000 flops@16, 40,000 parameters",
+        "400,000 flops@16, 40,000 params",
         "flops_weight = 0.3333",
         "mode = soft",
     ]
@@ -181,3 +185,19 @@ def test_a_student_with_fewer_layers_leaves_cells_empty(make_run: Any, make_tria
     assert view.heads.shares == ((0.5, None),)
     assert view.ffn.shares == ((0.25, None),)
     assert list(architectures_figure(view).data[0].text[0]) == [2, ""]
+
+
+def test_every_word_of_a_timed_run_is_of_its_time(timed_run: RunRecord) -> None:
+    view = pareto_view(timed_run)
+    assert answer(view) == (
+        "At 40% of the latency the model keeps 90.0% of its accuracy (held out: 90.9%)."
+    )
+    figure = pareto_figure(view)
+    assert figure.layout.xaxis.title.text == ("latency, unpruned = 100% (ms@cpu-2threads-b1-s16)")
+    (front,) = (trace for trace in figure.data if trace.name == "front")
+    assert list(front.x) == [0.4, 0.7]
+    assert front.hovertext[0].split("<br>")[2:4] == [
+        "latency ratio 0.4000, target 0.4000 ± 5%",
+        "5.000 ms@cpu-2threads-b1-s16, 400,000 flops@16, 40,000 params",
+    ]
+    assert "FLOPs" not in str(figure)
