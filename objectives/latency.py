@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture, BertShape, Widths
-from objectives.cost import Cost, Count, check_spaces
+from objectives.cost import Cost, Count, check_priced
 from objectives.device import to_device
 from objectives.pruned_bert import PrunedBertConfig, PrunedBertLayer, shape_of
 from objectives.search_method import Progress
@@ -106,7 +106,7 @@ class Latency(Cost):
                 ("input", "value_inputs"),
             )
         }
-        check_spaces(self.unit, self.priced, tuple(space for space, some in cut.items() if some))
+        check_priced(self.unit, self.priced, tuple(space for space, some in cut.items() if some))
         return super().exact(architecture)
 
     def _interpolated(self, heads: Tensor, ffn: Tensor) -> Tensor:
