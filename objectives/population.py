@@ -133,16 +133,21 @@ class Population:
         hidden_KTD = embedded_BSD.view(1, B * S, D).expand(K, -1, -1)
         allowed = batch.attention_mask[None, :, None, None, :].expand(K, -1, -1, -1, -1)
         allowed_N11S = allowed.reshape(K * B, 1, 1, S)
-        for number, widths in enumerate(joint(self.widths)):
+        layers = joint(self.widths)
+        for number, widths in enumerate(layers):
             own = {space: _of_layer(space, mask, number) for space, mask in (masks or {}).items()}
             if trace is not None:
-                trace.hidden.append(hidden_KTD.view(K, B, S, D))
-            hidden_KTD = self._attention(number, widths.heads, hidden_KTD, allowed_N11S, own, trace)
+                trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
+            # The classifier reads the first position only; a trace wants all.
+            first_only = trace is None and number == len(layers) - 1
+            hidden_KTD = self._attention(
+                number, widths.heads, hidden_KTD, allowed_N11S, own, trace, first_only=first_only
+            )
             hidden_KTD = self._feed_forward(number, hidden_KTD, own.get("ffn"), B)
         if trace is not None:
-            trace.hidden.append(hidden_KTD.view(K, B, S, D))
-        first_KBD = hidden_KTD.view(K, B, S, D)[:, :, 0]
-        pooled_KBD = self._linear("bert.pooler.dense", first_KBD).tanh()
+            trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
+            hidden_KTD = _first(hidden_KTD, B)
+        pooled_KBD = self._linear("bert.pooler.dense", hidden_KTD).tanh()
         return self._linear("classifier", pooled_KBD)
 
     def _attention(
@@ -153,15 +158,24 @@ class Population:
         allowed_N11S: Tensor,
         masks: Mapping[str, Tensor],
         trace: Trace | None,
+        *,
+        first_only: bool,
     ) -> Tensor:
+        """(K, T, D); (K, B, D) if only what each first position attends to is wanted."""
         name = f"bert.encoder.layer.{layer}.attention."
         weight_KDV = self.weights[name + "output.dense.weight"]
         bias_K1D = self.weights[name + "output.dense.bias"][:, None]
+        sequences = len(allowed_N11S) // self.size
+        residual_KTD = _first(hidden_KTD, sequences) if first_only else hidden_KTD
         if heads:
-            N, S = allowed_N11S.shape[0], allowed_N11S.shape[-1]
-            read = self._inputs(name + "self.", hidden_KTD, N // self.size, masks)
+            read = self._inputs(name + "self.", hidden_KTD, sequences, masks)
+            if first_only:
+                read[name + "self.query"] = _first(read[name + "self.query"], sequences)
             query, key, value = (
-                self._linear(projection, inputs).view(N, S, heads, -1)
+                self._linear(projection, inputs)
+                .unflatten(1, (sequences, -1))
+                .unflatten(-1, (heads, -1))
+                .flatten(0, 1)
                 for projection, inputs in read.items()
             )
             query, value = _masked(query, masks.get("qk")), _masked(value, masks.get("v"))
@@ -179,13 +193,13 @@ class Population:
             context_NSHP = _masked(
                 context_NHSP.transpose(1, 2), None if mask_KBH is None else mask_KBH[..., None]
             )
-            context_KTV = context_NSHP.reshape(self.size, hidden_KTD.shape[1], -1)
+            context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
             attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
         else:
             attended = bias_K1D
             if trace is not None:
                 trace.scores.append(None)
-        return self._norm(name + "output.LayerNorm", attended + hidden_KTD)
+        return self._norm(name + "output.LayerNorm", attended + residual_KTD)
 
     def _inputs(
         self, name: str, hidden_KTD: Tensor, sequences: int, masks: Mapping[str, Tensor]
@@ -236,6 +250,12 @@ class Population:
         normed = functional.layer_norm(inputs_KTD, inputs_KTD.shape[-1:], eps=self.layer_norm_eps)
         scale, shift = self.weights[name + ".weight"], self.weights[name + ".bias"]
         return torch.addcmul(shift[:, None], normed, scale[:, None])
+
+
+def _first(hidden_KTD: Tensor, sequences: int) -> Tensor:
+    """The first position of each sequence: (K, B, D)."""
+    first_KBD: Tensor = hidden_KTD.unflatten(1, (sequences, -1))[:, :, 0]
+    return first_KBD
 
 
 def _of_layer(space: str, mask: Tensor, layer: int) -> Tensor:

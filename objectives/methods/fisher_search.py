@@ -12,7 +12,7 @@ Why squares: the gradient of a mask is all but zero on average where the student
 optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how
 much the unit matters. Gradient descent on alpha (`mask_search.py`) follows the average.
 
-Without a stage that searches this is the one-shot method.
+Without a stage that searches this is the one-shot method. docs/inner_search.md compares the two.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class FisherSearch(SearchMethod):
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""
     stages: tuple[Stage, ...] = (
-        Stage(name="search", epochs=0.5, learning_rate=3e-4, schedule="constant", searches=True),
-        Stage(name="recover", epochs=2.5, learning_rate=3e-4, keep="best"),
+        Stage(name="search", epochs=0.25, learning_rate=3e-4, schedule="constant", searches=True),
+        Stage(name="recover", epochs=2.75, learning_rate=3e-4, keep="best"),
     )
     batch_size: int = 32
     """Sequences in a batch of `train` and in one of `alpha`."""

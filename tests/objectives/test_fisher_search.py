@@ -127,7 +127,7 @@ def test_the_planted_units_survive(workbench: Workbench, problem: Problem) -> No
     for kept, needed in zip(result.architecture.layers, PLANTED.layers, strict=True):
         assert set(needed.heads) <= set(kept.heads)
         assert set(needed.ffn) <= set(kept.ffn)
-    assert workbench.score(result.model, 0).metric == 1
+    assert workbench.score(result.model, result.architecture).metric == 1
 
 
 def test_worths_are_shares_whatever_the_size_of_the_loss(problem: Problem) -> None:
