@@ -12,7 +12,7 @@ from optuna.distributions import FloatDistribution
 
 from objectives.glue import glue
 from objectives.methods.mask_search import MaskSearch
-from objectives.stages import Stage
+from objectives.stages import FOUR_STEPS
 from objectives.teacher import Teacher
 from orchestrator import Study
 
@@ -30,14 +30,9 @@ def tinybert_study(task: str, size: Literal["4x312", "6x768"]) -> Study:
         task=glue(task, os.environ.get("MASKFRONT_GLUE", "nyu-mll/glue")),
         teacher=Teacher(checkpoint=_checkpoint(TEACHER), epochs=10, batch_size=32),
         student=_checkpoint(STUDENTS[size]),
-        method=MaskSearch(
-            stages=(
-                Stage(name="search", epochs=10, searches=True, learning_rate=5e-5),
-                Stage(name="recover", epochs=10, learning_rate=5e-5),
-            ),
-            # A general TinyBERT has no classifier yet, so that its Fisher information says nothing.
-            start="uniform",
-        ),
+        # Alpha starts uniform: a general TinyBERT has no classifier yet, so that its Fisher
+        # information would say nothing.
+        method=MaskSearch.preset("anneal", stages=FOUR_STEPS),
         space={
             "flops_weight": FloatDistribution(0.1, 10, log=True),
             "target_ratio": FloatDistribution(0.2, 1, log=True),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import studies
@@ -16,6 +18,7 @@ from objectives.stages import Stage
 from objectives.task import Task, load
 from orchestrator import launch
 from orchestrator.study_file import load_study
+from studies import seed_table
 from tests.glue_shaped import write_glue
 
 FOLDER = Path(studies.__file__).parent
@@ -73,7 +76,7 @@ def local(tmp_path: Path, tiny_bert: str, monkeypatch: pytest.MonkeyPatch) -> Pa
         "huawei-noah/TinyBERT_General_4L_312D": {
             "num_hidden_layers": 1,
             "hidden_size": 16,
-            "num_attention_heads": 2,
+            "num_attention_heads": 4,
             "intermediate_size": 24,
         },
     }.items():
@@ -109,7 +112,30 @@ def test_a_glue_study_runs_on_local_folders(local: Path) -> None:
     assert trial.feasible
     assert run.unpruned.label == "teacher"
     assert run.unpruned.ratio > 4
-    assert run.unpruned.heads_per_layer == (2,)
+    assert run.unpruned.heads_per_layer == (4,)
     assert run.unpruned.ffn_per_layer == (24,)
     assert run.definition["student"] != "None"
     assert run.definition["student_layers"] == "None"
+
+
+def test_the_table_of_the_source_is_rerun_row_by_row(local: Path) -> None:
+    study = seed_table.table_study("rte")
+    method = study.method
+    assert isinstance(method, MaskSearch)
+    quick = replace(
+        study,
+        task=replace(study.task, max_length=32),
+        teacher=replace(study.teacher, epochs=1),
+        method=replace(method, stages=tuple(replace(s, epochs=0.2) for s in method.stages)),
+    )
+    run = launch(quick, out=local / "run", device="cpu")
+    assert [trial.knobs for trial in run.trials] == [row.knobs for row in seed_table.rows_of("rte")]
+    assert all(trial.feasible for trial in run.trials)
+    assert run.unpruned.unit == "units@input_qkv"
+    printed = StringIO()
+    Console(file=printed, width=120).print(seed_table.table("rte", run))
+    text = printed.getvalue()
+    for row, trial in zip(seed_table.rows_of("rte"), run.trials, strict=True):
+        assert trial.result is not None
+        assert f"{row.score:.3f}" in text
+        assert f"{trial.result.ratio:.3f}" in text
