@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from objectives.optimisation import per_student
+
 Gradients = Mapping[str, Tensor]
 """Of each space, of the shape of its alpha: (K, layers, *units)."""
 
@@ -34,7 +36,7 @@ class AlphaSgd:
     @torch.no_grad()
     def step(self, task: Gradients, flops: Gradients) -> None:
         for space, alpha in self._alpha.items():
-            alpha.sub_(_for_each(self._step_size, alpha) * (task[space] + flops[space]))
+            alpha.sub_(per_student(self._step_size, alpha) * (task[space] + flops[space]))
 
 
 class AlphaAdam:
@@ -63,7 +65,7 @@ class AlphaAdam:
             square = self._square[space].lerp_(gradient.square(), 1 - second)
             unbiased = mean / (1 - first**self._steps)
             scale = (square / (1 - second**self._steps)).sqrt_().add_(self._EPSILON)
-            alpha.sub_(_for_each(self._step_size, alpha) * unbiased / scale)
+            alpha.sub_(per_student(self._step_size, alpha) * unbiased / scale)
 
 
 class AlphaSign:
@@ -81,14 +83,10 @@ class AlphaSign:
     def step(self, task: Gradients, flops: Gradients) -> None:
         for space, alpha in self._alpha.items():
             direction = self._signs(task[space]) + self._signs(flops[space])
-            alpha.sub_(_for_each(self._step_size, alpha) * direction)
+            alpha.sub_(per_student(self._step_size, alpha) * direction)
 
     def _signs(self, gradient: Tensor) -> Tensor:
         flat = gradient.flatten(1)
         dropped = int((1 - self._kept) * flat.shape[1])
         order = flat.abs().argsort(dim=1, stable=True)  # of equals the first is dropped first
         return flat.sign().scatter(1, order[:, :dropped], 0.0).view_as(gradient)
-
-
-def _for_each(per_student: Tensor, like: Tensor) -> Tensor:
-    return per_student.view(-1, *[1] * (like.ndim - 1))

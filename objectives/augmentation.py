@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from objectives import pretrained
-from objectives.errors import UserError
+from objectives.cache import content_key, written_whole
+from objectives.errors import check_ranges
 from objectives.replacements import MaskedLM, Sentence, find_options, open_masked_lm
 from objectives.search_method import Progress
 from objectives.task import Examples
@@ -43,15 +43,14 @@ class Augmentation:
     """Words that may stand for a word, M; those that are no whole word are dropped. >= 1."""
 
     def __post_init__(self) -> None:
-        for name in ("copies", "candidates"):
-            if getattr(self, name) < 1:
-                raise UserError(
-                    f"Augmentation.{name} is {getattr(self, name)}; it must be at least 1"
-                )
-        if not 0 <= self.probability <= 1:
-            raise UserError(
-                f"Augmentation.probability is {self.probability}; it must be between 0 and 1"
-            )
+        check_ranges(
+            self,
+            {
+                "copies": (self.copies >= 1, "at least 1"),
+                "candidates": (self.candidates >= 1, "at least 1"),
+                "probability": (0 <= self.probability <= 1, "between 0 and 1"),
+            },
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +99,7 @@ def augment(
     """
     train = roles["train"]
     text = [(role, list(examples.texts)) for role, examples in sorted(roles.items())]
-    ingredients = repr((sorted(augmenter.definition.items()), seed, text))
-    key = hashlib.sha256(ingredients.encode()).hexdigest()[:16]
+    key = content_key({**augmenter.definition, "seed": seed, "text": text})
     file = cache / f"augmentation-{key}.jsonl"
     copies = _read(file)
     if copies is None:
@@ -165,17 +163,12 @@ def _drawn(
 def _write(file: Path, copies: Sequence[_Copy]) -> None:
     """One copy a line and the SHA-256 of these lines in the last; whole or not at all."""
     digest = hashlib.sha256()
-    unfinished = file.with_name(f"{file.name}.unfinished-{os.getpid()}")
-    try:
-        with unfinished.open("wb") as lines:
-            for place, texts in copies:
-                line = json.dumps({"row": place, "text": texts}).encode() + b"\n"
-                digest.update(line)
-                lines.write(line)
-            lines.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
-        unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with written_whole(file) as unfinished, unfinished.open("wb") as lines:
+        for place, texts in copies:
+            line = json.dumps({"row": place, "text": texts}).encode() + b"\n"
+            digest.update(line)
+            lines.write(line)
+        lines.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
 
 
 def _read(file: Path) -> list[_Copy] | None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class UserError(ValueError):
     """What is wrong, where, and the remedy, in one line; the command line exits with 2."""
+
+
+def one_of(owner: object, choices: Mapping[str, Sequence[str]]) -> dict[str, tuple[bool, str]]:
+    """For `check_ranges`: of each field whether its value is among its choices, and these."""
+    return {
+        name: (getattr(owner, name) in allowed, f"one of {', '.join(allowed)}")
+        for name, allowed in choices.items()
+    }
 
 
 def check_ranges(owner: object, ranges: Mapping[str, tuple[bool, str]]) -> None:

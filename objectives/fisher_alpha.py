@@ -11,6 +11,7 @@ from torch import Tensor
 from objectives.architecture import Architecture
 from objectives.budget import discretise, scheduled_ratio
 from objectives.importance import importance_of_student, squared_gradients
+from objectives.optimisation import per_student
 from objectives.population import Population
 from objectives.problem import Problem
 
@@ -26,9 +27,9 @@ class FisherAlpha:
     def __init__(self, members: Sequence[FisherSearch], problem: Problem, seed: int):
         self.members, self.method, self.problem = members, members[0], problem
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
-        self.flops_weight, self.target_ratio, self.step_size = (
+        self.target_ratio, self.step_size = (
             torch.tensor([getattr(member, knob) for member in members], device=problem.device)
-            for knob in ("flops_weight", "target_ratio", "grad_rescale")
+            for knob in ("target_ratio", "grad_rescale")
         )
         self.price = problem.cost.of_one_unit()
         importance = importance_of_student(problem, self.method.spaces)
@@ -55,21 +56,23 @@ class FisherAlpha:
         self.steps += 1
         fresh = _shares(squared_gradients(population, next(self.batches), masks))
         for space, worth in self.worth.items():
-            worth.lerp_(fresh[space], _for_each(self.step_size, worth))
+            worth.lerp_(fresh[space], per_student(self.step_size, worth))
         ratio = self.problem.cost.expected(masks) / self.problem.cost_full
         return {"open_ratio": ratio}
 
     def architecture(self, slot: int) -> Architecture:
         """The units of highest alpha inside the budget."""
-        alpha = self._alpha(slot)
-        if any(value.isnan().any() for value in alpha.values()):
+        if any(worth[slot].isnan().any() for worth in self.worth.values()):
             raise FloatingPointError("alpha is nan after the search")
-        member = self.members[slot]
+        return self._best(slot, self.members[slot].target_ratio)
+
+    def _best(self, slot: int, ratio: float) -> Architecture:
+        """What one student keeps at a ratio."""
         return discretise(
-            alpha,
+            self._alpha(slot),
             self.problem.cost,
-            target=member.target_ratio * self.problem.cost_full,
-            tolerance=member.tolerance,
+            target=ratio * self.problem.cost_full,
+            tolerance=self.members[slot].tolerance,
             threshold=torch.inf,
         )
 
@@ -78,14 +81,8 @@ class FisherAlpha:
         method, problem = self.method, self.problem
         ratios = scheduled_ratio(self.target_ratio, progress, method.ramp, method.target_schedule)
         rows = [
-            discretise(
-                self._alpha(slot),
-                problem.cost,
-                target=ratio * problem.cost_full,
-                tolerance=member.tolerance,
-                threshold=torch.inf,
-            ).masks(problem.cost.shape, method.spaces)
-            for slot, (member, ratio) in enumerate(zip(self.members, ratios.tolist(), strict=True))
+            self._best(slot, ratio).masks(problem.cost.shape, method.spaces)
+            for slot, ratio in enumerate(ratios.tolist())
         ]
         return {
             space: torch.stack([torch.tensor(row[space], dtype=torch.float32) for row in rows]).to(
@@ -114,10 +111,6 @@ def _shares(squares: Mapping[str, Tensor]) -> dict[str, Tensor]:
     total = sum(square.flatten(1).sum(1) for square in squares.values())
     assert isinstance(total, Tensor)
     return {
-        space: square / _for_each(total.clamp_min(torch.finfo(square.dtype).tiny), square)
+        space: square / per_student(total.clamp_min(torch.finfo(square.dtype).tiny), square)
         for space, square in squares.items()
     }
-
-
-def _for_each(per_student: Tensor, like: Tensor) -> Tensor:
-    return per_student.view(-1, *[1] * (like.ndim - 1))

@@ -64,7 +64,7 @@ class GradientAlpha:
         task, measured = (
             (self._gradients_of_train(), {})
             if self.from_train
-            else self._task_gradients(population, progress)
+            else self._task_gradients(population, masks)
         )
         flops, ratios = self._flops_gradients(progress)
         self.optimizer.step(task, flops)
@@ -98,10 +98,10 @@ class GradientAlpha:
         return gradients
 
     def _task_gradients(
-        self, population: Population, progress: float
+        self, population: Population, masks: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         batch = next(self.batches)
-        logits = population.logits(batch, self.masks(progress))
+        logits = population.logits(batch, masks)
         if self.method.alpha_loss == "labels":
             loss = task_loss(logits, batch.labels)
         else:
@@ -111,12 +111,12 @@ class GradientAlpha:
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of lambda times the hinge loss; and the ratios that it saw."""
         method, cost, full = self.method, self.problem.cost, self.problem.cost_full
-        masks = self.masks(progress)
+        masks = self.masks(progress)  # afresh: the graph of the others is spent
         if method.heads_by == "softmax" and "heads" in masks:
             # They sum to the number of heads whatever alpha is: no gradient says close one.
             kept = torch.stack(
                 [
-                    _top(alpha, self._heads_kept(slot)).isfinite()
+                    _top(alpha, self._heads_kept(slot)) > 0
                     for slot, alpha in enumerate(self.alpha["heads"].detach())
                 ]
             )

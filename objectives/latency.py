@@ -6,9 +6,7 @@ between these the time is interpolated.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture, BertShape, Widths
+from objectives.cache import content_key, written_whole
 from objectives.cost import Cost, Count, check_priced
 from objectives.device import to_device
 from objectives.pruned_bert import PrunedBertConfig, PrunedBertLayer, shape_of
@@ -158,15 +157,15 @@ def load_latency(
         "attention": model.config._attn_implementation,
         "torch": torch.__version__,
     }
-    key = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:16]
-    file = cache / f"latency-{key}.json"
+    file = cache / f"latency-{content_key(ingredients)}.json"
     if not file.is_file():
         heads, ffn = _grid(shape.heads), _grid(shape.ffn)
         milliseconds, rest = _measure(
             model, heads, ffn, batch=batch, seq_len=seq_len, device=device, progress=progress
         )
         table = {"heads": heads, "ffn": ffn, "milliseconds": milliseconds, "rest": rest}
-        _write(file, json.dumps({**ingredients, "table": table}, indent=1))
+        with written_whole(file) as unfinished:
+            unfinished.write_text(json.dumps({**ingredients, "table": table}, indent=1))
     table = json.loads(file.read_text())["table"]
     return Latency(
         shape,
@@ -268,13 +267,3 @@ def _milliseconds(run: Callable[[], None], device: str) -> float:
     if cuda:
         torch.cuda.synchronize(device)
     return 1000 * (time.perf_counter() - start)
-
-
-def _write(file: Path, content: str) -> None:
-    """Whole or not at all."""
-    unfinished = file.with_name(f"{file.name}.unfinished-{os.getpid()}")
-    try:
-        unfinished.write_text(content)
-        unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)

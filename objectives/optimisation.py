@@ -39,6 +39,11 @@ def linear_schedule(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler
     return schedule
 
 
+def per_student(values_K: Tensor, like: Tensor) -> Tensor:
+    """(K,) as (K, 1, ...), to go with a tensor of any shape that has a trial axis."""
+    return values_K.view(-1, *[1] * (like.ndim - 1))
+
+
 class PopulationOptimizer:
     """AdamW on weights with a trial axis, at a learning rate for each student."""
 
@@ -66,5 +71,4 @@ class PopulationOptimizer:
             # A step of AdamW is linear in the rate: a slower student makes a part of it.
             with torch.no_grad():
                 for weight, old in zip(self._weights, before, strict=True):
-                    share = self._share.view(-1, *[1] * (weight.ndim - 1)).expand_as(weight)
-                    weight.copy_(old.lerp_(weight, share))
+                    weight.copy_(old.lerp_(weight, per_student(self._share, weight)))

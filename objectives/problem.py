@@ -214,14 +214,14 @@ def prepare(
         )
     student = _student(inputs, teacher, seed)
 
-    unpruned_model = teacher if inputs.student is None else student
-    cost_of_teacher, cost_of_student, cost_of_unpruned = (
+    cost_of_teacher, cost_of_student = (
         _cost(cost, model, inputs.seq_len, spaces, cache=cache, device=device, progress=progress)
-        for model in (teacher, student, unpruned_model)
+        for model in (teacher, student)
     )
+    cost_of_unpruned = cost_of_teacher if inputs.student is None else cost_of_student
     flops_of_teacher, flops_of_student, flops_of_unpruned = (
-        Flops(shape_of(model.config), inputs.seq_len)
-        for model in (teacher, student, unpruned_model)
+        Flops(own.shape, inputs.seq_len)
+        for own in (cost_of_teacher, cost_of_student, cost_of_unpruned)
     )
     progress.begin("score the teacher", 1)
     unpruned = Score(

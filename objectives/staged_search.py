@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
 from itertools import islice
 from typing import Protocol
 
@@ -102,14 +103,13 @@ class _Run:
         self.seed, self.progress = seed, progress
         self.stages = members[0].stages
         self.population = Population.of([problem.student] * len(members))
-        self.teacher = Population.of([problem.teacher])
         self.curves: list[list[CurvePoint]] = [[] for _ in members]
         self.stopped: Set[int] = frozenset()
 
     def search(self) -> None:
         """Train weights and alpha of all students through the stages that search."""
         stages = [stage for stage in self.stages if stage.searches]
-        total, done = sum(self._steps(stage) for stage in stages), 0
+        total, done = sum(self.steps(stage.epochs) for stage in stages), 0
         shares = [1 - member.target_ratio for member in self.members]
         for number, stage in enumerate(stages):
             if stage.start == "student" and number:
@@ -118,9 +118,8 @@ class _Run:
             for batch in training.batches(number):
                 progress, done = done / total, done + 1
                 masks = self.alpha.masks(progress)
-                if not self.alpha.from_train:
-                    masks = {space: mask.detach() for space, mask in masks.items()}
-                loss = training.step(batch, masks)
+                own = masks if self.alpha.from_train else _detached(masks)
+                loss = training.step(batch, own)
                 training.measured.append(
                     {"loss": loss, **self.alpha.learn(self.population, masks, progress)}
                 )
@@ -188,7 +187,7 @@ class _Run:
                 self.stopped = self.stopped | self.progress.advance()
                 if self.stopped >= set(slots):
                     return models
-                if best and (step == training.steps or step % self._epoch == 0):
+                if best and (step == training.steps or step % self.steps(1) == 0):
                     best.take(training.population)
             for place, (slot, model) in enumerate(zip(slots, models, strict=True)):
                 self.curves[slot].extend(training.curve(place))
@@ -206,12 +205,14 @@ class _Run:
             for state, architecture in zip(states, architectures, strict=True)
         ]
 
-    def _steps(self, stage: Stage) -> int:
-        return math.ceil(stage.epochs * len(self.problem.train) / self.members[0].batch_size)
+    @cached_property
+    def teacher(self) -> Population:
+        """The teacher as a population of one, for the stages that look inside it."""
+        return Population.of([self.problem.teacher])
 
-    @property
-    def _epoch(self) -> int:
-        return math.ceil(len(self.problem.train) / self.members[0].batch_size)
+    def steps(self, epochs: float) -> int:
+        """Steps in so many passes over the train split."""
+        return math.ceil(epochs * len(self.problem.train) / self.members[0].batch_size)
 
 
 class _Training:
@@ -228,7 +229,7 @@ class _Training:
         """`shares` are those of the FLOPs that each loses; before the cut there are no
         architectures."""
         self.run, self.population, self.stage = run, population, stage
-        self.steps = run._steps(stage)
+        self.steps = run.steps(stage.epochs)
         self.measured: list[Mapping[str, Tensor]] = []
         problem = run.problem
         self.fit: dict[str, Tensor] = {}
@@ -313,6 +314,10 @@ class _Best:
         for model, state in zip(self.models, self.states, strict=True):
             if state:  # a score that is never a number keeps the last
                 model.load_state_dict(state)
+
+
+def _detached(masks: Masks) -> Masks:
+    return {space: mask.detach() for space, mask in masks.items()}
 
 
 def _check_layer_map(problem: Problem) -> None:

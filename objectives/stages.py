@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
-from objectives.errors import UserError
+from objectives.errors import UserError, check_ranges, one_of
 from objectives.optimisation import Schedule
 
 Loss = Literal["prediction", "intermediate"]
 Start = Literal["previous", "student"]
+Keep = Literal["best", "last"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,25 +35,25 @@ class Stage:
     start: Start = "previous"
     """The weights at the start: those of the stage before, or once more the student's own, cut
     where the search is over."""
-    keep: Literal["best", "last"] = "last"
+    keep: Keep = "last"
     """After the search: the weights of the epoch that is best on the selection split, or the last.
     """
 
     def __post_init__(self) -> None:
-        for field in ("epochs", "learning_rate"):
-            if not getattr(self, field) > 0:
-                raise UserError(f"Stage.{field} is {getattr(self, field)!r}; it must be > 0")
-        for field, choices in (
-            ("schedule", get_args(Schedule)),
-            ("loss", get_args(Loss)),
-            ("start", get_args(Start)),
-            ("keep", ("best", "last")),
-        ):
-            if getattr(self, field) not in choices:
-                raise UserError(
-                    f"Stage.{field} is {getattr(self, field)!r}; it must be one of "
-                    f"{', '.join(choices)}"
-                )
+        choices = {
+            "schedule": get_args(Schedule),
+            "loss": get_args(Loss),
+            "start": get_args(Start),
+            "keep": get_args(Keep),
+        }
+        check_ranges(
+            self,
+            {
+                "epochs": (self.epochs > 0, "> 0"),
+                "learning_rate": (self.learning_rate > 0, "> 0"),
+                **one_of(self, choices),
+            },
+        )
         if self.searches and self.keep == "best":
             raise UserError(
                 f"stage '{self.name}': keep='best' is for stages after the search; while it goes "

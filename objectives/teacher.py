@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +10,7 @@ import torch
 from transformers import BertForSequenceClassification
 
 from objectives import pretrained
+from objectives.cache import content_key, written_whole
 from objectives.data import Split
 from objectives.device import to_device
 from objectives.losses import task_loss
@@ -61,17 +58,12 @@ def load_teacher(
         "labels": list(label_names),
         "seed": seed,
     }
-    key = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:16]
-    folder = cache / key
+    folder = cache / content_key(ingredients)
     if not folder.is_dir():
         model = _fine_tune(teacher, label_names, train, seed=seed, device=device, progress=progress)
-        unfinished = cache / f"{key}.unfinished-{os.getpid()}"
-        try:
+        with written_whole(folder) as unfinished:
             model.save_pretrained(unfinished)
             pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
-            unfinished.rename(folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
     return _load(str(folder), device)
 
 

@@ -23,7 +23,7 @@ from typing import ClassVar, Self, get_args
 
 from objectives.architecture import check_spaces
 from objectives.budget import TargetSchedule
-from objectives.errors import check_ranges
+from objectives.errors import check_ranges, one_of
 from objectives.fisher_alpha import FisherAlpha
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress, SearchMethod
@@ -73,10 +73,7 @@ class FisherSearch(SearchMethod):
                 "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
                 "grad_rescale": (0 < self.grad_rescale <= 1, "in (0, 1]"),
                 "batch_size": (self.batch_size >= 1, ">= 1"),
-                "target_schedule": (
-                    self.target_schedule in get_args(TargetSchedule),
-                    f"one of {', '.join(get_args(TargetSchedule))}",
-                ),
+                **one_of(self, {"target_schedule": get_args(TargetSchedule)}),
                 "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
                 "refresh": (self.refresh >= 1, ">= 1"),
             },

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from objectives.architecture import check_spaces
 from objectives.budget import TargetSchedule
-from objectives.errors import UserError, check_ranges
+from objectives.errors import UserError, check_ranges, one_of
 from objectives.gradient_alpha import GradientAlpha
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress, SearchMethod
@@ -161,10 +161,7 @@ class MaskSearch(SearchMethod):
                 "threshold": (0 < self.threshold < 1, "in (0, 1)"),
                 "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
                 "update_share": (0 < self.update_share <= 1, "in (0, 1]"),
-                **{
-                    name: (getattr(self, name) in choices, f"one of {', '.join(choices)}")
-                    for name, choices in _CHOICES.items()
-                },
+                **one_of(self, _CHOICES),
             },
         )
         check_spaces(self.spaces)

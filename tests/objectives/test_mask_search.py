@@ -134,6 +134,14 @@ def test_flops_do_not_move_heads_by_softmax(problem: Problem) -> None:
     assert ways[0] == ways[1]
 
 
+def test_heads_by_softmax_count_as_many_as_are_kept(problem: Problem) -> None:
+    method = replace(QUICK, heads_by="softmax", heads_kept=2, spaces=("heads",), start="uniform")
+    found = search_alone(method, problem)
+    ratio = problem.cost.exact(found.architecture) / problem.cost_full
+    for column in ("expected_ratio", "open_ratio"):
+        assert measured(found, column) == pytest.approx([ratio] * len(measured(found, column)))
+
+
 def test_more_heads_than_there_are_cannot_be_kept(problem: Problem) -> None:
     with pytest.raises(UserError, match="heads_kept is 5; the student has 4 a layer"):
         run([replace(QUICK, heads_by="softmax", heads_kept=5)], problem)

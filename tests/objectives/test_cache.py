@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from objectives.cache import content_key, written_whole
+
+
+def test_a_key_depends_on_what_not_on_the_order() -> None:
+    key = content_key({"seed": 1, "text": ["a", "b"]})
+    assert key == content_key({"text": ["a", "b"], "seed": 1})
+    assert key != content_key({"seed": 2, "text": ["a", "b"]})
+    assert key != content_key({"seed": 1, "text": ["b", "a"]})
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_breaks_off_leaves_nothing(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _break_off(tmp_path / "target", kind)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_whole_is_there_under_its_name_alone(tmp_path: Path, kind: str) -> None:
+    with written_whole(tmp_path / "target") as unfinished:
+        _write(unfinished, kind)
+        assert not (tmp_path / "target").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def _break_off(target: Path, kind: str) -> None:
+    with written_whole(target) as unfinished:
+        _write(unfinished, kind)
+        raise KeyboardInterrupt
+
+
+def _write(path: Path, kind: str) -> None:
+    if kind == "folder":
+        path.mkdir()
+        path /= "part"
+    path.write_text("content")
