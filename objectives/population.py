@@ -38,6 +38,7 @@ class Trace:
     scores: list[Tensor | None] = field(default_factory=list)
     """(K, B, H, S, S) of each layer: attention scores before padding is masked and before the
     softmax. None in a layer without heads."""
+    with_scores: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +180,7 @@ class Population:
                 for projection, inputs in read.items()
             )
             query, value = _masked(query, masks.get("qk")), _masked(value, masks.get("v"))
-            if trace is not None:
+            if trace is not None and trace.with_scores:
                 scores_NHSS = torch.einsum("nqhp,nkhp->nhqk", query, key) * self.head_dim**-0.5
                 trace.scores.append(scores_NHSS.unflatten(0, (self.size, -1)))
             context_NHSP = functional.scaled_dot_product_attention(
@@ -197,7 +198,7 @@ class Population:
             attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
         else:
             attended = bias_K1D
-            if trace is not None:
+            if trace is not None and trace.with_scores:
                 trace.scores.append(None)
         return self._norm(name + "output.LayerNorm", attended + residual_KTD)
 
