@@ -40,6 +40,9 @@ from objectives.stages import Loss, Stage
 
 Masks = Mapping[str, Tensor]
 
+_HIDDEN_WEIGHT = 10.0
+"""Of the hidden states beside the logits. docs/inner_search.md compares a few."""
+
 
 class Alpha(Protocol):
     """The architecture variables of K students, and how they learn."""
@@ -294,7 +297,8 @@ class _Training:
         attended = batch.attention_mask
         if with_scores:
             return intermediate_loss(student, teacher, attended, self.heads, self.fit)
-        return prediction_loss(logits, wanted) + hidden_loss(student, teacher, attended, self.fit)
+        hidden = hidden_loss(student, teacher, attended, self.fit)
+        return prediction_loss(logits, wanted) + _HIDDEN_WEIGHT * hidden
 
 
 class _Best:

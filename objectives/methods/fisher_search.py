@@ -40,7 +40,7 @@ class FisherSearch(SearchMethod):
         {"flops_weight", "target_ratio", "tolerance", "grad_rescale"}
     )
 
-    flops_weight: float = 1.0
+    flops_weight: float = 0.9
     """lambda: the power of its price that a unit's worth is divided by; 1 ranks by worth per FLOP,
     less favours heads, the dear units, more favours neurons. >= 0."""
     target_ratio: float = 0.5
