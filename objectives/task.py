@@ -160,7 +160,11 @@ def tokenise(
     def encode(texts: Sequence[tuple[str, ...]], length: int) -> tuple[list[list[int]], ...]:
         columns = [list(column) for column in zip(*texts, strict=True)]
         encoded = tokenizer(*columns, truncation=True, max_length=length)
-        return encoded["input_ids"], encoded["token_type_ids"]
+        input_ids = encoded["input_ids"]
+        # Not every kind of model tells the second text from the first: RoBERTa's and DistilBERT's
+        # tokenizers say nothing of it.
+        types = encoded.get("token_type_ids") or [[0] * len(ids) for ids in input_ids]
+        return input_ids, types
 
     # One token more than is kept shows which texts are too long.
     input_ids, token_type_ids = encode(examples.texts, max_length + 1)

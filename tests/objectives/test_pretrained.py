@@ -6,7 +6,7 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
-from transformers import BertConfig, DistilBertConfig
+from transformers import AlbertConfig, BertConfig
 
 from objectives.errors import UserError
 from objectives.pretrained import fingerprint, has_classifier, load_tokenizer, read_config
@@ -43,8 +43,8 @@ def test_a_fingerprint_is_that_of_the_weights(
 
 
 def test_another_architecture_is_named(tmp_path: Path) -> None:
-    DistilBertConfig(architectures=["DistilBertForMaskedLM"]).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"its architecture is DistilBertForMaskedLM \('distilb"):
+    AlbertConfig(architectures=["AlbertForMaskedLM"]).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"its architecture is AlbertForMaskedLM \('albert"):
         read_config(str(tmp_path))
 
 
