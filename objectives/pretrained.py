@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+import torch
 from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoConfig,
@@ -43,7 +44,7 @@ def read_config(checkpoint: str) -> BertConfig:
 def load_classifier(
     checkpoint: str, outputs: Sequence[str] | None = None, problem_type: str | None = None
 ) -> PreTrainedModel:
-    """The checkpoint as transformers' own classifier for its kind, on the CPU.
+    """The checkpoint as transformers' own classifier for its kind, in float32 on the CPU.
 
     `outputs` renames its outputs. Weights that it lacks are drawn from torch's random numbers.
     """
@@ -51,7 +52,7 @@ def load_classifier(
     labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
     renamed = {} if outputs is None else {**labels, "problem_type": problem_type}
     model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
-        checkpoint, use_safetensors=True, **renamed
+        checkpoint, use_safetensors=True, dtype=torch.float32, **renamed
     )
     return model
 
