@@ -28,20 +28,24 @@ class TextFile:
 
     path: Path
     delimiter: str
-    """What separates the columns of a CSV."""
+    """What separates the columns of a CSV; nothing in Parquet."""
     encoding: str
     """How its characters are written, by Python's names."""
 
     @classmethod
     def named(cls, path: str | Path, delimiter: str | None, encoding: str) -> TextFile:
-        """Raises UserError for a file that is neither CSV nor Parquet by its name."""
+        """Raises UserError for a file that is neither CSV nor Parquet by its name, and for a
+        delimiter that is not one character."""
         suffix = Path(path).suffix.lower()
         if suffix not in DELIMITERS:
             raise UserError(
                 f"file '{path}': its name ends in {suffix or 'nothing'}; "
                 f"maskfront reads {', '.join(DELIMITERS)}, folders, and data sets of the hub"
             )
-        return cls(Path(path), delimiter or DELIMITERS[suffix], encoding)
+        if delimiter is not None and len(delimiter) != 1:
+            raise UserError(f"file '{path}': delimiter is {delimiter!r}; it must be one character")
+        usual = DELIMITERS[suffix]
+        return cls(Path(path), usual and (delimiter or usual), encoding)
 
     def read(self, columns: Sequence[str], cache: str) -> Dataset:
         """The columns as Arrow tables on the disk, below `cache`: nothing stays in memory.

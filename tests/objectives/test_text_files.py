@@ -90,6 +90,7 @@ def test_a_parquet_file_gives_its_rows(load_file: Load, tmp_path: Path) -> None:
     text = load_file(None, "own.parquet")
     assert rows_of(text) == dict(ROWS)
     assert text.fingerprint == load_file(in_csv()).fingerprint
+    assert text.fingerprint == load_file(None, "own.parquet", delimiter=";").fingerprint
 
 
 def test_a_data_set_by_name_or_folder_is_a_task_as_ever(tmp_path: Path) -> None:
@@ -262,6 +263,7 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
         {},
         "not all utf-8 at line 1, byte 0 .*such as 'utf-16'",
     ),
+    "a delimiter of two": (in_csv(), {"delimiter": "||"}, r"'\|\|'; it must be one character"),
     "an encoding that is none": (in_csv(), {"encoding": "klingon"}, "no encoding 'klingon'"),
 }
 
