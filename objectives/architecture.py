@@ -52,6 +52,8 @@ class BertShape:
     head_dim: int
     ffn: int
     labels: int
+    embedding: int | None = None
+    """Size of the embeddings where they are projected to the hidden size."""
 
 
 def units_of(shape: BertShape, space: str) -> tuple[int, ...]:

@@ -2,9 +2,10 @@
 
 A cost is a sum over layers of a function of their widths, in a stated unit; a study has one, its
 second objective. FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the
-linear layers of the encoder, Q K^T, attention times V, pooler and classifier. Embedding look-ups,
-softmax, layer norm, activations and bias adds are no matmuls and do not count. Tests hold that this
-equals `torch.utils.flop_counter.FlopCounterMode` to the last digit.
+linear layers of the encoder, Q K^T, attention times V, pooler, classifier, and the projection of
+embeddings that are narrower than hidden states. Embedding look-ups, softmax, layer norm,
+activations and bias adds are no matmuls and do not count. Tests hold that this equals
+`torch.utils.flop_counter.FlopCounterMode` to the last digit.
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ class Flops(Cost):
 
     @property
     def fixed(self) -> int:
-        return 2 * self.shape.hidden * (self.shape.hidden + self.shape.labels)
+        shape = self.shape
+        projection = self.seq_len * (shape.embedding or 0)
+        return 2 * shape.hidden * (projection + shape.hidden + shape.labels)
 
     def layer(self, widths: Widths[Count]) -> Count:
         return 2 * encoder_layer_macs(widths, seq_len=self.seq_len, hidden=self.shape.hidden)

@@ -150,8 +150,9 @@ def load_latency(
         shape_of(model.config),
         Conditions.here(device, batch=batch, seq_len=seq_len),
     )
+    sizes = {name: n for name, n in asdict(replace(shape, layers=1)).items() if n is not None}
     ingredients = {
-        **asdict(replace(shape, layers=1)),
+        **sizes,
         **asdict(conditions),
         "activation": model.config.hidden_act,
         "attention": model.config._attn_implementation,

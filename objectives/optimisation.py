@@ -21,7 +21,8 @@ def weight_optimizer(weights: Mapping[str, Tensor], learning_rate: float) -> tor
     """AdamW over the named weights; no decay on biases and layer norms (Devlin et al. 2019)."""
     groups: list[list[Tensor]] = [[], []]
     for name, weight in weights.items():
-        groups["bias" in name or "LayerNorm" in name].append(weight)
+        norm = "layernorm" in name.lower().replace("_", "")  # DistilBERT's are "sa_layer_norm"
+        groups["bias" in name or norm].append(weight)
     decayed, plain = groups
     return torch.optim.AdamW(
         [

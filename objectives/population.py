@@ -67,6 +67,7 @@ class Population:
     head_dim: int
     """Of a whole head: its root scales the scores."""
     activation: nn.Module
+    pooler_activation: nn.Module
     layer_norm_eps: float
 
     @classmethod
@@ -97,6 +98,7 @@ class Population:
             widths=widths,
             head_dim=head_dim_of(config),
             activation=activation,
+            pooler_activation=models[0].get_submodule("bert.pooler.activation"),
             layer_norm_eps=config.layer_norm_eps,
         )
 
@@ -108,7 +110,7 @@ class Population:
     def slot(self, index: int) -> dict[str, Tensor]:
         """The state dict of one student, embeddings included, under the names of its model."""
         weights = {name: weight.detach() for name, weight in self.weights.items()}
-        hidden = self.embeddings.LayerNorm.normalized_shape[0]
+        hidden = self.weights["bert.pooler.dense.weight"].shape[-1]
         own = take(weights, self.reads, self.widths, index, hidden)
         shared = {_EMBEDDINGS + name: w for name, w in self.embeddings.state_dict().items()}
         return {**shared, **own}
@@ -148,7 +150,7 @@ class Population:
         if trace is not None:
             trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
             hidden_KTD = _first(hidden_KTD, B)
-        pooled_KBD = self._linear("bert.pooler.dense", hidden_KTD).tanh()
+        pooled_KBD = self.pooler_activation(self._linear("bert.pooler.dense", hidden_KTD))
         return self._linear("classifier", pooled_KBD)
 
     def _attention(

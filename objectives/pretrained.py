@@ -1,4 +1,4 @@
-"""Loading BERT checkpoints: BERT, TinyBERT and MiniLM weights, by their standard names."""
+"""Loading checkpoints: BERT, TinyBERT and MiniLM, and what `adapters` reads as a BERT."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+import torch
 from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoConfig,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import cached_file
 
+from objectives.adapters import ADAPTERS
 from objectives.errors import UserError
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 
@@ -24,48 +29,68 @@ Classifier: TypeAlias = BertForSequenceClassification | PrunedBertForSequenceCla
 """A BERT with pooler and classifier, unpruned or cut."""
 
 _WEIGHTS = "model.safetensors"
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 
 
 def read_config(checkpoint: str) -> BertConfig:
-    """The configuration of a checkpoint: a folder, or a name on the hub.
+    """The configuration of a checkpoint, a folder or a name on the hub, as that of a BERT.
 
-    Raises UserError if nothing is found there, or if it is no BERT encoder.
+    Raises UserError if nothing is found there, or if it is no encoder that computes what BERT does.
     """
-    try:
-        config = AutoConfig.from_pretrained(checkpoint)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"model '{checkpoint}': no such folder, and no model of that name could be loaded "
-            f"from the hub ({_first_line(error)})"
-        ) from error
-    if config.model_type != "bert" or config.is_decoder:
-        architecture = (config.architectures or [config.model_type])[0]
-        kind = "a decoder" if config.model_type == "bert" else f"'{config.model_type}'"
-        raise UserError(
-            f"model '{checkpoint}': its architecture is {architecture} ({kind}); "
-            "maskfront prunes BERT encoders (BERT, TinyBERT, MiniLM: model_type 'bert')"
-        )
-    assert isinstance(config, BertConfig)
-    return config
+    own = _own_config(checkpoint)
+    return own if isinstance(own, BertConfig) else ADAPTERS[own.model_type].config(own)
+
+
+def load_classifier(
+    checkpoint: str, outputs: Sequence[str] | None = None, problem_type: str | None = None
+) -> PreTrainedModel:
+    """The checkpoint as transformers' own classifier for its kind, in float32 on the CPU.
+
+    `outputs` renames its outputs. Weights that it lacks are drawn from torch's random numbers.
+    """
+    names = {} if outputs is None else dict(enumerate(outputs))
+    labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
+    renamed = {} if outputs is None else {**labels, "problem_type": problem_type}
+    model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
+        checkpoint, use_safetensors=True, dtype=torch.float32, **renamed
+    )
+    return model
 
 
 def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
     """The tokenizer that lies beside a checkpoint."""
     # Without its files transformers would make up a tokenizer that knows no word.
-    if not any(_find(checkpoint, name) for name in ("tokenizer.json", "vocab.txt")):
-        raise UserError(f"model '{checkpoint}': no tokenizer (tokenizer.json or vocab.txt) in it")
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(checkpoint)
+    if not any(_find(checkpoint, name) for name in _TOKENIZERS):
+        raise UserError(f"model '{checkpoint}': no tokenizer ({_listed(_TOKENIZERS, 'or')}) in it")
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(checkpoint)
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(
+            f"model '{checkpoint}': its tokenizer cannot be loaded ({_first_line(error)}); "
+            "save it once with `save_pretrained` of transformers, as tokenizer.json"
+        ) from error
     return tokenizer
 
 
 def has_classifier(checkpoint: str) -> bool:
-    """Whether the checkpoint was fine-tuned: it holds the weights of a classifier."""
-    return _holds(checkpoint, "classifier.weight")
+    """Whether the checkpoint was fine-tuned: it holds the weights of a classifier of texts.
+
+    Raises UserError if it holds another kind of classifier, such as one of tokens.
+    """
+    config, names = _own_config(checkpoint), _weight_names(checkpoint)
+    if names.issuperset(ADAPTERS[config.model_type].head):
+        return True
+    if any(name.startswith("classifier.") for name in names):
+        raise UserError(
+            f"model '{checkpoint}': its classifier is that of {_architecture(config)}, not of a "
+            "text as a whole (...ForSequenceClassification); name the model without it"
+        )
+    return False
 
 
 def has_mlm_head(checkpoint: str) -> bool:
     """Whether the checkpoint can fill in masked words: it holds the head of pretraining."""
-    return _holds(checkpoint, "cls.predictions.transform.dense.weight")
+    return "cls.predictions.transform.dense.weight" in _weight_names(checkpoint)
 
 
 def output_names(checkpoint: str) -> list[str]:
@@ -77,25 +102,35 @@ def output_names(checkpoint: str) -> list[str]:
 def label_order(checkpoint: str, label_names: Sequence[str]) -> list[int]:
     """For each of the labels its output of the checkpoint's classifier.
 
-    Names that nobody set (LABEL_0, LABEL_1, ...) match by index, and so does the one output of a
-    regression. Raises UserError for a label that the classifier does not know.
+    They match by name. Names that nobody set (LABEL_0, LABEL_1, ...) and labels that are the
+    numbers 0, 1, ... match by index, and so does the one output of a regression. Raises UserError
+    for a label that the classifier does not know, and if it gives a text several labels.
     """
     known = output_names(checkpoint)
-    unnamed = [f"LABEL_{output}" for output in range(len(known))]
-    if len(known) == len(label_names) and (known == unnamed or len(known) == 1):
-        return list(range(len(known)))
+    if read_config(checkpoint).problem_type == "multi_label_classification":
+        raise UserError(
+            f"model '{checkpoint}': it gives a text any number of its labels (problem_type "
+            "multi_label_classification); maskfront needs one that chooses one"
+        )
+    by_index = list(range(len(known)))
+    if len(known) == len(label_names) == 1:
+        return by_index
     if len(label_names) == 1:
         raise UserError(
             f"model '{checkpoint}': its classifier has {len(known)} outputs "
             f"({', '.join(known)}); a task whose labels are numbers needs one"
         )
     unknown = [name for name in label_names if name not in known]
-    if unknown:
-        raise UserError(
-            f"model '{checkpoint}': it does not know the label(s) {', '.join(unknown)} of the "
-            f"task; it knows {', '.join(known)}"
-        )
-    return [known.index(name) for name in label_names]
+    if not unknown:
+        return [known.index(name) for name in label_names]
+    unnamed = known == [f"LABEL_{output}" for output in by_index]
+    numbered = list(label_names) == [str(output) for output in by_index]
+    if len(known) == len(label_names) and (unnamed or numbered):
+        return by_index
+    raise UserError(
+        f"model '{checkpoint}': it does not know the label(s) {', '.join(unknown)} of the task; it "
+        f"knows {', '.join(known)}; rename those of the data, or id2label in its config.json"
+    )
 
 
 def fingerprint(checkpoint: str) -> str:
@@ -104,11 +139,39 @@ def fingerprint(checkpoint: str) -> str:
         return hashlib.file_digest(weights, "sha256").hexdigest()[:16]
 
 
-def _holds(checkpoint: str, weight: str) -> bool:
+def _own_config(checkpoint: str) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model '{checkpoint}': no such folder, and no model of that name could be loaded "
+            f"from the hub ({_first_line(error)})"
+        ) from error
+    differs = None
+    if config.model_type not in ADAPTERS:
+        differs = f"'{config.model_type}'"
+    elif getattr(config, "is_decoder", False):
+        differs = "a decoder"
+    elif getattr(config, "position_embedding_type", "absolute") != "absolute":
+        differs = "with relative positions"
+    if differs:
+        raise UserError(
+            f"model '{checkpoint}': its architecture is {_architecture(config)} ({differs}); "
+            "maskfront prunes encoders that compute what BERT does: "
+            f"{_listed(list(ADAPTERS), 'and')}"
+        )
+    return config
+
+
+def _architecture(config: PreTrainedConfig) -> str:
+    return str((config.architectures or [config.model_type])[0])
+
+
+def _weight_names(checkpoint: str) -> set[str]:
     path = _weights(checkpoint)
     try:
         with safe_open(path, framework="numpy") as weights:
-            return weight in weights.keys()  # noqa: SIM118 (not a dict)
+            return set(weights.keys())
     except SafetensorError as error:
         raise UserError(f"model '{checkpoint}': {path.name} cannot be read ({error})") from error
 
@@ -132,3 +195,7 @@ def _find(checkpoint: str, name: str) -> str | None:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
+
+
+def _listed(names: Sequence[str], last: str) -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}"

@@ -21,6 +21,7 @@ from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict, score
 from objectives.latency import load_latency
 from objectives.pruned_bert import shape_of
+from objectives.roles import load
 from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student
 from objectives.task import LabelledText, Metric, Task
@@ -141,7 +142,7 @@ def read_inputs(
             f"student_layers is {student_layers}; it must be ascending layers of the teacher, "
             f"0 to {layers - 1}"
         )
-    text = tasks.load(task)
+    text = load(task)
     label_order = check_labels(teacher, text.label_names)
     if student is not None:
         check_student(student, teacher.checkpoint, output_names(teacher, text.label_names))

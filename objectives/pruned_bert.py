@@ -9,6 +9,7 @@ buffer `inputs` beside the weight says which.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -45,6 +46,10 @@ class PrunedBertConfig(BertConfig):
     """Number of dimensions of the hidden state that Q reads; None: all."""
     key_inputs: ClassVar[int | None] = None
     value_inputs: ClassVar[int | None] = None
+    pooler_act: ClassVar[str] = "tanh"
+    """What the dense layer before the classifier ends in."""
+    embedding_size: ClassVar[int | None] = None
+    """Size of the embeddings, which are then projected to the hidden size; None: the same."""
 
     def widths(self, layer: int) -> Widths[int]:
         """How much is left of a layer."""
@@ -60,6 +65,33 @@ class PrunedBertConfig(BertConfig):
             value_inputs=config.value_inputs or whole,
             ffn=config.intermediate_size,
         )
+
+
+class ProjectedEmbeddings(BertEmbeddings):
+    """Embeddings that are narrower than the hidden states, as ELECTRA's."""
+
+    def __init__(self, config: BertConfig):
+        narrow = copy.copy(config)
+        narrow.hidden_size = config.embedding_size
+        super().__init__(narrow)  # type: ignore[no-untyped-call]
+        self.project = nn.Linear(config.embedding_size, config.hidden_size)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        hidden: Tensor = self.project(super().forward(*args, **kwargs))
+        return hidden
+
+
+def embeddings_of(config: BertConfig) -> BertEmbeddings:
+    """New embeddings, as narrow as the configuration says."""
+    projected = getattr(config, "embedding_size", None) is not None
+    return ProjectedEmbeddings(config) if projected else BertEmbeddings(config)
+
+
+def pooler_of(config: BertConfig) -> BertPooler:
+    """A new pooler, with the activation that the configuration says."""
+    pooler = BertPooler(config)
+    pooler.activation = ACT2FN[getattr(config, "pooler_act", "tanh")]
+    return pooler
 
 
 class Projection(nn.Linear):
@@ -180,9 +212,9 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         ]
         self.bert = nn.ModuleDict(
             {
-                "embeddings": BertEmbeddings(config),
+                "embeddings": embeddings_of(config),
                 "encoder": nn.ModuleDict({"layer": nn.ModuleList(layers)}),
-                "pooler": BertPooler(config),
+                "pooler": pooler_of(config),
             }
         )
         self.dropout = nn.Dropout(
@@ -245,6 +277,7 @@ def shape_of(config: BertConfig) -> BertShape:
         head_dim=config.hidden_size // config.num_attention_heads,
         ffn=config.intermediate_size,
         labels=count_labels(config),
+        embedding=getattr(config, "embedding_size", None),
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from transformers import BertForSequenceClassification
 
 from objectives import pretrained
+from objectives.adapters import as_bert
 from objectives.device import to_device
 from objectives.errors import UserError
 
@@ -48,15 +49,10 @@ def load_student(
 
     Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
     """
-    names = dict(enumerate(outputs))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        student: BertForSequenceClassification = BertForSequenceClassification.from_pretrained(
-            checkpoint,
-            use_safetensors=True,
-            id2label=names,
-            label2id={name: index for index, name in names.items()},
-            problem_type=teacher.config.problem_type,
+        student = as_bert(
+            pretrained.load_classifier(checkpoint, outputs, teacher.config.problem_type)
         )
     if pretrained.has_classifier(checkpoint):
         order = pretrained.label_order(checkpoint, outputs)
@@ -73,7 +69,7 @@ def keep_layers(
         {**teacher.config.to_dict(), "num_hidden_layers": len(layers)}
     )
     with torch.random.fork_rng(devices=[]):  # its own weights are overwritten below
-        student = BertForSequenceClassification(config)
+        student = type(teacher)(config)
     weights = {
         name: weight
         for name, weight in teacher.state_dict().items()

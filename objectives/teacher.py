@@ -1,4 +1,4 @@
-"""The teacher: the user's fine-tuned classifier, or a pretrained BERT that is fine-tuned first."""
+"""The teacher: the user's fine-tuned classifier, or a pretrained model that is fine-tuned first."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from transformers import BertForSequenceClassification
+from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives import pretrained
+from objectives.adapters import as_bert
 from objectives.cache import content_key, written_whole
 from objectives.data import Split
 from objectives.device import to_device
@@ -20,7 +21,8 @@ from objectives.search_method import Progress
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """A checkpoint of a BERT architecture, and how it is fine-tuned if it has no classifier yet.
+    """A checkpoint of BERT or of one of its kin (`adapters.ADAPTERS`), and how it is fine-tuned if
+    it has no classifier yet.
 
     A checkpoint that holds a classifier is the teacher as it is; its labels must be the task's.
     """
@@ -90,9 +92,7 @@ def output_names(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
 
 def _load(folder: str, device: str) -> BertForSequenceClassification:
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
-        model: BertForSequenceClassification = BertForSequenceClassification.from_pretrained(
-            folder, use_safetensors=True
-        )
+        model = as_bert(pretrained.load_classifier(folder))
     model.eval().requires_grad_(False)
     return to_device(model, device)
 
@@ -105,19 +105,16 @@ def _fine_tune(
     seed: int,
     device: str,
     progress: Progress,
-) -> BertForSequenceClassification:
-    """The task's loss on the labels, every weight trained, dropout as the checkpoint has it."""
-    names = dict(enumerate(label_names))
+) -> PreTrainedModel:
+    """The task's loss on the labels, every weight trained, dropout as the checkpoint has it.
+
+    The model is transformers' own for the checkpoint, whatever its kind.
+    """
     cuda = [device] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded
         torch.manual_seed(seed)
-        model = BertForSequenceClassification.from_pretrained(
-            teacher.checkpoint,
-            use_safetensors=True,
-            id2label=names,
-            label2id={name: index for index, name in names.items()},
-            problem_type="regression" if train.regression else None,
-        )
+        problem_type = "regression" if train.regression else None
+        model = pretrained.load_classifier(teacher.checkpoint, label_names, problem_type)
         to_device(model, device).train()
         steps = teacher.epochs * -(-len(train) // teacher.batch_size)
         optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
@@ -125,11 +122,10 @@ def _fine_tune(
         progress.begin("fine-tune the teacher", steps)
         batches = train.shuffled(teacher.batch_size, seed, device)
         for _, batch in zip(range(steps), batches, strict=False):
-            logits = model(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                token_type_ids=batch.token_type_ids,
-            ).logits
+            inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+            if hasattr(model.config, "type_vocab_size"):
+                inputs["token_type_ids"] = batch.token_type_ids
+            logits = model(**inputs).logits
             task_loss(logits[None], batch.labels).sum().backward()
             optimizer.step()
             schedule.step()

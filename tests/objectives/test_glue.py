@@ -9,7 +9,8 @@ import pytest
 
 from objectives.errors import UserError
 from objectives.glue import glue
-from objectives.task import ROLES, LabelledText, load
+from objectives.roles import load
+from objectives.task import ROLES, LabelledText
 from tests.glue_shaped import write_glue
 
 NAMES = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli-mm", "qnli", "rte", "wnli")

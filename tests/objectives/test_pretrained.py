@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from shutil import copytree
 
 import pytest
-from transformers import BertConfig, DistilBertConfig
+import torch
+from transformers import AlbertConfig, BertConfig
 
 from objectives.errors import UserError
-from objectives.pretrained import fingerprint, has_classifier, load_tokenizer, read_config
+from objectives.pretrained import (
+    fingerprint,
+    has_classifier,
+    load_classifier,
+    load_tokenizer,
+    read_config,
+)
 from objectives.problem import Workbench
 
 
@@ -43,8 +51,8 @@ def test_a_fingerprint_is_that_of_the_weights(
 
 
 def test_another_architecture_is_named(tmp_path: Path) -> None:
-    DistilBertConfig(architectures=["DistilBertForMaskedLM"]).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"its architecture is DistilBertForMaskedLM \('distilb"):
+    AlbertConfig(architectures=["AlbertForMaskedLM"]).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"its architecture is AlbertForMaskedLM \('albert"):
         read_config(str(tmp_path))
 
 
@@ -52,6 +60,21 @@ def test_a_decoder_is_refused(tmp_path: Path) -> None:
     BertConfig(is_decoder=True, architectures=["BertLMHeadModel"]).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="its architecture is BertLMHeadModel"):
         read_config(str(tmp_path))
+
+
+def test_relative_positions_are_refused(tmp_path: Path) -> None:
+    BertConfig(position_embedding_type="relative_key").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"its architecture is bert \(with relative positions\)"):
+        read_config(str(tmp_path))
+
+
+def test_weights_of_half_precision_are_loaded_as_float32(
+    workbench: Workbench, tmp_path: Path
+) -> None:
+    copy.deepcopy(workbench.problem.student).half().save_pretrained(tmp_path)
+    assert {weight.dtype for weight in load_classifier(str(tmp_path)).parameters()} == {
+        torch.float32
+    }
 
 
 @pytest.mark.parametrize("name", ["nowhere", "./no/where/at/all", "no-such-user/no-such-model"])

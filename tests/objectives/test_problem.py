@@ -20,7 +20,8 @@ from objectives.evaluate import count_parameters, predict
 from objectives.pretrained import load_tokenizer
 from objectives.problem import Workbench, prepare, read_inputs
 from objectives.pruned_bert import cut
-from objectives.task import Task, load
+from objectives.roles import load
+from objectives.task import Task
 from objectives.teacher import Teacher
 from tests.conftest import TINY, SilentProgress, planted_rows
 from tests.objectives.conformance import RecordingProgress, random_states

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from objectives.errors import UserError
 from objectives.pretrained import load_tokenizer
-from objectives.task import ROLES, Examples, LabelledText, Task, load, metric_value, tokenise
+from objectives.roles import load
+from objectives.task import ROLES, Examples, LabelledText, Task, metric_value, tokenise
 from tests.conftest import planted_rows
 
 ROWS = 60
@@ -277,7 +278,10 @@ USER_ERRORS = {
         task_of(numbered, heldout_split="test"),
         "no split 'test'; there are train",
     ),
-    "unlabelled row": (task_of(lambda: numbered(("a", "b", None))), "has rows without a label"),
+    "unlabelled row": (
+        task_of(lambda: numbered(("a", "b", None))),
+        "20 rows lack a label in column 'label'",
+    ),
     "unlabelled -1 row": (
         task_of(lambda: classed((0, 1, -1))),
         r"column 'label' has -1, which is none of its labels \(no, yes\)",
@@ -299,7 +303,7 @@ USER_ERRORS = {
     ),
     "no number": (
         task_of(lambda: numbered([1.0, None]), metric="pearson_spearman"),
-        "has rows without a label",
+        "30 rows lack a label in column 'label' of split 'train', the first is row 2;",
     ),
     "no rows": (task_of(lambda: numbered(rows=0)), "split 'train' has no rows"),
     "no rows left for train": (task_of(numbered, select=ROWS - 16), "cannot take 6 .* 'alpha'"),
@@ -382,5 +386,5 @@ def test_rows_without_a_text_are_refused() -> None:
     def gappy() -> Dataset:
         return Dataset.from_dict({"text": ["a", None] * 30, "label": ["x", "y"] * 30})
 
-    with pytest.raises(UserError, match="column 'text' has rows without a text"):
+    with pytest.raises(UserError, match="30 rows lack a text in column 'text'"):
         load(task_of(gappy))

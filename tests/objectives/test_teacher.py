@@ -169,6 +169,27 @@ def test_labels_that_nobody_named_match_by_index(fine_tuned: str, tmp_path: Path
         check_labels(unnamed, ["happy", "sad"])
 
 
+def test_labels_that_are_the_numbers_of_the_outputs_match_by_index(
+    fine_tuned: str, tmp_path: Path
+) -> None:
+    assert check_labels(Teacher(checkpoint=fine_tuned), ["0", "1", "2"]) == [0, 1, 2]
+    turned = Teacher(checkpoint=relabelled(fine_tuned, tmp_path, ["2", "0", "1"]))
+    assert check_labels(turned, ["0", "1", "2"]) == [1, 2, 0]
+    for numbers in (["1", "2", "3"], ["0", "1"]):
+        with pytest.raises(UserError, match="rename those of the data, or id2label in its config"):
+            check_labels(Teacher(checkpoint=fine_tuned), numbers)
+
+
+def test_a_teacher_that_gives_several_labels_at_once_is_refused(
+    fine_tuned: str, tmp_path: Path
+) -> None:
+    model = BertForSequenceClassification.from_pretrained(fine_tuned)
+    model.config.problem_type = "multi_label_classification"
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="any number of its labels"):
+        check_labels(Teacher(checkpoint=str(tmp_path)), LABELS)
+
+
 def test_a_teacher_to_be_fine_tuned_takes_the_tasks_labels(tiny_bert: str) -> None:
     assert check_labels(Teacher(checkpoint=tiny_bert), ["any", "names", "at", "all"]) == [
         0,

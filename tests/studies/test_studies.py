@@ -14,8 +14,9 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 import studies
 from objectives.methods.mask_search import MaskSearch
+from objectives.roles import load
 from objectives.stages import Stage
-from objectives.task import Task, load
+from objectives.task import Task
 from orchestrator import launch
 from orchestrator.study_file import load_study
 from studies import seed_table

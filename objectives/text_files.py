@@ -1,0 +1,154 @@
+"""Labelled text in files of a user's own, CSV and Parquet; what is wrong with one, in one line."""
+
+from __future__ import annotations
+
+import codecs
+import glob
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas
+from datasets import Dataset, Features, Value, load_dataset
+from datasets.exceptions import DatasetsError
+
+from objectives.errors import UserError
+
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": ""}
+"""Endings of the files that are read, and what separates their columns."""
+_SPOKEN = {",": "','", ";": "';'", "\t": "'\\t'", "|": "'|'"}
+_SHOWN = 40
+"""Characters of a column's name that an error shows: it may be a row of text."""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of labelled text, one row a text, its columns named in the first line of a CSV."""
+
+    path: Path
+    delimiter: str
+    """What separates the columns of a CSV; nothing in Parquet."""
+    encoding: str
+    """How its characters are written, by Python's names."""
+
+    @classmethod
+    def named(cls, path: str | Path, delimiter: str | None, encoding: str) -> TextFile:
+        """Raises UserError for a file that is neither CSV nor Parquet by its name, and for a
+        delimiter that is not one character."""
+        suffix = Path(path).suffix.lower()
+        if suffix not in DELIMITERS:
+            raise UserError(
+                f"file '{path}': its name ends in {suffix or 'nothing'}; "
+                f"maskfront reads {', '.join(DELIMITERS)}, folders, and data sets of the hub"
+            )
+        if delimiter is not None and len(delimiter) != 1:
+            raise UserError(f"file '{path}': delimiter is {delimiter!r}; it must be one character")
+        usual = DELIMITERS[suffix]
+        return cls(Path(path), usual and (delimiter or usual), encoding)
+
+    def read(self, columns: Sequence[str], cache: str) -> Dataset:
+        """The columns as Arrow tables on the disk, below `cache`: nothing stays in memory.
+
+        All of a CSV is text. A field without anything in it is missing, and no other: "NA" and
+        "null" are words. Raises UserError for what cannot be read, in one line.
+        """
+        if not self.path.is_file():
+            raise UserError(f"file '{self.path}' does not exist")
+        if not self.path.stat().st_size:
+            raise UserError(f"file '{self.path}' is empty")
+        try:
+            if self.delimiter:
+                return self._read_csv(columns, cache)
+            return self._load("parquet", cache)
+        except UserError:
+            raise
+        except (DatasetsError, OSError, ValueError, LookupError) as error:
+            raise UserError(f"file '{self.path}': {self._what(error)}") from error
+
+    def _read_csv(self, columns: Sequence[str], cache: str) -> Dataset:
+        first = pandas.read_csv(
+            self.path, nrows=1, sep=self.delimiter, encoding=self.encoding, dtype=str
+        )
+        there = list(first.columns)
+        if not isinstance(first.index, pandas.RangeIndex):  # pandas took a column for row names
+            raise UserError(
+                f"file '{self.path}': the second line has more fields than the first, which names "
+                f"{len(there)} columns; {self._quotes}"
+            )
+        missing = [column for column in columns if column not in there]
+        if missing:
+            raise UserError(
+                f"file '{self.path}': no column '{missing[0]}'; there are "
+                f"{', '.join(name[:_SHOWN] for name in there)}{self._hint(there)}"
+            )
+        return self._load(
+            "csv",
+            cache,
+            sep=self.delimiter,
+            encoding=self.encoding,
+            features=Features(dict.fromkeys(there, Value("string"))),
+            keep_default_na=False,
+            na_values=[""],
+        )
+
+    def _load(self, kind: str, cache: str, **form: Any) -> Dataset:
+        rows: Dataset = load_dataset(
+            kind, data_files=glob.escape(str(self.path)), split="train", cache_dir=cache, **form
+        )
+        return rows
+
+    @property
+    def _quotes(self) -> str:
+        return f"put fields that hold {_SPOKEN.get(self.delimiter, self.delimiter)} in quotes"
+
+    def _hint(self, there: Sequence[str]) -> str:
+        """What to try where a wanted column is not there."""
+        if len(there) == 1:
+            for delimiter, spoken in _SPOKEN.items():
+                if delimiter != self.delimiter and delimiter in there[0]:
+                    return f", one column; if {spoken} separates them, give delimiter={spoken}"
+        return "; the first line must name the columns"
+
+    def _what(self, error: BaseException) -> str:
+        """What an error of pandas, Arrow or `datasets` says, its cause first."""
+        causes = list(_causes(error))
+        for cause in causes:
+            if isinstance(cause, UnicodeError):
+                return self._undecodable(cause)
+            if isinstance(cause, LookupError) and self.encoding in str(cause):
+                return f"there is no encoding '{self.encoding}'; give one that Python knows"
+        line = str(causes[-1]).strip().splitlines()[0]
+        if isinstance(causes[-1], pandas.errors.ParserError):
+            return f"{line}; {self._quotes}"
+        if isinstance(causes[-1], pandas.errors.EmptyDataError) or "to no data" in line:
+            return "it has no rows"
+        return f"it cannot be read ({line})"
+
+    def _undecodable(self, error: UnicodeError) -> str:
+        """The first line and byte that are not in the encoding; pandas knows neither."""
+        place, offset = "", 0
+        with self.path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    line.decode(self.encoding)
+                except UnicodeDecodeError as found:
+                    byte = line[found.start]
+                    place = f" at line {number}, byte {offset + found.start:,} (0x{byte:02x})"
+                    break
+                offset += len(line)
+        with self.path.open("rb") as file:
+            wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        others = "'utf-16'" if wide else "'latin-1' or 'cp1252'"
+        return (
+            f"its characters are not all {self.encoding}{place or f' ({error})'}; give encoding=, "
+            f"such as {others}, or mend the line"
+        )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, what raised it, what raised that."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
