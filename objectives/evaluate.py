@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from objectives.cutting import count_labels
 from objectives.data import Split
 from objectives.device import to_device
 from objectives.pretrained import Classifier
-from objectives.pruned_bert import count_labels
 from objectives.task import Metric, metric_value
 
 _BATCH_SIZE = 64

@@ -22,8 +22,9 @@ from transformers import BertForSequenceClassification
 from objectives.architecture import Architecture, BertShape, Widths
 from objectives.cache import content_key, written_whole
 from objectives.cost import Cost, Count, check_priced
+from objectives.cutting import shape_of
 from objectives.device import to_device
-from objectives.pruned_bert import PrunedBertConfig, PrunedBertLayer, shape_of
+from objectives.pruned_bert import PrunedBertConfig, PrunedBertLayer
 from objectives.search_method import Progress
 
 _WARM_UPS = 3
@@ -249,10 +250,10 @@ def _layer(
 ) -> nn.Module:
     """A layer of a cut model, with weights of a common size: tiny ones would be slow."""
     own = {name: value for name, value in model.config.to_dict().items() if name != "model_type"}
-    config = PrunedBertConfig.from_dict({**own, "head_dim": shape.head_dim})
+    own |= {"num_attention_heads": heads, "intermediate_size": ffn, "head_dim": shape.head_dim}
+    config = PrunedBertConfig.from_dict(own)
     config._attn_implementation = model.config._attn_implementation
-    width, inputs = heads * shape.head_dim, shape.hidden if heads else 0
-    layer = PrunedBertLayer(config, Widths(heads, width, width, inputs, inputs, inputs, ffn))
+    layer = PrunedBertLayer(config)
     for weight in layer.parameters():
         nn.init.normal_(weight, std=0.02, generator=generator)
     return to_device(layer, device).eval()

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import objectives.staged_search
+from objectives.cutting import cut
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
-from objectives.pruned_bert import cut
 from objectives.search_method import SearchResult
 from objectives.stages import FOUR_STEPS, Stage
 from objectives.student import keep_layers
