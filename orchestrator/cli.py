@@ -20,6 +20,7 @@ from orchestrator.errors import RunError
 
 if TYPE_CHECKING:
     from orchestrator.records import Measured, RunRecord
+    from reports.export import Exported
 
 app = typer.Typer(
     name="maskfront",
@@ -134,14 +135,49 @@ def dashboard(
 @app.command()
 def export(
     run: Run,
-    trial: Annotated[int, typer.Option(help="Number of a finished trial.")],
     out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
+    trial: Annotated[int | None, typer.Option(help="This finished trial.")] = None,
+    max_ratio: Annotated[
+        float | None, typer.Option(help="The best model of the front at most this large.")
+    ] = None,
+    min_metric: Annotated[
+        float | None, typer.Option(help="The cheapest model of the front at least this good.")
+    ] = None,
+    knee: Annotated[
+        bool, typer.Option("--knee", help="The model where the front bends most.")
+    ] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file too.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="And one in int8, measured on the data of --study-file.")
+    ] = False,
+    study_file: Annotated[
+        Path | None,
+        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+    ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
+    ] = None,
 ) -> None:
-    """Copy the cut model of a trial, with tokenizer and labels, to a folder."""
+    """Write a model that transformers loads anywhere: chosen by number, size, worth or knee."""
     from orchestrator.records import read_run
-    from reports.export import export as export_model
+    from reports.choice import choose
+    from reports.hub import check_push, push
 
-    sys.stdout.write(f"{export_model(read_run(run), trial, out)}\n")
+    record = read_run(run)
+    number = choose(record, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+    if int8 != (study_file is not None):
+        raise RunError(
+            "--int8 and --study-file go together: what int8 loses is measured on the study's own "
+            "data, which a run folder does not hold"
+        )
+    if push_to_hub is not None:
+        check_push(push_to_hub)
+    exported = _export(record, number, out, onnx=onnx, study_file=study_file)
+    sys.stdout.write(f"{exported.folder}  (trial {number})\n")
+    for note in exported.notes:
+        sys.stdout.write(f"  {note}\n")
+    if push_to_hub is not None:
+        sys.stdout.write(f"{push(out, push_to_hub)}\n")
 
 
 def main() -> None:
@@ -158,6 +194,22 @@ def main() -> None:
 
 def _say_to_stderr(line: str) -> None:
     Console(stderr=True).print(f"maskfront: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _export(
+    record: RunRecord, trial: int, out: Path, *, onnx: bool, study_file: Path | None
+) -> Exported:
+    from objectives.device import quiet_libraries
+    from objectives.errors import UserError
+    from orchestrator.study_file import load_study_of
+    from reports.export import export as export_model
+
+    quiet_libraries()
+    try:
+        study = None if study_file is None else load_study_of(study_file, record.name)
+        return export_model(record, trial, out, onnx=onnx, int8=study)
+    except UserError as error:
+        raise RunError(str(error)) from error
 
 
 def _write_report(record: RunRecord, out: Path | None) -> Path:
