@@ -233,7 +233,7 @@ def _measure(
     progress.begin("measure latency", _WARM_UPS + _REPEATS)
     rounds = []
     for _ in range(_WARM_UPS + _REPEATS):
-        rounds.append([_milliseconds(run, device) for run in timed])
+        rounds.append([milliseconds(run, device) for run in timed])
         progress.advance()
     of_rest, *of_layers = np.median(rounds[_WARM_UPS:], axis=0)
     table = monotone(np.array(of_layers).reshape(len(heads), len(ffn)))
@@ -259,7 +259,8 @@ def _layer(
     return to_device(layer, device).eval()
 
 
-def _milliseconds(run: Callable[[], None], device: str) -> float:
+def milliseconds(run: Callable[[], object], device: str) -> float:
+    """How long a call takes until the device has done all of it."""
     cuda = torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.synchronize(device)

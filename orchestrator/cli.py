@@ -180,6 +180,53 @@ def export(
         sys.stdout.write(f"{push(out, push_to_hub)}\n")
 
 
+@app.command()
+def bench(
+    models: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Exported models, or models of trials.")
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="The model to compare with; the unpruned twin of the first by default."),
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Sequences; 1, 8 and 32.")] = None,
+    length: Annotated[list[int] | None, typer.Option(help="Tokens in each; 128.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="eager, compile or onnxruntime; all by default.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Forward passes of each that are timed.")] = 20,
+    threads: Annotated[int | None, typer.Option(help="Of one operation on the CPU.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
+) -> None:
+    """Time models side by side: FLOPs ratio against milliseconds."""
+    from objectives.bench import bench as bench_models
+    from objectives.bench import check_engines
+    from objectives.device import choose_device, quiet_libraries
+    from objectives.errors import UserError
+    from reports.timings import timings_document, timings_table
+
+    quiet_libraries()
+    try:
+        timed = bench_models(
+            models,
+            against=against,
+            batches=batch or (1, 8, 32),
+            lengths=length or (128,),
+            engines=check_engines(engine),
+            rounds=rounds,
+            threads=threads,
+            device=choose_device(device),
+            say=_say_to_stderr,
+        )
+    except UserError as error:
+        raise RunError(str(error)) from error
+    if as_json:
+        sys.stdout.write(json.dumps(timings_document(timed), indent=2) + "\n")
+    else:
+        Console().print(timings_table(timed))
+
+
 def main() -> None:
     """Entry point: an error that the user can mend is one line and exit code 2."""
     try:

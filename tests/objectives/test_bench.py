@@ -1,0 +1,159 @@
+"""Whole models side by side: what is timed, against what, and what is said where one cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForSequenceClassification
+
+from objectives import bench as benches
+from objectives.architecture import Architecture, LayerUnits
+from objectives.bench import ENGINES, UNPRUNED, Bench, bench, check_engines, flops_of
+from objectives.cost import Flops
+from objectives.cutting import cut
+from objectives.errors import UserError
+from objectives.onnx_model import load_model
+from objectives.problem import Problem
+from reports.timings import timings_document, timings_table
+from tests.conftest import TINY
+from tests.objectives.conformance import random_states
+
+RAGGED = Architecture(
+    (
+        LayerUnits((0, 2), (1, 5, 40), query_key=((0, 3), (1, 2)), query_inputs=(0, 9)),
+        LayerUnits((), tuple(range(30))),
+        LayerUnits((3,), ()),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def folders(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A ragged model, and the teacher that it was cut from."""
+    root = tmp_path_factory.mktemp("models")
+    cut(problem.student.state_dict(), problem.student.config, RAGGED).save_pretrained(root / "cut")
+    problem.teacher.save_pretrained(root / "teacher")
+    return [root / "cut", root / "teacher"]
+
+
+def shapes(timed: Bench) -> list[tuple[str, str, int, int]]:
+    return [(Path(t.model).name, t.engine, t.batch, t.length) for t in timed.timings]
+
+
+def test_every_model_is_timed_in_every_engine_on_every_shape(folders: list[Path]) -> None:
+    pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
+    before, told = random_states(), []
+    timed = bench(
+        folders,
+        batches=(1, 2),
+        lengths=(4,),
+        engines=("eager", "onnxruntime"),
+        rounds=2,
+        say=told.append,
+    )
+    assert random_states() == before
+    assert not timed.skipped
+    assert timed.reference == UNPRUNED
+    assert shapes(timed) == [
+        (model, engine, batch, 4)
+        for engine in ("eager", "onnxruntime")
+        for batch in (1, 2)
+        for model in (UNPRUNED, "cut", "teacher")
+    ]
+    for timing in timed.timings:
+        low, middle, high = timing.quartiles
+        assert 0 < low <= middle <= high
+    full, cut_, teacher = (timing.flops for timing in timed.timings[:3])
+    assert full == teacher == Flops(TINY, 4).full
+    assert cut_ == Flops(TINY, 4).exact(RAGGED)
+    assert told[0] == "eager: preparing 3 models"
+    assert timed.conditions["rounds"] == 2
+
+
+def test_flops_are_those_that_torch_counts(folders: list[Path]) -> None:
+    for folder in folders:
+        model: Any = AutoModelForSequenceClassification.from_pretrained(
+            folder, attn_implementation="eager"
+        )
+        with FlopCounterMode(display=False) as counter:
+            model(input_ids=torch.ones(1, 7, dtype=torch.long))
+        assert flops_of(model, 7) == counter.get_total_flops()
+
+
+def test_the_reference_is_the_one_that_is_named(folders: list[Path]) -> None:
+    own = {"batches": [1], "lengths": [4], "engines": ["eager"], "rounds": 1}
+    timed = bench(folders[:1], against=folders[1], **own)
+    assert timed.reference == str(folders[1])
+    assert [Path(t.model).name for t in timed.timings] == ["teacher", "cut"]
+    alone = bench(folders[1:], **own)
+    assert alone.reference == str(folders[1]), "from which nothing was cut"
+    assert [Path(t.model).name for t in alone.timings] == ["teacher"]
+
+
+def test_speed_up_and_ratio_are_of_the_reference_in_the_same_engine_and_shape() -> None:
+    def timing(model: str, batch: int, flops: int, median: float) -> benches.Timing:
+        return benches.Timing(model, "eager", batch, 128, flops, (median - 1, median, median + 1))
+
+    timed = Bench(
+        "full",
+        (timing("full", 1, 100, 30.0), timing("a/b/c/d", 1, 50, 20.0), timing("full", 8, 100, 99)),
+        {"compile": "no compiler"},
+        {"rounds": 5, "device": "cpu", "threads": 2},
+    )
+    document = timings_document(timed)
+    assert [(row["flops_ratio"], row["speed_up"]) for row in document["timings"]] == [
+        (1, 1),
+        (0.5, 1.5),
+        (1, 1),
+    ]
+    assert document["timings"][1]["quartiles"] == [19, 20, 21]
+    assert document["skipped"] == {"compile": "no compiler"}
+    table = timings_table(timed)
+    assert table.caption == "no compile: no compiler"
+    assert list(table.columns[3].cells) == ["full", "b/c/d", "full"]
+    assert list(table.columns[5].cells)[1] == "20.0 (19.0 to 21.0)"
+
+
+def test_an_engine_that_fails_is_skipped_with_its_reason(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_compiler(*_: object) -> Any:
+        raise RuntimeError("no working C++ compiler\nand a long story")
+
+    monkeypatch.setitem(benches._RUNS, "compile", no_compiler)
+    timed = bench(folders, batches=[1], lengths=[4], engines=("compile", "eager"), rounds=1)
+    assert timed.skipped == {"compile": "no working C++ compiler"}
+    assert {t.engine for t in timed.timings} == {"eager"}
+    with pytest.raises(UserError, match=r"no engine runs here \(compile: no working C\+\+ comp"):
+        bench(folders, batches=[1], lengths=[4], engines=("compile",), rounds=1)
+
+
+def test_bad_settings_are_refused(folders: list[Path], tmp_path: Path) -> None:
+    for settings, message in (
+        ({"batches": [0]}, "batch is 0; it must be at least 1"),
+        ({"lengths": [65]}, "length is 65; these models take 1 to 64 tokens"),
+        ({"rounds": 0}, "rounds is 0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            bench(folders, engines=("eager",), **settings)
+    with pytest.raises(UserError, match="nothing': no classifier could be loaded from it"):
+        bench([tmp_path / "nothing"])
+    with pytest.raises(UserError, match="no engine 'tpu'; there are eager, compile, onnxruntime"):
+        check_engines(["tpu"])
+    assert check_engines(None) == ENGINES
+    assert check_engines(["onnxruntime"]) == ("onnxruntime",)
+
+
+def test_a_model_that_brings_code_is_not_run(folders: list[Path], tmp_path: Path) -> None:
+    """Of a folder that is no cut model's, nothing is executed."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "evil", "auto_map": {"AutoConfig": "evil.C",'
+        ' "AutoModelForSequenceClassification": "evil.M"}}'
+    )
+    with pytest.raises(UserError, match="no classifier could be loaded from it"):
+        load_model(tmp_path)
