@@ -7,6 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -39,23 +41,23 @@ def timings_table(bench: Bench) -> Table:
     """Milliseconds with their quartiles, and how many times as fast as the reference."""
     conditions = bench.conditions
     table = Table(
-        title=f"milliseconds of a forward pass, median (quartiles) of {conditions['rounds']}; "
+        title=f"one forward pass of batch x length, median of {conditions['rounds']}; "
         f"{conditions['device']}, {conditions['threads']} threads",
         caption="\n".join(f"no {engine}: {why}" for engine, why in bench.skipped.items()) or None,
+        box=SIMPLE_HEAD,
     )
-    for column in ("engine", "batch", "length", "model", "FLOPs ratio", "ms", "times as fast"):
-        table.add_column(column, justify="left" if column in ("engine", "model") else "right")
+    for column in ("model", "FLOPs", "ms", "quartiles", "speed-up"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     rows = timings_document(bench)["timings"]
     for (engine, batch, length), group in groupby(
         rows, key=lambda row: (row["engine"], row["batch"], row["length"])
     ):
+        table.add_row(f"[bold]{engine}, {batch} x {length}")
         for row in group:
             low, middle, high = row["quartiles"]
             table.add_row(
-                *(engine, str(batch), str(length), _short(row["model"])),
-                f"{row['flops_ratio']:.3f}",
-                f"{middle:.1f} ({low:.1f} to {high:.1f})",
-                f"{row['speed_up']:.2f}",
+                *(escape(_short(row["model"])), f"{row['flops_ratio']:.3f}", f"{middle:.1f}"),
+                *(f"{low:.1f} - {high:.1f}", f"{row['speed_up']:.2f}"),
             )
         table.add_section()
     return table

@@ -20,7 +20,6 @@ from objectives.cutting import cut
 from objectives.errors import UserError
 from objectives.onnx_model import load_model
 from objectives.problem import Problem
-from reports.timings import timings_document, timings_table
 from tests.conftest import TINY
 from tests.objectives.conformance import random_states
 
@@ -93,30 +92,6 @@ def test_the_reference_is_the_one_that_is_named(folders: list[Path]) -> None:
     alone = bench(folders[1:], **own)
     assert alone.reference == str(folders[1]), "from which nothing was cut"
     assert [Path(t.model).name for t in alone.timings] == ["teacher"]
-
-
-def test_speed_up_and_ratio_are_of_the_reference_in_the_same_engine_and_shape() -> None:
-    def timing(model: str, batch: int, flops: int, median: float) -> benches.Timing:
-        return benches.Timing(model, "eager", batch, 128, flops, (median - 1, median, median + 1))
-
-    timed = Bench(
-        "full",
-        (timing("full", 1, 100, 30.0), timing("a/b/c/d", 1, 50, 20.0), timing("full", 8, 100, 99)),
-        {"compile": "no compiler"},
-        {"rounds": 5, "device": "cpu", "threads": 2},
-    )
-    document = timings_document(timed)
-    assert [(row["flops_ratio"], row["speed_up"]) for row in document["timings"]] == [
-        (1, 1),
-        (0.5, 1.5),
-        (1, 1),
-    ]
-    assert document["timings"][1]["quartiles"] == [19, 20, 21]
-    assert document["skipped"] == {"compile": "no compiler"}
-    table = timings_table(timed)
-    assert table.caption == "no compile: no compiler"
-    assert list(table.columns[3].cells) == ["full", "b/c/d", "full"]
-    assert list(table.columns[5].cells)[1] == "20.0 (19.0 to 21.0)"
 
 
 def test_more_models_are_compiled_than_torch_has_room_for_by_default(

@@ -343,6 +343,20 @@ def test_a_card_names_what_the_run_was_made_from(run_folder: Path, tmp_path: Pat
     assert re.search(r"\| teacher \| checkpoint\d*/tiny-bert \|", card)
 
 
+def test_bench_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
+    point = json.loads(maskfront("front", run_folder, "--json").stdout)["front"][0]
+    model = run_folder / point["model"]
+    shape = ("--engine", "eager", "--batch", 2, "--length", 16, "--rounds", 1)
+    done = maskfront("bench", model, *shape, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [row["model"] for row in document["timings"]] == ["unpruned", str(model)]
+    assert document["timings"][1]["flops"] == point["flops"]
+    assert document["timings"][1]["flops_ratio"] == point["ratio"]
+    done = maskfront("bench", model, "--engine", "tpu")
+    assert_one_clear_line(done, "no engine 'tpu'; there are eager, compile, onnxruntime")
+
+
 def test_the_study_of_a_run_is_found_in_its_file(write_study: WriteStudy) -> None:
     path = write_study(("study = Study(", "import dataclasses\nstudy = Study("))
     path.write_text(f"{path.read_text()}\nlarge = dataclasses.replace(study, name='big')\n")
