@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -55,10 +56,11 @@ def main() -> None:
             threads=options.threads,
             say=console.print,
         )
+    named = tuple(replace(timing, model=Path(timing.model).name) for timing in timed.timings)
+    timed = replace(timed, timings=named)
     console.print(timings_table(timed))
     document = timings_document(timed)
     for row in document["timings"]:
-        row["model"] = Path(row["model"]).name
         result = results.get(row["model"], run.unpruned)
         row |= {"metric": result.metric, "heldout_metric": result.heldout_metric}
     document |= {"run": run.name, "metric": run.metric_name}
