@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from objectives.cutting import count_labels
 from objectives.data import Split
 from objectives.device import to_device
 from objectives.pretrained import Classifier
-from objectives.pruned_bert import count_labels
 from objectives.task import Metric, metric_value
 
-_BATCH_SIZE = 64
+EVALUATION_BATCH = 64
+"""Sequences in one forward pass."""
 
 
 @torch.no_grad()
@@ -19,7 +20,7 @@ def predict(model: Classifier, split: Split, device: str) -> Tensor:
     """Logits (rows, C) of every row of the split, in its order, on the CPU."""
     to_device(model, device).train(False)
     logits = torch.empty(len(split), count_labels(model.config))
-    for batch in split.in_order(_BATCH_SIZE, device):
+    for batch in split.in_order(EVALUATION_BATCH, device):
         output = model(
             input_ids=batch.input_ids,
             attention_mask=batch.attention_mask,
@@ -31,7 +32,11 @@ def predict(model: Classifier, split: Split, device: str) -> Tensor:
 
 def score(model: Classifier, split: Split, metric: Metric, device: str) -> float:
     """The task's metric of the model on the split, of its likeliest classes or its numbers."""
-    logits = predict(model, split, device)
+    return metric_of(predict(model, split, device), split, metric)
+
+
+def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
+    """The task's metric of logits (rows, C), those of the split in its order."""
     predictions = logits[:, 0] if split.regression else logits.argmax(-1)
     return metric_value(metric, split.labels, predictions.numpy())
 

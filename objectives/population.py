@@ -18,11 +18,11 @@ from transformers.activations import ACT2FN
 from transformers.models.bert.modeling_bert import BertEmbeddings
 
 from objectives.architecture import Widths
+from objectives.cutting import head_dim_of, widths_of
 from objectives.data import Batch
 from objectives.errors import UserError
 from objectives.fusing import fuse, joint, take
 from objectives.pretrained import Classifier
-from objectives.pruned_bert import head_dim_of, widths_of
 
 _EMBEDDINGS = "bert.embeddings."
 _UNIT_AXES = {"heads": 1, "ffn": 1, "qk": 2, "v": 2, "input": 2, "input_qkv": 2}

@@ -16,11 +16,11 @@ from objectives import task as tasks
 from objectives.architecture import Architecture, BertShape
 from objectives.augmentation import Augmentation, Augmenter, augment, read_augmentation
 from objectives.cost import Cost, CostName, Flops, Params, Units
+from objectives.cutting import shape_of
 from objectives.data import Split
 from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict, score
 from objectives.latency import load_latency
-from objectives.pruned_bert import shape_of
 from objectives.roles import load
 from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student

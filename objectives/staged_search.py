@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from objectives.architecture import Architecture
+from objectives.cutting import cut
 from objectives.data import Batch
 from objectives.device import to_device
 from objectives.distillation import (
@@ -27,7 +28,7 @@ from objectives.errors import UserError
 from objectives.optimisation import PopulationOptimizer
 from objectives.population import Population, Trace
 from objectives.problem import Problem
-from objectives.pruned_bert import PrunedBertForSequenceClassification, cut
+from objectives.pruned_bert import PrunedBertForSequenceClassification
 from objectives.search_method import (
     CurvePoint,
     Outcome,

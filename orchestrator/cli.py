@@ -20,6 +20,7 @@ from orchestrator.errors import RunError
 
 if TYPE_CHECKING:
     from orchestrator.records import Measured, RunRecord
+    from reports.export import Exported
 
 app = typer.Typer(
     name="maskfront",
@@ -134,14 +135,96 @@ def dashboard(
 @app.command()
 def export(
     run: Run,
-    trial: Annotated[int, typer.Option(help="Number of a finished trial.")],
     out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
+    trial: Annotated[int | None, typer.Option(help="This finished trial.")] = None,
+    max_ratio: Annotated[
+        float | None, typer.Option(help="The best model of the front at most this large.")
+    ] = None,
+    min_metric: Annotated[
+        float | None, typer.Option(help="The cheapest model of the front at least this good.")
+    ] = None,
+    knee: Annotated[
+        bool, typer.Option("--knee", help="The model where the front bends most.")
+    ] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file too.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="And one in int8, measured on the data of --study-file.")
+    ] = False,
+    study_file: Annotated[
+        Path | None,
+        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+    ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
+    ] = None,
 ) -> None:
-    """Copy the cut model of a trial, with tokenizer and labels, to a folder."""
+    """Write a model that transformers loads anywhere: chosen by number, size, worth or knee."""
     from orchestrator.records import read_run
-    from reports.export import export as export_model
+    from reports.choice import choose
+    from reports.hub import check_push, push
 
-    sys.stdout.write(f"{export_model(read_run(run), trial, out)}\n")
+    record = read_run(run)
+    number = choose(record, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+    if int8 != (study_file is not None):
+        raise RunError(
+            "--int8 and --study-file go together: what int8 loses is measured on the study's own "
+            "data, which a run folder does not hold"
+        )
+    if push_to_hub is not None:
+        check_push(push_to_hub)
+    exported = _export(record, number, out, onnx=onnx, study_file=study_file)
+    sys.stdout.write(f"{exported.folder}  (trial {number})\n")
+    for note in exported.notes:
+        sys.stdout.write(f"  {note}\n")
+    if push_to_hub is not None:
+        sys.stdout.write(f"{push(out, push_to_hub)}\n")
+
+
+@app.command()
+def bench(
+    models: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Exported models, or models of trials.")
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="The model to compare with; the unpruned twin of the first by default."),
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Sequences; 1, 8 and 32.")] = None,
+    length: Annotated[list[int] | None, typer.Option(help="Tokens in each; 128.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="eager, compile or onnxruntime; all by default.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Forward passes of each that are timed.")] = 20,
+    threads: Annotated[int | None, typer.Option(help="Of one operation on the CPU.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
+) -> None:
+    """Time models side by side: FLOPs ratio against milliseconds."""
+    from objectives.bench import bench as bench_models
+    from objectives.bench import check_engines
+    from objectives.device import choose_device, quiet_libraries
+    from objectives.errors import UserError
+    from reports.timings import timings_document, timings_table
+
+    quiet_libraries()
+    try:
+        timed = bench_models(
+            models,
+            against=against,
+            batches=batch or (1, 8, 32),
+            lengths=length or (128,),
+            engines=check_engines(engine),
+            rounds=rounds,
+            threads=threads,
+            device=choose_device(device),
+            say=_say_to_stderr,
+        )
+    except UserError as error:
+        raise RunError(str(error)) from error
+    if as_json:
+        sys.stdout.write(json.dumps(timings_document(timed), indent=2) + "\n")
+    else:
+        Console().print(timings_table(timed))
 
 
 def main() -> None:
@@ -158,6 +241,22 @@ def main() -> None:
 
 def _say_to_stderr(line: str) -> None:
     Console(stderr=True).print(f"maskfront: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _export(
+    record: RunRecord, trial: int, out: Path, *, onnx: bool, study_file: Path | None
+) -> Exported:
+    from objectives.device import quiet_libraries
+    from objectives.errors import UserError
+    from orchestrator.study_file import load_study_of
+    from reports.export import export as export_model
+
+    quiet_libraries()
+    try:
+        study = None if study_file is None else load_study_of(study_file, record.name)
+        return export_model(record, trial, out, onnx=onnx, int8=study)
+    except UserError as error:
+        raise RunError(str(error)) from error
 
 
 def _write_report(record: RunRecord, out: Path | None) -> Path:

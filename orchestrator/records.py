@@ -28,6 +28,8 @@ DEFINITION = "definition"
 """Study attribute: what decides a trial's result, to tell one study from another."""
 VERSIONS = "versions"
 """Study attribute: versions and device of the launches."""
+SOURCES = "sources"
+"""Study attribute: `Study.sources`, what the user named; runs from before it was kept have none."""
 BUDGET = "budget"
 """Constraint: abs(cost / cost_full - R) - t R, at most 0 where the budget is met."""
 
@@ -152,6 +154,7 @@ class RunRecord:
     trials: tuple[TrialRecord, ...]
     definition: dict[str, str]
     versions: dict[str, str]
+    sources: dict[str, str]
 
     @property
     def front(self) -> list[TrialRecord]:
@@ -242,6 +245,7 @@ def read_run(folder: Path) -> RunRecord:
         ),
         definition=attributes[DEFINITION],
         versions=attributes[VERSIONS],
+        sources=attributes.get(SOURCES, {}),
     )
 
 

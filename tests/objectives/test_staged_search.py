@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import objectives.staged_search
+from objectives.cutting import cut
 from objectives.distillation import hidden_loss, prediction_loss
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
@@ -19,7 +20,6 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.population import Population, Trace
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
-from objectives.pruned_bert import cut
 from objectives.search_method import SearchResult
 from objectives.stages import FOUR_STEPS, Loss, Stage
 from objectives.student import keep_layers

@@ -17,7 +17,8 @@ import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from orchestrator import launch
-from orchestrator.study_file import load_study
+from orchestrator.errors import RunError
+from orchestrator.study_file import load_study, load_study_of
 
 WriteStudy = Callable[..., Path]
 
@@ -29,7 +30,7 @@ def maskfront(*arguments: object, cwd: Path | None = None) -> subprocess.Complet
         capture_output=True,
         text=True,
         cwd=cwd,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_TOKEN": "", "HF_TOKEN_PATH": "none"},
         timeout=110,
         check=False,
     )
@@ -308,6 +309,60 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
     done = maskfront("export", run_folder, "--trial", 99, "--out", tmp_path / "model")
     assert_one_clear_line(done, "99")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "choose a model in one way: .*; got none of them"),
+        (["--knee", "--trial", 0], "got --trial and --knee"),
+        (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
+        (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
+        (["--knee", "--int8"], "--int8 and --study-file go together"),
+        (
+            ["--knee", "--push-to-hub", "me/my-model"],
+            "log in with `hf auth login`, or set HF_TOKEN",
+        ),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused(
+    run_folder: Path, tmp_path: Path, options: list[object], message: str
+) -> None:
+    done = maskfront("export", run_folder, *options, "--out", tmp_path / "model")
+    assert_one_clear_line(done, message)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_card_names_what_the_run_was_made_from(run_folder: Path, tmp_path: Path) -> None:
+    done = maskfront("export", run_folder, "--knee", "--out", tmp_path / "model")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r".*/model  \(trial \d\)\n", done.stdout)
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "| task | tiny |" in card
+    assert re.search(r"\| data \| tiny-data\d*/|\| data \| [^/|]+/tiny-data\d*", card)
+    assert re.search(r"\| teacher \| checkpoint\d*/tiny-bert \|", card)
+
+
+def test_bench_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
+    point = json.loads(maskfront("front", run_folder, "--json").stdout)["front"][0]
+    model = run_folder / point["model"]
+    shape = ("--engine", "eager", "--batch", 2, "--length", 16, "--rounds", 1)
+    done = maskfront("bench", model, *shape, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [row["model"] for row in document["timings"]] == ["unpruned", str(model)]
+    assert document["timings"][1]["flops"] == point["flops"]
+    assert document["timings"][1]["flops_ratio"] == point["ratio"]
+    done = maskfront("bench", model, "--engine", "tpu")
+    assert_one_clear_line(done, "no engine 'tpu'; there are eager, compile, onnxruntime")
+
+
+def test_the_study_of_a_run_is_found_in_its_file(write_study: WriteStudy) -> None:
+    path = write_study(("study = Study(", "import dataclasses\nstudy = Study("))
+    path.write_text(f"{path.read_text()}\nlarge = dataclasses.replace(study, name='big')\n")
+    assert load_study_of(path, "big").name == "big"
+    with pytest.raises(RunError, match="no study is named 'huge'; its studies: 'tiny', 'big'"):
+        load_study_of(path, "huge")
 
 
 def assert_one_clear_line(done: subprocess.CompletedProcess[str], message: str) -> None:
