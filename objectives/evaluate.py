@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from objectives.bootstrap import Interval, bootstrap_interval
 from objectives.cutting import count_labels
-from objectives.data import Split
+from objectives.data import Labels, Split
 from objectives.device import to_device
 from objectives.pretrained import Classifier
 from objectives.task import Metric, metric_value
@@ -37,8 +39,23 @@ def score(model: Classifier, split: Split, metric: Metric, device: str) -> float
 
 def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
     """The task's metric of logits (rows, C), those of the split in its order."""
-    predictions = logits[:, 0] if split.regression else logits.argmax(-1)
-    return metric_value(metric, split.labels, predictions.numpy())
+    return metric_value(metric, split.labels, _answers(logits, split))
+
+
+def score_with_interval(
+    model: Classifier, split: Split, metric: Metric, device: str
+) -> tuple[float, Interval]:
+    """`score`, and how sure it is."""
+    answers = _answers(predict(model, split, device), split)
+    value = metric_value(metric, split.labels, answers)
+    if not np.isfinite(value):
+        return value, (value, value)
+    return value, bootstrap_interval(metric, split.labels, answers)
+
+
+def _answers(logits: Tensor, split: Split) -> Labels:
+    answers: Labels = (logits[:, 0] if split.regression else logits.argmax(-1)).numpy()
+    return answers
 
 
 def count_parameters(model: Classifier) -> int:

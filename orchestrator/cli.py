@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,10 @@ app = typer.Typer(
 Run = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
 ]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Folders of runs: several are laid over one another."),
+]
 
 
 @app.command()
@@ -55,18 +60,28 @@ def run(
     """Launch a study, or continue it up to its number of trials."""
     from objectives.errors import UserError
     from orchestrator.loop import launch
+    from orchestrator.run_folder import RunFolder
     from orchestrator.study_file import load_study
+    from reports.dashboard import publish
     from reports.page import write_report
+
+    def follow(record: RunRecord) -> None:
+        folder = RunFolder(record.folder)
+        folder.write_launch(shlex.join(["maskfront", *sys.argv[1:]]), source)
+        write_report([record], folder.report)
+        publish(record)
 
     console = Console()
     try:
+        loaded = load_study(study, name)
+        source = study.read_text(encoding="utf-8")
         finished = launch(
-            load_study(study, name),
+            loaded,
             trials=trials,
             population=population,
             out=out,
             device=device,
-            callbacks=[lambda record: _write_report(record, None)],
+            callbacks=[follow],
             console=console,
         )
     except UserError as error:
@@ -74,12 +89,12 @@ def run(
     except KeyboardInterrupt:
         _say_to_stderr("interrupted; finished trials are kept, launch again to go on")
         raise typer.Exit(130) from None
-    report = write_report(finished, _report_path(finished))
+    follow(finished)
     folder = shlex.quote(str(finished.folder))
     console.print(_front_table(finished))
     best = finished.front[-1].number if finished.front else "N"
     for line in (
-        f"report     {report}",
+        f"report     {RunFolder(finished.folder).report}",
         f"dashboard  maskfront dashboard {folder}",
         f"export     maskfront export {folder} --trial {best} --out my-model",
     ):
@@ -103,33 +118,57 @@ def front(
 
 @app.command()
 def report(
-    run: Run,
+    runs: Runs,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The page; RUN/report.html by default. A name in .svg or .png: the front."
+            help="The page; RUN/report.html for one run. A name in .svg, .png or .pdf: the front."
         ),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write the page anew while the study runs.")
+    ] = False,
 ) -> None:
-    """Write the HTML page of a run, or a picture of its front."""
+    """Write the HTML page of a run, or of several on the same axes, or a picture of the front."""
     from orchestrator.records import read_run
+    from orchestrator.run_folder import RunFolder
+    from reports.page import write_report
+    from reports.picture import front_image
+    from reports.watch import watch_report
 
-    sys.stdout.write(f"{_write_report(read_run(run), out)}\n")
+    def written(page: Path) -> None:
+        sys.stdout.write(f"{page}\n")
+        sys.stdout.flush()
+
+    if out is None and len(runs) > 1:
+        raise RunError("a page of several runs is none of theirs: name it with --out FILE.html")
+    target = RunFolder(runs[0]).report if out is None else out
+    if watch and target.suffix != ".html":
+        raise RunError(f"--watch writes a page: '{target}' must end in .html")
+    if watch:
+        with suppress(KeyboardInterrupt):
+            watch_report(runs, target, written)
+        return
+    records = [read_run(run) for run in runs]
+    write = write_report if target.suffix == ".html" else front_image
+    written(write(records, target))
 
 
 @app.command()
 def dashboard(
-    run: Run,
+    source: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run, a folder of runs, or a storage's URL.")
+    ],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 8080,
 ) -> None:
-    """Browse a run in optuna-dashboard, until Ctrl-C."""
+    """Browse a run, a folder of runs or a storage in optuna-dashboard, until Ctrl-C."""
     from orchestrator.dashboard import serve
 
     def started(address: str) -> None:
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()
 
-    serve(run, port, started)
+    serve(source, port, started)
 
 
 @app.command()
@@ -257,22 +296,6 @@ def _export(
         return export_model(record, trial, out, onnx=onnx, int8=study)
     except UserError as error:
         raise RunError(str(error)) from error
-
-
-def _write_report(record: RunRecord, out: Path | None) -> Path:
-    from reports.page import write_report
-    from reports.picture import PICTURES, front_image
-
-    target = _report_path(record) if out is None else out
-    if target.suffix in PICTURES:
-        return front_image(record, target)
-    return write_report(record, target)
-
-
-def _report_path(record: RunRecord) -> Path:
-    from orchestrator.run_folder import RunFolder
-
-    return RunFolder(record.folder).report
 
 
 def _front_table(record: RunRecord) -> Table:

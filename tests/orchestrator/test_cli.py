@@ -14,10 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from optuna_dashboard import get_note
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from orchestrator import launch
 from orchestrator.errors import RunError
+from orchestrator.records import load_run
 from orchestrator.study_file import load_study, load_study_of
 
 WriteStudy = Callable[..., Path]
@@ -50,7 +52,13 @@ def test_run_ends_with_the_front_the_report_and_the_next_commands(
     done = maskfront("run", write_study(), "--trials", 2, "--population", 1, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "tiny"
-    assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "study = Study(" in page, "the study's file is in its report"
+    study = load_run(folder)
+    assert get_note(study).startswith("**"), "the run keeps its dashboard up to date"
+    attributes = study._storage.get_study_system_attrs(study._study_id)
+    assert any(name.startswith("dashboard:plot_data:front") for name in attributes)
     assert "accuracy against FLOPs" in done.stdout
     assert "texts longer than 16 tokens (Task.max_length) are cut off: train" in done.stdout
     assert "unpruned" in done.stdout
@@ -145,7 +153,14 @@ def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None
         assert detail["objective_names"] == ["accuracy", "flops@16"]
         trial = detail["trials"][0]
         names = {artifact["filename"] for artifact in trial["artifacts"]}
-        assert names == {"architecture.json", "result.json", "curve.csv"}
+        assert names == {
+            "architecture.json",
+            "architecture.png",
+            "config.json",
+            "curve.csv",
+            "model.safetensors",
+            "result.json",
+        }
     finally:
         server.terminate()
         server.wait(timeout=20)
@@ -241,6 +256,8 @@ def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) 
         (["run", "nowhere.py"], "study file 'nowhere.py' does not exist"),
         (["front", "nowhere"], "'nowhere' is no run folder"),
         (["report", "nowhere"], "'nowhere' is no run folder"),
+        (["report", "one", "other"], "name it with --out FILE.html"),
+        (["report", "one", "--watch", "--out", "front.svg"], "must end in .html"),
         (["dashboard", "nowhere"], "'nowhere' is no run folder"),
         (["export", "nowhere", "--trial", "0", "--out", "m"], "'nowhere' is no run folder"),
     ],
