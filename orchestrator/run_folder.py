@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,9 +22,40 @@ class RunFolder:
     path: Path
 
     @property
-    def storage(self) -> Path:
-        """The SQLite file of the Optuna study."""
+    def database(self) -> Path:
+        """The SQLite file of the Optuna study, unless another storage was named."""
         return self.path / "study.db"
+
+    @property
+    def address(self) -> Path:
+        """Which study of which storage this is the folder of, if it is not in `database`."""
+        return self.path / "storage.json"
+
+    @property
+    def storage(self) -> str:
+        """The URL of the storage, without its password."""
+        return str(self._addressed().get("storage", f"sqlite:///{self.database}"))
+
+    @property
+    def study_name(self) -> str | None:
+        """The study's name in a storage that may hold several."""
+        return self._addressed().get("study")
+
+    @property
+    def identity(self) -> str | None:
+        """What tells this folder from another one of the same study."""
+        return self._addressed().get("folder")
+
+    def _addressed(self) -> dict[str, str]:
+        if not self.address.is_file():
+            return {}
+        return dict(json.loads(self.address.read_text(encoding="utf-8")))
+
+    def write_address(self, storage: str, study_name: str, identity: str) -> None:
+        """Remember where the study is; `storage` has no password."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        document = {"storage": storage, "study": study_name, "folder": identity}
+        write_file_whole(self.address, json.dumps(document, indent=2) + "\n")
 
     @property
     def artifacts(self) -> Path:
@@ -49,25 +81,38 @@ class RunFolder:
 
     def existing(self) -> RunFolder:
         """This folder, if a run lies in it. Raises RunError otherwise."""
-        if not self.storage.is_file():
+        if not self.database.is_file() and not self.address.is_file():
             raise RunError(
-                f"'{self.path}' is no run folder: there is no {self.storage.name} in it; "
+                f"'{self.path}' is no run folder: there is no {self.database.name} in it; "
                 "`maskfront run STUDY.py` makes one (under runs/ by default)"
             )
         return self
 
+    def worker(self, name: str) -> Path:
+        """The file that a worker holds locked while it lives."""
+        return self.path / "workers" / f"{name}.lock"
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for one launch; the lock dies with the process."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / ".lock", timeout=0)
         try:
-            with lock:
+            with self._lock("", timeout=0):
                 yield
         except Timeout as error:
             raise RunError(
-                f"'{self.path}' is in use by another launch of this study; wait for it or stop it"
+                f"'{self.path}' is in use by another launch of this study; wait for it or stop it, "
+                "or help it with `maskfront work`"
             ) from error
+
+    @contextmanager
+    def in_turn(self, doing: str) -> Iterator[None]:
+        """Wait until no other worker of the run is `doing` this."""
+        with self._lock(f"-{doing}", timeout=-1):
+            yield
+
+    def _lock(self, name: str, timeout: float) -> FileLock:
+        self.path.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path / f".lock{name}", timeout=timeout, poll_interval=0.01)
 
 
 @contextmanager

@@ -15,14 +15,14 @@ _SPACE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(1e-3, 1, log=True
 
 
 def test_storage_is_write_ahead_logged(tmp_path: Path) -> None:
-    open_storage(tmp_path / "study.db")
+    open_storage(f"sqlite:///{tmp_path}/study.db")
     with sqlite3.connect(tmp_path / "study.db") as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
 
 
 def test_storage_connections_do_not_wait_for_the_disk_at_each_commit(tmp_path: Path) -> None:
-    storage = open_storage(tmp_path / "study.db")
+    storage = open_storage(f"sqlite:///{tmp_path}/study.db")
     with storage.engine.connect() as connection:
         normal = 1
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == normal
@@ -32,7 +32,7 @@ def test_a_resumed_study_never_repeats_its_draws(tmp_path: Path) -> None:
     draws = []
     for _ in range(3):
         study = optuna.create_study(
-            storage=open_storage(tmp_path / "study.db"),
+            storage=open_storage(f"sqlite:///{tmp_path}/study.db"),
             study_name="s",
             directions=["maximize", "minimize"],
             load_if_exists=True,

@@ -1,0 +1,95 @@
+"""Which trials a worker may run: never more than are wanted, never one that another one has."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState
+
+from orchestrator.heartbeat import Watch, end_record, workers_of
+from orchestrator.run_folder import RunFolder
+
+WORKER = "worker"
+"""Trial attribute: the name of the worker that runs it."""
+RETRY_OF = "retry_of"
+"""Trial attribute: the number of the trial whose worker died, and whose knobs this one has."""
+_RETRIES = "retries"
+_MOST_RETRIES = 2
+"""After that the knobs themselves may be what kills."""
+
+_TAKEN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+
+
+class Claims:
+    """Takes trials of a study for one worker.
+
+    Workers claim in turn, under a lock of the run folder: so what is wanted is counted once, and a
+    running trial without a worker was left by one that died between two writes.
+    """
+
+    def __init__(
+        self,
+        outer: optuna.Study,
+        folder: RunFolder,
+        space: Mapping[str, BaseDistribution],
+        worker: str,
+        wanted: int,
+    ):
+        self._outer, self._folder, self._space = outer, folder, dict(space)
+        self._worker, self._wanted = worker, wanted
+        self._watch = Watch(folder)
+
+    def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
+        """Claim up to `most` trials, fewer or none where that many are running or finished.
+
+        First those of dead workers are failed, and asked again. `note` gets a line on each.
+        """
+        with self._folder.in_turn("claim"):
+            self._bury(note)
+            known = self._outer.get_trials(deepcopy=False, states=_TAKEN)
+            claimed = []
+            for _ in range(min(most, self._wanted - len(known))):
+                trial = self._outer.ask(self._space)
+                trial.set_user_attr(WORKER, self._worker)
+                claimed.append(trial)
+            return claimed
+
+    def _bury(self, note: Callable[[str], object]) -> None:
+        running = self._outer.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        workers = workers_of(self._outer)
+        dead = self._watch.dead(workers)
+        for trial in running:
+            owner = trial.user_attrs.get(WORKER)
+            if owner != self._worker and (owner not in workers or owner in dead):
+                self._fail(trial, note)
+        for name in dead:
+            if not workers[name].ended:
+                end_record(self._outer, workers[name])
+                self._folder.worker(name).unlink(missing_ok=True)
+
+    def _fail(self, trial: FrozenTrial, note: Callable[[str], object]) -> None:
+        """Fail a trial whose worker died, and enqueue its knobs again, clean of all else.
+
+        Optuna's own retry would carry over constraints, which cannot be set twice, and artifacts.
+        """
+        try:
+            self._outer.tell(trial.number, state=TrialState.FAIL)
+        except (UpdateFinishedTrialError, ValueError):  # its worker lives after all, and told it
+            return
+        folder = self._folder.trial(trial.number)
+        for left in (folder, folder.with_name(f".{folder.name}.unfinished")):
+            shutil.rmtree(left, ignore_errors=True)
+        knobs = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        retries = trial.user_attrs.get(_RETRIES, 0)
+        again = bool(knobs) and retries < _MOST_RETRIES
+        if again:
+            attributes = {RETRY_OF: trial.number, _RETRIES: retries + 1}
+            self._outer.enqueue_trial(knobs, user_attrs=attributes)
+        note(
+            f"trial {trial.number}: its worker died"
+            + (", its knobs are tried again" if again else "")
+        )
