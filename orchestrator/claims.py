@@ -15,6 +15,8 @@ from orchestrator.run_folder import RunFolder
 
 WORKER = "worker"
 """Trial attribute: the name of the worker that runs it."""
+HALT = "halt"
+"""Study attribute: the token of a launch whose workers are to claim nothing more."""
 RETRY_OF = "retry_of"
 """Trial attribute: the number of the trial whose worker died, and whose knobs this one has."""
 _RETRIES = "retries"
@@ -38,10 +40,16 @@ class Claims:
         space: Mapping[str, BaseDistribution],
         worker: str,
         wanted: int,
+        token: str = "",
     ):
         self._outer, self._folder, self._space = outer, folder, dict(space)
         self._worker, self._wanted = worker, wanted
-        self._watch = Watch(folder)
+        self._token, self._watch = token, Watch(folder)
+
+    @property
+    def halted(self) -> bool:
+        """Whether the launch of this worker was interrupted."""
+        return bool(self._token) and self._outer.user_attrs.get(HALT) == self._token
 
     def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
         """Claim up to `most` trials, fewer or none where that many are running or finished.

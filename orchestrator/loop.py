@@ -53,7 +53,7 @@ def launch(
     """
     study, folder = as_asked(study, trials, population, out)
     chosen = choose_device(device)
-    with _writing(folder), opened(study, folder, storage, chosen) as (outer, inputs):
+    with writing(folder), opened(study, folder, storage, chosen) as (outer, inputs):
         _serve(study, folder, outer, inputs, chosen, callbacks, LaunchProgress(study, console))
         return record_of(outer, folder.path)
 
@@ -67,16 +67,18 @@ def work(
     device: str = "auto",
     storage: str | None = None,
     number: int | None = None,
+    token: str = "",
     console: Console | None = None,
 ) -> None:
     """Be one more worker of a study that a launch has opened, until its trials are finished.
 
-    `out` is the launch's own run folder, shared between machines where there are several; `number`
-    names the worker to its launch, 1 at least: one that comes by itself draws its own.
+    `out` is the launch's own run folder, shared between machines where there are several. A launch
+    gives its workers a `number`, 1 at least, and its `token`, by which it ends them; a worker that
+    comes by itself draws its own number.
     """
     study, folder = as_asked(study, trials, population, out)
     url, chosen = address(folder, storage), choose_device(device)
-    with _writing(folder):
+    with writing(folder):
         opened_storage = open_storage(url)
         inputs, definition = _read(study)
         outer = join_study(study, folder, opened_storage, definition)
@@ -85,7 +87,7 @@ def work(
         speaker = "worker" if number is None else f"worker {number}"
         progress = LaunchProgress(study, console, speaker)
         number = secrets.randbits(64) if number is None else number
-        _serve(study, folder, outer, inputs, chosen, (), progress, number)
+        _serve(study, folder, outer, inputs, chosen, (), progress, number, token)
 
 
 def as_asked(
@@ -151,7 +153,7 @@ def _read(study: Study) -> tuple[Inputs, dict[str, str]]:
 
 
 @contextmanager
-def _writing(folder: RunFolder) -> Iterator[None]:
+def writing(folder: RunFolder) -> Iterator[None]:
     """A disk or a database that refuses a write, as one line."""
     try:
         yield
@@ -177,12 +179,13 @@ def _serve(
     callbacks: Sequence[Callback],
     progress: LaunchProgress,
     number: int = 0,
+    token: str = "",
 ) -> None:
     """Work as worker `number` until the wanted trials are finished."""
     so_far = len(outer.get_trials(deepcopy=False))
     outer.sampler = make_sampler(study.seed, so_far, study.population, number)
     with Heartbeat(outer, folder, device) as heart:
-        claims = Claims(outer, folder, study.space, heart.record.name, study.trials)
+        claims = Claims(outer, folder, study.space, heart.record.name, study.trials, token)
         if finished_trials(outer) >= study.trials:
             claims.take(0)  # trials that a dead worker left running
             return

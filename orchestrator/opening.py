@@ -13,7 +13,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
-from orchestrator.records import DEFINITION, VERSIONS
+from orchestrator.records import DEFINITION, VERSIONS, WANTED
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import kind_of, parse_url
 from orchestrator.study import Study
@@ -50,6 +50,7 @@ def open_study(
             outer.enqueue_trial(dict(knobs), skip_if_exists=True)
         outer.set_user_attr(DEFINITION, definition)
     outer.set_user_attr(VERSIONS, _versions(device))
+    outer.set_user_attr(WANTED, study.trials)
     return outer
 
 

@@ -28,6 +28,8 @@ DEFINITION = "definition"
 """Study attribute: what decides a trial's result, to tell one study from another."""
 VERSIONS = "versions"
 """Study attribute: versions and device of the launches."""
+WANTED = "wanted"
+"""Study attribute: finished trials wanted by the last launch."""
 BUDGET = "budget"
 """Constraint: abs(cost / cost_full - R) - t R, at most 0 where the budget is met."""
 

@@ -78,6 +78,8 @@ class Worker:
         self._record_unpruned()
         barren = 0
         while (finished := finished_trials(self.outer)) < self.study.trials:
+            if self.claims.halted:
+                raise KeyboardInterrupt
             self.progress.finished(finished)
             claimed = self.claims.take(self.study.population, self.progress.note)
             if not claimed:  # all that is wanted runs elsewhere, and may fail there
