@@ -6,6 +6,7 @@ import socket
 import warnings
 from collections.abc import Callable
 
+import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import get_storage, run_grpc_proxy_server
 
@@ -27,8 +28,10 @@ def serve_storage(url: str, port: int, started: Callable[[str], None], host: str
             f"a {kind} storage cannot be served (Optuna issue 6084); serve postgresql://..., "
             "mysql://... or sqlite:///FILE"
         )
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = open_storage(url)
     with socket.socket() as probe:  # gRPC itself would share a port that another one serves
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:

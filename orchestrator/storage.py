@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,7 +103,9 @@ def open_storage(text: str) -> BaseStorage:
             return patient(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
         engine = {"connect_args": {"connect_timeout": CONNECT_SECONDS}, "pool_pre_ping": True}
         raw = RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=engine)
-        return patient(get_storage(raw), hidden(url))
+        cached = get_storage(raw)
+        weakref.finalize(cached, raw.engine.dispose)  # no connection outlives it
+        return patient(cached, hidden(url))
 
 
 def is_file(text: str) -> bool:

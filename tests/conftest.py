@@ -163,10 +163,10 @@ def problem(workbench: Workbench) -> Problem:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+def postgres() -> Iterator[Postgres]:
     """A real PostgreSQL."""
     from tests.servers import Postgres
 
-    server = Postgres(tmp_path_factory.mktemp("postgres"))
+    server = Postgres()
     yield server
     server.stop()

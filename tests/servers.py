@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +24,9 @@ with warnings.catch_warnings():
 class Postgres:
     """A PostgreSQL in a folder, reached by a socket in that folder."""
 
-    def __init__(self, folder: Path):
+    def __init__(self) -> None:
+        # Not below pytest's own folder, which it closes to the user that PostgreSQL runs as.
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="maskfront-postgres-"))
         self.server = pgserver.get_server(folder, cleanup_mode="stop")
         self._names = (f"maskfront{n}" for n in itertools.count())
         self.socket = self.server.get_uri().partition("host=")[2]
@@ -44,6 +48,7 @@ class Postgres:
     def stop(self) -> None:
         """End it for good."""
         self.server.cleanup()
+        shutil.rmtree(self._folder)
 
 
 def free_port() -> int:

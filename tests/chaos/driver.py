@@ -18,10 +18,14 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console
 
 from objectives.device import quiet_libraries
 from orchestrator.errors import RunError
 from orchestrator.loop import as_asked, opened, work
+from orchestrator.study import Study
 from orchestrator.study_file import load_study
 from tests.chaos.quick import BUSY
 
@@ -49,6 +53,51 @@ def forked(job: Callable[[], object]) -> int:
         os._exit(code)
 
 
+class Chaos:
+    """The workers of a study, those at work and how the others ended."""
+
+    def __init__(self, study: Study, place: dict[str, Any]):
+        self.study, self.place = study, place
+        self.busy = Path(os.environ[BUSY])
+        self.alive: set[int] = set()
+        self.codes: list[int] = []
+
+    def start(self) -> None:
+        """One more worker."""
+        self.alive.add(forked(lambda: work(self.study, **self.place)))
+
+    def start_with_a_full_disk(self) -> None:
+        """One more, whose files cannot grow."""
+
+        def job() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (_FULL, _FULL))
+            work(self.study, **self.place)
+
+        self.alive.add(forked(job))
+
+    def look(self) -> None:
+        """Replace workers that have ended before the study did."""
+        for pid in list(self.alive):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self.alive.remove(pid)
+                self.codes.append(os.waitstatus_to_exitcode(status))
+                if self.codes[-1]:  # its disk was full, or its server away for too long
+                    self.start()
+
+    def kill_one(self, dice: random.Random) -> bool:
+        """Kill one that has begun to search; False if there is none."""
+        at_work = [pid for pid in sorted(self.alive) if (self.busy / str(pid)).exists()]
+        if not at_work:
+            return False
+        victim = dice.choice(at_work)
+        os.kill(victim, signal.SIGKILL)
+        os.waitpid(victim, 0)
+        self.alive.remove(victim)
+        self.start()
+        return True
+
+
 def main() -> None:
     """Open the study, kill and replace workers, wait for the end."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -58,58 +107,29 @@ def main() -> None:
     parser.add_argument("--kills", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     asked = parser.parse_args()
-    dice = random.Random(asked.seed)
     quiet_libraries()
     study = load_study(asked.study)
-    busy = Path(os.environ[BUSY])
-    place = {"out": asked.out, "device": "cpu", "storage": asked.url}
 
     def open_it() -> None:
         with opened(*as_asked(study, None, None, asked.out), asked.url, "cpu"):
             pass
 
-    def fill_the_disk() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (_FULL, _FULL))
-        work(study, **place)
-
-    def start() -> int:
-        return forked(lambda: work(study, **place))
-
     assert os.waitpid(forked(open_it), 0)[1] == 0
-    alive = {start() for _ in range(WORKERS)}
-    codes: list[int] = []
-    kills = 0
-    while kills < asked.kills:
+    silent = Console(quiet=True)
+    place = {"out": asked.out, "device": "cpu", "storage": asked.url, "console": silent}
+    chaos, dice, kills = Chaos(study, place), random.Random(asked.seed), 0
+    for _ in range(WORKERS):
+        chaos.start()
+    while chaos.alive:
         time.sleep(dice.uniform(0.0, 0.3))
-        collect(alive, codes)
-        if not alive:
-            break
-        at_work = [pid for pid in sorted(alive) if (busy / str(pid)).exists()]
-        if not at_work:
-            continue
-        victim = dice.choice(at_work)
-        os.kill(victim, signal.SIGKILL)
-        os.waitpid(victim, 0)
-        alive.remove(victim)
-        alive.add(start())
-        kills += 1
-        if kills == asked.kills // 2:
-            alive.add(forked(fill_the_disk))
-            sys.stdout.write("half\n")
-            sys.stdout.flush()
-    while alive:
-        time.sleep(0.05)
-        collect(alive, codes)
-    sys.stdout.write(f"{kills} kills; workers ended with {sorted(codes)}\n")
-
-
-def collect(alive: set[int], codes: list[int]) -> None:
-    """Take note of the workers that have ended by themselves."""
-    for pid in list(alive):
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            alive.remove(pid)
-            codes.append(os.waitstatus_to_exitcode(status))
+        chaos.look()
+        if kills < asked.kills and chaos.kill_one(dice):
+            kills += 1
+            if kills == max(1, asked.kills // 2):
+                chaos.start_with_a_full_disk()
+                sys.stdout.write("half\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{kills} kills; workers ended with {sorted(chaos.codes)}\n")
 
 
 if __name__ == "__main__":

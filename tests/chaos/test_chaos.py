@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import optuna
@@ -23,9 +24,10 @@ from orchestrator.run_folder import RunFolder
 from tests.chaos.quick import BUSY
 from tests.servers import Postgres, free_port, proxy
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
+"""For each storage."""
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
-WANTED = 2 * KILLS
+WANTED = 4 * KILLS
 
 _STUDY = """
 from optuna.distributions import FloatDistribution
@@ -156,14 +158,13 @@ def test_postgresql_that_crashes(study_file: Path, tmp_path: Path, postgres: Pos
 def test_proxy_that_is_killed(study_file: Path, tmp_path: Path, postgres: Postgres) -> None:
     out, port = tmp_path / "run", free_port()
     database = postgres.new_database()
-    with proxy(database, port) as first:
+    with ExitStack() as stack:
+        first = stack.enter_context(proxy(database, port))
 
         def restart() -> None:
             first.kill()
             first.wait()
-            again.__enter__()
+            stack.enter_context(proxy(database, port))
 
-        again = proxy(database, port)
         disturbed(study_file, out, f"grpc://127.0.0.1:{port}", restart)
         check_all_is_well(out)
-        again.__exit__(None, None, None)
