@@ -81,7 +81,7 @@ def launch_workers(
     console = console or Console()
 
     def note(line: str) -> None:
-        console.print(line, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     url = address(folder, storage)
     with ExitStack() as stack:

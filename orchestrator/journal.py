@@ -43,7 +43,7 @@ class RepairedJournal(JournalFileBackend):
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._turn = KernelLock(path.with_name(f"{path.name}.lock"))
+        self._turn = KernelLock(path.with_name(f"{path.name}.flock"))
         super().__init__(str(path))
         _check_is_journal(path)
         self.append_logs([])

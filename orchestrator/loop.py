@@ -27,7 +27,7 @@ from orchestrator.records import (
 )
 from orchestrator.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
-from orchestrator.storage import check_room, hidden, is_file, open_storage, parse_url
+from orchestrator.storage import check_exists, check_room, hidden, is_file, open_storage, parse_url
 from orchestrator.study import Study
 from orchestrator.worker import Callback, Worker
 
@@ -78,6 +78,7 @@ def work(
     """
     study, folder = as_asked(study, trials, population, out)
     url, chosen = address(folder, storage), choose_device(device)
+    check_exists(url)
     with writing(folder):
         opened_storage = open_storage(url)
         inputs, definition = _read(study)
@@ -110,9 +111,12 @@ def opened(
     url = address(folder, storage)
     server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
     inputs, definition = _read(study)
+    shown = hidden(parse_url(url))
     with folder.locked():
-        outer = open_study(study, folder, server or open_storage(url), definition, device)
-        settle(folder, outer, hidden(parse_url(url)))
+        opened_storage = server or open_storage(url)
+        own = folder.is_own(shown)
+        outer = open_study(study, folder, opened_storage, definition, device, own=own)
+        settle(folder, outer, shown)
         yield outer, inputs
 
 

@@ -15,7 +15,6 @@ from optuna.trial import TrialState
 from orchestrator.errors import RunError
 from orchestrator.records import DEFINITION, VERSIONS, WANTED
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import kind_of, parse_url
 from orchestrator.study import Study
 
 HOME = "home"
@@ -30,15 +29,23 @@ def finished_trials(outer: optuna.Study) -> int:
 
 
 def open_study(
-    study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str], device: str
+    study: Study,
+    folder: RunFolder,
+    storage: BaseStorage,
+    definition: dict[str, str],
+    device: str,
+    *,
+    own: bool,
 ) -> optuna.Study:
     """The Optuna study of the folder, made or continued; the caller holds the folder's lock.
+
+    A storage of the folder's `own` has this study and no other.
 
     Raises RunError if folder or storage hold another study, and says in what it differs.
     """
     folder.artifacts.mkdir(parents=True, exist_ok=True)
     folder.cache.mkdir(exist_ok=True)
-    _check_same(study, folder, storage, definition)
+    _check_same(study, folder, storage, definition, own=own)
     outer = optuna.create_study(
         storage=storage,
         study_name=study.name,
@@ -65,7 +72,7 @@ def join_study(
         raise RunError(
             f"the storage holds no study '{study.name}'; start it with `maskfront run STUDY.py`"
         )
-    _check_same(study, folder, storage, definition)
+    _check_same(study, folder, storage, definition, own=False)
     return optuna.load_study(study_name=study.name, storage=storage)
 
 
@@ -74,7 +81,7 @@ def settle(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
 
     `storage` is its URL without a password. Raises RunError if either is bound to another.
     """
-    if storage == f"sqlite:///{folder.database.absolute()}":
+    if folder.is_own(storage):
         return
     home = outer.user_attrs.get(HOME)
     if home is None and folder.identity is None:
@@ -94,10 +101,14 @@ def settle(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
 
 
 def _check_same(
-    study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str]
+    study: Study,
+    folder: RunFolder,
+    storage: BaseStorage,
+    definition: dict[str, str],
+    *,
+    own: bool,
 ) -> None:
     """Refuse another study of the same name, and in a run's own database any other study."""
-    own = kind_of(parse_url(folder.storage)) == "sqlite" and not folder.address.exists()
     for known in storage.get_all_studies():
         if known.study_name != study.name and not own:
             continue

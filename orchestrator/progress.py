@@ -78,7 +78,9 @@ class LaunchProgress:
 
     def note(self, line: str) -> None:
         """What the user should know of the study."""
-        self._console.print(f"{self._speaker}{line}", markup=False, highlight=False)
+        self._console.print(
+            f"{self._speaker}{line}", markup=False, highlight=False, soft_wrap=bool(self._speaker)
+        )
 
     def begin(self, stage: str, steps: int) -> None:
         """A stage of `steps` steps starts."""

@@ -36,6 +36,10 @@ class RunFolder:
         """The URL of the storage, without its password."""
         return str(self._addressed().get("storage", f"sqlite:///{self.database}"))
 
+    def is_own(self, storage: str) -> bool:
+        """Whether this is the URL of `database`, which holds this run and nothing else."""
+        return storage == f"sqlite:///{self.database.absolute()}"
+
     @property
     def study_name(self) -> str | None:
         """The study's name in a storage that may hold several."""

@@ -18,7 +18,7 @@ from orchestrator.errors import RunError
 from orchestrator.heartbeat import WorkerRecord, is_free, this_machine, workers_of
 from orchestrator.records import UNPRUNED, WANTED, TrialRecord, load_run, pareto_front, trial_record
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import is_file, kind_of, open_storage, parse_url
+from orchestrator.storage import check_exists, open_storage
 
 _RECENT = 20
 """Finished trials from which the rate is taken."""
@@ -91,9 +91,7 @@ def run_status(folder: Path) -> Status:
 
 def storage_status(url: str, name: str | None) -> Status:
     """The status of a study of a storage; its name may be left out where there is only one."""
-    database = Path(str(parse_url(url).database))
-    if is_file(url) and not database.is_file():
-        raise RunError(f"{kind_of(parse_url(url))} file '{database}' does not exist")
+    check_exists(url)
     storage = open_storage(url)
     names = optuna.get_all_study_names(storage)
     if name is None and len(names) == 1:

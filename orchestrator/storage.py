@@ -83,7 +83,15 @@ def kind_of(url: URL) -> str:
 
 def hidden(url: URL) -> str:
     """The URL without its password: the only way in which one is shown or written."""
-    return url.set(password=None).render_as_string()
+    bare = URL.create(
+        url.drivername,
+        username=url.username,
+        host=url.host,
+        port=url.port,
+        database=url.database,
+        query=url.query,
+    )
+    return bare.render_as_string()
 
 
 def open_storage(text: str) -> BaseStorage:
@@ -111,6 +119,16 @@ def open_storage(text: str) -> BaseStorage:
 def is_file(text: str) -> bool:
     """Whether the storage of a URL is a file, which opening it would make; else it is a server."""
     return kind_of(parse_url(text)) in ("sqlite", "journal")
+
+
+def check_exists(text: str) -> None:
+    """Raise RunError for a file that does not exist, which opening it would make."""
+    url = parse_url(text)
+    if is_file(text) and not Path(str(url.database)).is_file():
+        raise RunError(
+            f"there is no storage {hidden(url)}; `maskfront run STUDY.py` makes one, and --storage "
+            "or --out name it"
+        )
 
 
 def check_room(text: str, workers: Mapping[str, WorkerRecord], more: int = 1) -> None:

@@ -140,7 +140,7 @@ def test_journal_that_is_torn(study_file: Path, tmp_path: Path) -> None:
     out, journal = tmp_path / "run", tmp_path / "shared" / "study.journal"
 
     def tear() -> None:
-        with KernelLock(journal.with_name(f"{journal.name}.lock")), journal.open("ab") as file:
+        with KernelLock(journal.with_name(f"{journal.name}.flock")), journal.open("ab") as file:
             file.write(b'{"op_code":8,"worker_id":"died-he\0\0\0')
 
     disturbed(study_file, out, f"journal:///{journal}", tear)

@@ -85,7 +85,8 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
 
 def test_damage_in_the_middle_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "study.journal"
-    study_of(path).ask()
+    study = study_of(path)
+    study.tell(study.ask(), 1.0)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b'{"op_code":4,"stu' + b"".join(lines[1:]))
     with pytest.raises(RunError, match=r"journal:.* is damaged"):
