@@ -24,6 +24,8 @@ from orchestrator.run_folder import RunFolder
 from tests.chaos.quick import BUSY
 from tests.servers import Postgres, free_port, proxy
 
+pytestmark = pytest.mark.timeout(3600)
+
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 """For each storage."""
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
@@ -128,14 +130,12 @@ def check_trial(study: optuna.Study, out: Path, trial: FrozenTrial) -> None:
         assert copy.read_bytes() == (folder / meta.filename).read_bytes()
 
 
-@pytest.mark.timeout(600)
 def test_sqlite(study_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     disturbed(study_file, out, f"sqlite:///{out}/study.db", lambda: None)
     check_all_is_well(out)
 
 
-@pytest.mark.timeout(600)
 def test_journal_that_is_torn(study_file: Path, tmp_path: Path) -> None:
     out, journal = tmp_path / "run", tmp_path / "shared" / "study.journal"
 
@@ -147,14 +147,12 @@ def test_journal_that_is_torn(study_file: Path, tmp_path: Path) -> None:
     check_all_is_well(out)
 
 
-@pytest.mark.timeout(600)
 def test_postgresql_that_crashes(study_file: Path, tmp_path: Path, postgres: Postgres) -> None:
     out = tmp_path / "run"
     disturbed(study_file, out, postgres.new_database(), postgres.crash)
     check_all_is_well(out)
 
 
-@pytest.mark.timeout(600)
 def test_proxy_that_is_killed(study_file: Path, tmp_path: Path, postgres: Postgres) -> None:
     out, port = tmp_path / "run", free_port()
     database = postgres.new_database()
