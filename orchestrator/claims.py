@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
@@ -57,37 +62,43 @@ class Claims:
         First those of dead workers are failed, and asked again. `note` gets a line on each.
         """
         with self._folder.in_turn("claim"):
-            self._bury(note)
-            known = self._outer.get_trials(deepcopy=False, states=_TAKEN)
+            taken = self._outer.get_trials(deepcopy=False, states=_TAKEN)
+            buried = self._bury([t for t in taken if t.state is TrialState.RUNNING], note)
             claimed = []
-            for _ in range(min(most, self._wanted - len(known))):
-                trial = self._outer.ask(self._space)
+            for _ in range(min(most, self._wanted - len(taken) + buried)):
+                trial = self._outer.ask()
                 trial.set_user_attr(WORKER, self._worker)
                 claimed.append(trial)
-            return claimed
+        for trial in claimed:
+            draw(trial, self._space)
+        return claimed
 
-    def _bury(self, note: Callable[[str], object]) -> None:
-        running = self._outer.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    def _bury(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
+        """Fail the trials of dead workers; how many."""
         workers = workers_of(self._outer)
         dead = self._watch.dead(workers)
+        lost = []
         for trial in running:
             owner = trial.user_attrs.get(WORKER)
             if owner != self._worker and (owner not in workers or owner in dead):
-                self._fail(trial, note)
+                lost.append(self._fail(trial, note))
         for name in dead:
             if not workers[name].ended:
                 end_record(self._outer, workers[name])
                 self._folder.worker(name).unlink(missing_ok=True)
+        return sum(lost)
 
-    def _fail(self, trial: FrozenTrial, note: Callable[[str], object]) -> None:
+    def _fail(self, trial: FrozenTrial, note: Callable[[str], object]) -> bool:
         """Fail a trial whose worker died, and enqueue its knobs again, clean of all else.
+
+        False if its worker has told it just now.
 
         Optuna's own retry would carry over constraints, which cannot be set twice, and artifacts.
         """
         try:
             self._outer.tell(trial.number, state=TrialState.FAIL)
         except (UpdateFinishedTrialError, ValueError):  # its worker lives after all, and told it
-            return
+            return False
         folder = self._folder.trial(trial.number)
         for left in (folder, folder.with_name(f".{folder.name}.unfinished")):
             shutil.rmtree(left, ignore_errors=True)
@@ -101,3 +112,16 @@ class Claims:
             f"trial {trial.number}: its worker died"
             + (", its knobs are tried again" if again else "")
         )
+        return True
+
+
+def draw(trial: optuna.Trial, space: Mapping[str, BaseDistribution]) -> None:
+    """Draw all knobs of an asked trial: outside the lock, since models and writes take a while."""
+    for name, knob in space.items():
+        if isinstance(knob, FloatDistribution):
+            trial.suggest_float(name, knob.low, knob.high, step=knob.step, log=knob.log)
+        elif isinstance(knob, IntDistribution):
+            trial.suggest_int(name, knob.low, knob.high, step=knob.step, log=knob.log)
+        else:
+            assert isinstance(knob, CategoricalDistribution), knob
+            trial.suggest_categorical(name, knob.choices)

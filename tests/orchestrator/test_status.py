@@ -17,6 +17,7 @@ from orchestrator.heartbeat import Heartbeat
 from orchestrator.records import load_run
 from orchestrator.run_folder import RunFolder
 from orchestrator.status import run_status, storage_status
+from orchestrator.storage import open_storage
 from tests.orchestrator.test_cli import assert_one_clear_line, maskfront
 from tests.orchestrator.test_launch import scripted, study
 from tests.servers import Postgres
@@ -95,7 +96,7 @@ def test_a_run_whose_study_lies_in_a_server(
         launch(small, out=tmp_path / "else", device="cpu", storage=url)
     with pytest.raises(RunError, match=r"has its study in postgresql.*, not in sqlite"):
         launch(small, out=tmp_path / "run", device="cpu", storage=f"sqlite:///{tmp_path}/x.db")
-    optuna.create_study(study_name="taken", storage=url.replace("gresql:", "gresql+psycopg:"))
+    optuna.create_study(study_name="taken", storage=open_storage(url))
     with pytest.raises(RunError, match=r"a study 'taken' with other objectives than metric"):
         launch(replace(small, name="taken"), out=tmp_path / "new", device="cpu", storage=url)
 
