@@ -1,14 +1,15 @@
 """How many trials a storage carries, and what the orchestrator takes of a trial's time.
 
     python -m benchmarks.storage [--seconds 5]            every storage, 1 to 16 workers
-    python -m benchmarks.storage --clients 1000 [...]     asks and tells of many through the proxy
+    python -m benchmarks.storage --share                  16 workers with trials of 10 seconds
+    python -m benchmarks.storage --clients 100 1000       asks and tells of many through the proxy
 
-A worker here is a thread or process that claims trials as `maskfront work` does, trains for no
+A worker here is a process (of `--clients`, a thread) that claims trials as `maskfront work` does, trains for no
 time, and writes what a finished trial writes to the storage: three links to artifacts, a
 constraint, its result, its two values. The files themselves are left out. PostgreSQL is a real one
 (pgserver) on this machine; so the figures hold for this machine, with all its load.
 
-Prints a table and writes benchmarks/results/storage.json or storage-clients.json.
+Prints its rows and keeps them in benchmarks/results/storage.json or storage-clients.json.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ import optuna
 from optuna.distributions import FloatDistribution
 from optuna.exceptions import ExperimentalWarning
 from rich.console import Console
-from rich.table import Table
 
 from orchestrator.claims import Claims
 from orchestrator.heartbeat import Heartbeat
@@ -48,6 +48,7 @@ SPACE = {
 }
 RESULT = {f"number{n}": random.random() for n in range(16)}
 TRIAL_SECONDS = 10.0
+RESULTS = Path(__file__).parent / "results"
 
 
 def open_study(url: str, worker: int) -> optuna.Study:
@@ -178,16 +179,17 @@ def clients(url: str, count: int, seconds: float, period: float) -> dict[str, An
 
 
 def main() -> None:
-    """Measure what is asked, print the table, write the JSON."""
+    """Measure what is asked."""
     from tests.servers import Postgres, free_port, proxy
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 4, 16])
+    parser.add_argument("--share", action="store_true")
     parser.add_argument("--clients", type=int, nargs="*")
     parser.add_argument("--period", type=float, default=60.0)
     asked = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    target = RESULTS / f"storage{'-clients' if asked.clients else ''}.json"
     with ExitStack() as stack:
         files = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         postgres = Postgres()
@@ -200,40 +202,35 @@ def main() -> None:
 
         if asked.clients:
             for count in asked.clients:
-                rows.append(clients(served(), count, asked.seconds, asked.period))
-                Console(width=160).print(rows[-1])
-        else:
-            storages = {
-                "SQLite, WAL": lambda n: f"sqlite:///{files}/{n}.db",
-                "journal": lambda n: f"journal:///{files}/{n}.journal",
-                "PostgreSQL": lambda n: postgres.new_database(),
-                "proxy, PostgreSQL": lambda n: served(),
-            }
-            for name, url in storages.items():
-                for count in asked.workers:
-                    rows.append({"storage": name, **measure(url(count), count, asked.seconds)})
-                    Console(width=160).print(rows[-1])
-            share = measure(postgres.new_database(), 16, 60, pause=TRIAL_SECONDS)
-            rows.append({"storage": "PostgreSQL, trials of 10 s", **share})
-            Console(width=160).print(rows[-1])
-    if not asked.clients:
-        table = Table("storage", "workers", "trials/s", "ask ms (p95)", "tell ms (p95)", "share")
-        for row in rows:
-            table.add_row(
-                row["storage"],
-                str(row["workers"]),
-                "" if row["trials_per_second"] is None else f"{row['trials_per_second']:.1f}",
-                *(f"{row[k]['median']:.0f} ({row[k]['p95']:.0f})" for k in ("ask_ms", "tell_ms")),
-                "" if row["share_of_a_trial"] is None else f"{row['share_of_a_trial']:.2%}",
-            )
-        Console(width=110).print(table)
-    name = "storage-clients" if asked.clients else "storage"
-    target = Path(__file__).parent / "results" / f"{name}.json"
+                keep(target, clients(served(), count, asked.seconds, asked.period))
+            return
+        if asked.share:
+            row = measure(postgres.new_database(), 16, 6 * TRIAL_SECONDS, pause=TRIAL_SECONDS)
+            keep(target, {"storage": "PostgreSQL, trials of 10 s", **row})
+            return
+        storages = {
+            "SQLite, WAL": lambda n: f"sqlite:///{files}/{n}.db",
+            "journal": lambda n: f"journal:///{files}/{n}.journal",
+            "PostgreSQL": lambda n: postgres.new_database(),
+            "proxy, PostgreSQL": lambda n: served(),
+        }
+        for name, url in storages.items():
+            for count in asked.workers:
+                row = measure(url(count), count, asked.seconds)
+                keep(target, {"storage": name, **row})
+
+
+def keep(target: Path, row: dict[str, Any]) -> None:
+    """Print a row, and put it in the JSON in place of an older one of the same name."""
+    names = ("storage", "workers", "clients", "period_s")
+    row["load_average"] = os.getloadavg()[0]
+    Console(width=100).print(row)
+    known = json.loads(target.read_text())["rows"] if target.exists() else []
+    rows = [old for old in known if any(old.get(name) != row.get(name) for name in names)]
     document = {
         "optuna": optuna.__version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, shared with other work",
-        "load_average": os.getloadavg(),
-        "rows": rows,
+        "rows": [*rows, row],
     }
     target.write_text(json.dumps(document, indent=2) + "\n")
 

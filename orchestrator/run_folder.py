@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from orchestrator.errors import RunError
+from orchestrator.locks import KernelLock
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,9 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for one launch; the lock dies with the process."""
+        self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with self._lock("", timeout=0):
+            with FileLock(self.path / ".lock", timeout=0):
                 yield
         except Timeout as error:
             raise RunError(
@@ -108,15 +110,10 @@ class RunFolder:
                 "or help it with `maskfront work`"
             ) from error
 
-    @contextmanager
-    def in_turn(self, doing: str) -> Iterator[None]:
+    def in_turn(self, doing: str) -> KernelLock:
         """Wait until no other worker of the run is `doing` this."""
-        with self._lock(f"-{doing}", timeout=-1):
-            yield
-
-    def _lock(self, name: str, timeout: float) -> FileLock:
         self.path.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.path / f".lock{name}", timeout=timeout, poll_interval=0.01)
+        return KernelLock(self.path / f".lock-{doing}")
 
 
 @contextmanager

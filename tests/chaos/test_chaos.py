@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 from objectives.architecture import Architecture
 from orchestrator.claims import RETRY_OF
-from orchestrator.journal import KernelLock
+from orchestrator.locks import KernelLock
 from orchestrator.records import BUDGET, RESULT, load_run, trial_record
 from orchestrator.run_folder import RunFolder
 from tests.chaos.quick import BUSY
