@@ -4,10 +4,10 @@
     python -m benchmarks.storage --share                  16 workers with trials of 10 seconds
     python -m benchmarks.storage --clients 100 1000       asks and tells of many through the proxy
 
-A worker here is a process (of `--clients`, a thread) that claims trials as `maskfront work` does, trains for no
-time, and writes what a finished trial writes to the storage: three links to artifacts, a
-constraint, its result, its two values. The files themselves are left out. PostgreSQL is a real one
-(pgserver) on this machine; so the figures hold for this machine, with all its load.
+A worker here is a process (of `--clients`, a thread) that claims trials as `maskfront work` does,
+trains for no time, and writes what a finished trial writes to the storage: three links to
+artifacts, a constraint, its result, its values. The files themselves are left out. PostgreSQL is a
+real one (pgserver) on this machine; so the figures hold for this machine, with all its load.
 
 Prints its rows and keeps them in benchmarks/results/storage.json or storage-clients.json.
 """
@@ -158,10 +158,12 @@ def clients(url: str, count: int, seconds: float, period: float) -> dict[str, An
                 return
             asks.append(asked - began)
             tells.append(time.perf_counter() - asked)
-            time.sleep(max(0.0, period - (time.perf_counter() - began)) * random.uniform(0.9, 1.1))
+            pause = max(0.0, period - (time.perf_counter() - began)) * random.uniform(0.9, 1.1)
+            if time.monotonic() + pause > end:
+                return
+            time.sleep(pause)
 
     threads = [threading.Thread(target=client, daemon=True) for _ in range(count)]
-    started = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -170,7 +172,7 @@ def clients(url: str, count: int, seconds: float, period: float) -> dict[str, An
         "clients": count,
         "period_s": period,
         "asked_per_second": count / period,
-        "done_per_second": len(tells) / (time.monotonic() - started),
+        "done_per_second": len(tells) / seconds,
         "ask_ms": quantiles(asks),
         "tell_ms": quantiles(tells),
         "stuck": sum(thread.is_alive() for thread in threads),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -72,6 +73,8 @@ def _ray(address: str | None) -> Iterator[dict[str, Any]]:
     import ray
     from ray.util.joblib import register_ray
 
+    if address is not None:
+        _check_listens(address)  # Ray itself tries for minutes
     try:
         ray.init(address=address or "auto", log_to_driver=True, logging_level="ERROR")
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -84,3 +87,11 @@ def _ray(address: str | None) -> Iterator[dict[str, Any]]:
         yield {"ray_remote_args": gpus}
     finally:
         ray.shutdown()
+
+
+def _check_listens(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise RunError(f"no Ray cluster answers at {address} ({error})") from error

@@ -10,8 +10,8 @@ from pathlib import Path
 class KernelLock:
     """A blocking `flock`: the kernel serves waiters in turn and frees what a dead process held.
 
-    Locks that look again and again starve most of a few busy workers: Optuna's own, which also block
-    all for 30 seconds after a kill, and filelock's.
+    Locks that look again and again starve most of a few busy workers: filelock's, and Optuna's
+    own, which also block all for 30 seconds after a kill.
     """
 
     def __init__(self, path: Path):
