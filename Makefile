@@ -3,13 +3,19 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test soak lint clean
 
 demo: .venv/installed
 	$(BIN)/maskfront run studies/quickstart.py
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n 2
+
+# Many more kills than the tests' own, with other dice each time.
+soak: .venv/installed-test
+	for seed in 1 2 3 4 5; do \
+		CHAOS_KILLS=40 CHAOS_SEED=$$seed $(BIN)/python -m pytest tests/chaos --timeout 3600 || exit 1; \
+	done
 
 lint: .venv/installed-test
 	$(BIN)/ruff check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TypeVar
 
 import datasets
@@ -23,6 +24,13 @@ def choose_device(name: str) -> str:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"device '{name}' cannot be used here ({reason}); try 'cpu'") from error
     return str(device)
+
+
+def visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES would call each GPU that this process may use."""
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return named[:count] if named != [""] else [str(index) for index in range(count)]
 
 
 _Module = TypeVar("_Module", bound=nn.Module)

@@ -1,27 +1,24 @@
-"""The outer loop: the Study, its launch, its storage, the command line. Knows optuna.
+"""The outer loop: the Study, its launch, its workers and storages, the command line. Knows optuna.
 
-`Study` and `launch` load torch, so they are imported when they are asked for: a front or a report
-reads a run without them.
+What loads torch is imported when it is asked for: a front or a report reads a run without it.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.loop import launch
+    from orchestrator.fleet import launch_workers
+    from orchestrator.loop import launch, work
     from orchestrator.study import Study
 
-__all__ = ["Study", "launch"]
+__all__ = ["Study", "launch", "launch_workers", "work"]
+
+_HOMES = {"Study": "study", "launch": "loop", "launch_workers": "fleet", "work": "loop"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Study":
-        from orchestrator.study import Study
-
-        return Study
-    if name == "launch":
-        from orchestrator.loop import launch
-
-        return launch
+    if name in _HOMES:
+        return getattr(import_module(f"orchestrator.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'orchestrator' has no attribute '{name}'")

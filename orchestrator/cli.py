@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +42,23 @@ Runs = Annotated[
     list[Path],
     typer.Argument(metavar="RUN...", help="Folders of runs: several are laid over one another."),
 ]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or "
+        "journal:///FILE; the run folder's own by default. Its password may stand in the "
+        "environment: MASKFRONT_STORAGE_PASSWORD."
+    ),
+]
+
+
+class Backend(StrEnum):
+    """What starts workers."""
+
+    loky = "loky"
+    dask = "dask"
+    ray = "ray"
 
 
 @app.command()
@@ -55,10 +76,21 @@ def run(
         int | None, typer.Option(help="Trials that train together; the study's own by default.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME by default.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
+    storage: Storage = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes, or tasks of a cluster; one a GPU, else 1, by default."),
+    ] = None,
+    backend: Annotated[
+        Backend, typer.Option(help="What starts the workers: this machine, or a cluster.")
+    ] = Backend.loky,
+    cluster: Annotated[
+        str | None, typer.Option(help="Address of the cluster, such as tcp://SCHEDULER:8786.")
+    ] = None,
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
-    from objectives.errors import UserError
+    from orchestrator.fleet import default_workers, launch_workers
     from orchestrator.loop import launch
     from orchestrator.run_folder import RunFolder
     from orchestrator.study_file import load_study
@@ -72,23 +104,26 @@ def run(
         publish(record)
 
     console = Console()
-    try:
+    with _mendable(), _interrupted("finished trials are kept, launch again to go on"):
         loaded = load_study(study, name)
         source = study.read_text(encoding="utf-8")
-        finished = launch(
+        if workers is None:
+            workers = default_workers(device)
+        launches = (
+            launch
+            if workers == 1 and backend is Backend.loky
+            else partial(launch_workers, workers=workers, backend=backend.value, cluster=cluster)
+        )
+        finished = launches(
             loaded,
             trials=trials,
             population=population,
             out=out,
             device=device,
+            storage=storage,
             callbacks=[follow],
             console=console,
         )
-    except UserError as error:
-        raise RunError(str(error)) from error
-    except KeyboardInterrupt:
-        _say_to_stderr("interrupted; finished trials are kept, launch again to go on")
-        raise typer.Exit(130) from None
     follow(finished)
     folder = shlex.quote(str(finished.folder))
     console.print(_front_table(finished))
@@ -99,6 +134,84 @@ def run(
         f"export     maskfront export {folder} --trial {best} --out my-model",
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def work(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY.py", help="The file that the study was run from.")
+    ],
+    name: Annotated[
+        str, typer.Option("--study", help="Which study of the file, if it has several.")
+    ] = "study",
+    storage: Storage = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Finished trials wanted; the study's own by default.")
+    ] = None,
+    population: Annotated[
+        int | None, typer.Option(help="Trials that train together; the study's own by default.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The study's run folder, shared; runs/NAME by default.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Help a study that `run` has begun, from this or another machine, until it is finished."""
+    from orchestrator.loop import work as join
+    from orchestrator.study_file import load_study
+
+    with _mendable(), _interrupted("other workers, or the next launch, take what is left"):
+        join(
+            load_study(study, name),
+            trials=trials,
+            population=population,
+            out=out,
+            device=device,
+            storage=storage,
+        )
+
+
+@app.command()
+def status(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run.", show_default=False)
+    ] = None,
+    storage: Storage = None,
+    name: Annotated[
+        str | None, typer.Option("--study", help="Its name in the storage, if that has several.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
+) -> None:
+    """Show how a study stands: trials, rate, time left, workers, front, failures."""
+    from orchestrator.status import run_status, storage_status
+
+    if (run is None) == (storage is None):
+        raise RunError("name a run folder, or a storage with --storage: one of the two")
+    if run is not None:
+        found = run_status(run)
+    else:
+        assert storage is not None
+        found = storage_status(storage, name)
+    if as_json:
+        sys.stdout.write(json.dumps(found.document(), indent=2) + "\n")
+    else:
+        for line in found.lines():
+            Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command(name="serve-storage")
+def serve_storage(
+    storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
+    port: Annotated[int, typer.Option(help="Port to serve at.")] = 13000,
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; any other than this lets everyone in.")
+    ] = "127.0.0.1",
+) -> None:
+    """Serve a storage to very many workers (grpc://HOST:PORT), until Ctrl-C."""
+    from orchestrator.proxy import serve_storage as serve
+
+    with _interrupted("the storage is served no longer"):
+        serve(storage, port, _say_at_once, host)
 
 
 @app.command()
@@ -164,11 +277,7 @@ def dashboard(
     """Browse a run, a folder of runs or a storage in optuna-dashboard, until Ctrl-C."""
     from orchestrator.dashboard import serve
 
-    def started(address: str) -> None:
-        sys.stdout.write(f"{address}\n")
-        sys.stdout.flush()
-
-    serve(source, port, started)
+    serve(source, port, _say_at_once)
 
 
 @app.command()
@@ -276,6 +385,37 @@ def main() -> None:
     except OSError as error:
         _say_to_stderr(f"'{error.filename}' could not be written or read ({error.strerror})")
         sys.exit(2)
+
+
+@contextmanager
+def _mendable() -> Iterator[None]:
+    """A mistake in a study is one line, as one in a run is."""
+    from objectives.errors import UserError
+
+    try:
+        yield
+    except UserError as error:
+        raise RunError(str(error)) from error
+
+
+@contextmanager
+def _interrupted(remark: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a command cleanly."""
+
+    def stop(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say_to_stderr(f"interrupted; {remark}")
+        raise typer.Exit(130) from None
+
+
+def _say_at_once(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _say_to_stderr(line: str) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import optuna_dashboard
 import waitress
-from optuna.storages import BaseStorage, get_storage
+from optuna.storages import BaseStorage
 
 from orchestrator.dashboard_guard import App, guarded
 from orchestrator.dashboard_view import ArtifactsView, DashboardView, Sources
 from orchestrator.errors import RunError
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import open_storage
+from orchestrator.storage import check_exists, open_storage
 
 HOST = "127.0.0.1"
 """The dashboard has no authentication: it is never bound wider."""
@@ -45,13 +44,14 @@ def serve(source: str | Path, port: int, started: Callable[[str], None]) -> None
 def application(source: str | Path) -> App:
     """The dashboard of a source as a WSGI application. Raises RunError if there is no run."""
     if "://" in str(source):
-        storage = _storage_at(str(source))
+        check_exists(str(source))
+        storage = open_storage(str(source))
         return guarded(optuna_dashboard.wsgi(DashboardView(lambda: {"": storage}, joined=False)))
     folder = Path(source)
     found = _runs_in(folder)
     if not found:
         RunFolder(folder).existing()  # says what is missing
-    opened: Callable[[Path], Any] = cache(open_storage)
+    opened: Callable[[str], BaseStorage] = cache(open_storage)
 
     def storages() -> Sources:
         return {
@@ -70,17 +70,7 @@ def application(source: str | Path) -> App:
 
 def _runs_in(folder: Path) -> list[Path]:
     """The folder itself if it is a run, else the runs in it, by name."""
-    if RunFolder(folder).storage.is_file():
+    if RunFolder(folder).exists():
         return [folder]
-    return sorted(run.parent for run in folder.glob(f"*/{RunFolder(folder).storage.name}"))
-
-
-def _storage_at(url: str) -> BaseStorage:
-    path = url.removeprefix("sqlite:///")
-    if path != url and not Path(path).is_file():  # opening it would make it
-        raise RunError(f"'{path}' does not exist; a storage of SQLite is sqlite:///FILE")
-    try:
-        return get_storage(url)
-    except Exception as error:  # of SQLAlchemy, of a driver, or Optuna's own
-        reason = str(error).strip().splitlines()[0]
-        raise RunError(f"the storage cannot be opened ({reason}); is its URL right?") from error
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [run for run in inside if RunFolder(run).exists()]

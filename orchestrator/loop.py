@@ -1,58 +1,35 @@
-"""The outer loop: ask a population, search it as one program, tell each trial; again."""
+"""The outer loop: `launch` opens a study and serves it; `work` joins one that is open."""
 
 from __future__ import annotations
 
-import math
-import time
-import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import optuna
-from optuna.artifacts import upload_artifact
-from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
-from optuna.trial import TrialState
+from optuna.exceptions import StorageInternalError
 from rich.console import Console
 from sqlalchemy.exc import OperationalError
 
 from objectives.device import choose_device, quiet_libraries
-from objectives.errors import UserError
-from objectives.problem import Workbench, prepare, read_inputs
-from objectives.search_method import (
-    Outcome,
-    SearchFailure,
-    SearchMethod,
-    SearchResult,
-    Stopped,
-    populations,
-)
-from orchestrator.artifacts import LinkingStore
+from objectives.problem import Inputs, prepare, read_inputs
+from orchestrator.claims import Claims
 from orchestrator.errors import RunError
-from orchestrator.opening import finished_trials, open_study
+from orchestrator.heartbeat import Heartbeat, workers_of
+from orchestrator.opening import finished_trials, join_study, open_study, settle
+from orchestrator.patience import reason_of
 from orchestrator.progress import LaunchProgress
 from orchestrator.records import (
-    BUDGET,
-    FAILURE,
-    RESULT,
-    UNPRUNED,
     RunRecord,
-    TrialResult,
-    UnprunedResult,
-    read_run,
-    unpruned_result,
+    record_of,
 )
 from orchestrator.run_folder import RunFolder
+from orchestrator.sampler import make_sampler
+from orchestrator.storage import check_exists, check_room, hidden, is_file, open_storage, parse_url
 from orchestrator.study import Study
-from orchestrator.trial_files import MODEL, write_trial
-
-Callback = Callable[[RunRecord], object]
-"""Called after each population with the run as it stands; `launch` knows nothing of reports."""
-
-_HOPELESS = 2
-"""Populations in a row without a finished trial after which a launch gives up."""
+from orchestrator.worker import Callback, Worker
 
 
 def launch(
@@ -62,23 +39,105 @@ def launch(
     population: int | None = None,
     out: str | Path | None = None,
     device: str = "auto",
+    storage: str | None = None,
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
     """Run the study until `trials` are finished, or continue it if its folder holds a run.
 
     `trials` and `population` stand in for the study's own; `out` is the run folder (runs/NAME by
-    default); `device` is "auto", "cpu" or a CUDA device. Ctrl-C fails the running trials, keeps the
+    default); `device` is "auto", "cpu" or a CUDA device; `storage` the URL of a storage other than
+    the folder's own, with its password or without. Ctrl-C fails the running trials, keeps the
     finished ones and raises KeyboardInterrupt. Raises RunError or UserError for what the user can
     mend, before anything is written wherever that is known before.
     """
+    study, folder = as_asked(study, trials, population, out)
+    chosen = choose_device(device)
+    with writing(folder), opened(study, folder, storage, chosen) as (outer, inputs):
+        _serve(study, folder, outer, inputs, chosen, callbacks, LaunchProgress(study, console))
+        return record_of(outer, folder.path)
+
+
+def work(
+    study: Study,
+    *,
+    trials: int | None = None,
+    population: int | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    storage: str | None = None,
+    number: int | None = None,
+    token: str = "",
+    console: Console | None = None,
+) -> None:
+    """Be one more worker of a study that a launch has opened, until its trials are finished.
+
+    `out` is the launch's own run folder, shared between machines where there are several. A launch
+    gives its workers a `number`, 1 at least, and its `token`, by which it ends them; a worker that
+    comes by itself draws its own number.
+    """
+    study, folder = as_asked(study, trials, population, out)
+    url, chosen = address(folder, storage), choose_device(device)
+    check_exists(url)
+    with writing(folder):
+        opened_storage = open_storage(url)
+        inputs, definition = _read(study)
+        outer = join_study(study, folder, opened_storage, definition)
+        settle(folder, outer, hidden(parse_url(url)))
+        check_room(url, workers_of(outer))
+        speaker = "worker" if number is None else f"worker {number}"
+        progress = LaunchProgress(study, console, speaker)
+        number = secrets.randbits(64) if number is None else number
+        _serve(study, folder, outer, inputs, chosen, (), progress, number, token)
+
+
+def as_asked(
+    study: Study, trials: int | None, population: int | None, out: str | Path | None
+) -> tuple[Study, RunFolder]:
+    """The study with what a launch says instead, and its folder."""
     study = replace(
         study,
         trials=study.trials if trials is None else trials,
         population=study.population if population is None else population,
     )
-    folder = RunFolder(Path(out) if out is not None else Path("runs") / study.name)
-    chosen = choose_device(device)
+    return study, RunFolder(Path(out) if out is not None else Path("runs") / study.name)
+
+
+@contextmanager
+def opened(
+    study: Study, folder: RunFolder, storage: str | None, device: str
+) -> Iterator[tuple[optuna.Study, Inputs]]:
+    """The study, made or continued, while no other launch may; and what its trials read."""
+    url = address(folder, storage)
+    server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
+    inputs, definition = _read(study)
+    shown = hidden(parse_url(url))
+    with folder.locked():
+        opened_storage = server or open_storage(url)
+        own = folder.is_own(shown)
+        outer = open_study(study, folder, opened_storage, definition, device, own=own)
+        settle(folder, outer, shown)
+        yield outer, inputs
+
+
+def address(folder: RunFolder, storage: str | None) -> str:
+    """The URL of the storage of a launch: as asked, or as the folder remembers it.
+
+    Raises RunError if the two differ.
+    """
+    if storage is None:
+        return folder.storage
+    known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))
+    if known != asked and (folder.address.exists() or folder.database.exists()):
+        raise RunError(
+            f"'{folder.path}' has its study in {known}, not in {asked}; leave --storage out, or "
+            "choose another folder with --out"
+        )
+    return storage
+
+
+def _read(study: Study) -> tuple[Inputs, dict[str, str]]:
+    """What all trials read, checked; and what tells the study from another."""
     quiet_libraries()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     inputs = read_inputs(
@@ -89,32 +148,23 @@ def launch(
         student=study.student,
         augmentation=study.augmentation,
     )
-    definition = study.definition(
+    return inputs, study.definition(
         inputs.text.fingerprint,
         inputs.checkpoint_fingerprint,
         inputs.student_fingerprint,
         None if inputs.augmenter is None else inputs.augmenter.definition,
     )
+
+
+@contextmanager
+def writing(folder: RunFolder) -> Iterator[None]:
+    """A disk or a database that refuses a write, as one line."""
     try:
-        with folder.locked():
-            outer = open_study(study, folder, definition, chosen)
-            if finished_trials(outer) < study.trials:
-                with LaunchProgress(study, finished_trials(outer), console) as progress:
-                    bench = prepare(
-                        inputs,
-                        cache=folder.cache,
-                        seed=study.seed,
-                        device=chosen,
-                        progress=progress,
-                        cost=study.cost,
-                        spaces=study.method.spaces,
-                    )
-                    _Launch(study, folder, outer, progress, bench).run(callbacks)
+        yield
     except OSError as error:
         raise _unwritable(error.filename or folder.path, error.strerror or error) from error
     except (StorageInternalError, OperationalError) as error:
-        raise _unwritable(folder.storage, error.__cause__ or error) from error
-    return read_run(folder.path)
+        raise _unwritable(folder.storage, reason_of(error)) from error
 
 
 def _unwritable(path: object, reason: object) -> RunError:
@@ -124,173 +174,34 @@ def _unwritable(path: object, reason: object) -> RunError:
     )
 
 
-class _Launch:
-    """One launch at work on an open study."""
-
-    def __init__(
-        self,
-        study: Study,
-        folder: RunFolder,
-        outer: optuna.Study,
-        progress: LaunchProgress,
-        bench: Workbench,
-    ):
-        self.study, self.folder, self.outer = study, folder, outer
-        self.progress, self.bench = progress, bench
-        self.running: dict[int, optuna.Trial] = {}
-
-    def run(self, callbacks: Sequence[Callback]) -> None:
-        """Populations until enough trials are finished."""
-        self._record_unpruned()
-        finished, barren = finished_trials(self.outer), 0
-        while finished < self.study.trials:
-            self._population(min(self.study.population, self.study.trials - finished))
-            barren = barren + 1 if finished_trials(self.outer) == finished else 0
-            finished = finished_trials(self.outer)
-            record = read_run(self.folder.path)
-            for callback in callbacks:
-                callback(record)
-            if barren == _HOPELESS:
-                raise RunError(
-                    f"study '{self.study.name}': the last {_HOPELESS} populations finished no "
-                    f"trial; the newest failed with: {record.trials[-1].failure}"
+def _serve(
+    study: Study,
+    folder: RunFolder,
+    outer: optuna.Study,
+    inputs: Inputs,
+    device: str,
+    callbacks: Sequence[Callback],
+    progress: LaunchProgress,
+    number: int = 0,
+    token: str = "",
+) -> None:
+    """Work as worker `number` until the wanted trials are finished."""
+    so_far = len(outer.get_trials(deepcopy=False))
+    outer.sampler = make_sampler(study.seed, so_far, study.population, number)
+    with Heartbeat(outer, folder, device) as heart:
+        claims = Claims(outer, folder, study.space, heart.record.name, study.trials, token)
+        if finished_trials(outer) >= study.trials:
+            claims.take(0)  # trials that a dead worker left running
+            return
+        with progress:
+            with folder.in_turn("prepare"):  # the first one makes what all others read
+                bench = prepare(
+                    inputs,
+                    cache=folder.cache,
+                    seed=study.seed,
+                    device=device,
+                    progress=progress,
+                    cost=study.cost,
+                    spaces=study.method.spaces,
                 )
-
-    def _record_unpruned(self) -> None:
-        """Keep the score of the teacher, and name the two objectives.
-
-        Raises RunError if the run's earlier trials were measured otherwise than this launch would.
-        """
-        shape = self.bench.unpruned_shape
-        unpruned = UnprunedResult(
-            **asdict(self.bench.unpruned),
-            **self._yardstick(),
-            heads_per_layer=(shape.heads,) * shape.layers,
-            ffn_per_layer=(shape.ffn,) * shape.layers,
-        )
-        if UNPRUNED in self.outer.user_attrs:
-            known = unpruned_result(self.outer.user_attrs[UNPRUNED])
-            if (known.unit, known.cost_full) != (unpruned.unit, unpruned.cost_full):
-                raise RunError(
-                    f"'{self.folder.path}': ratio 1 was {known.cost_full} {known.unit}, would now "
-                    f"be {unpruned.cost_full} {unpruned.unit}; go on where it began (device, "
-                    "threads, torch, cache folder), or give the study another name"
-                )
-        self.outer.set_user_attr(UNPRUNED, asdict(unpruned))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            self.outer.set_metric_names([self.bench.metric, unpruned.unit])
-
-    def _yardstick(self) -> dict[str, Any]:
-        """What the sizes of all models of the run are measured in, and against."""
-        return {
-            "unit": self.bench.problem.cost.unit,
-            "cost_full": self.bench.problem.cost_full,
-            "flops_unit": self.bench.flops.unit,
-            "flops_full": self.bench.flops_full,
-        }
-
-    def _population(self, size: int) -> None:
-        """Ask, search and tell `size` trials; whatever happens, none is left running."""
-        started = time.monotonic()
-        for _ in range(size):
-            trial = self.outer.ask(dict(self.study.space))
-            self.running[trial.number] = trial
-        self.progress.population(sorted(self.running))
-        try:
-            members = self._members()
-            for places in populations([method for _, method in members]):
-                self._search([members[place] for place in places], started)
-        except KeyboardInterrupt:
-            self._fail_all("interrupted")
-            raise
-        except OSError as error:
-            self._fail_all(f"the disk refused a write: {error}")
-            raise
-        except UserError as error:  # what no other trial of the study would do better
-            self._fail_all(str(error))
-            raise
-
-    def _members(self) -> list[tuple[int, SearchMethod]]:
-        """The trials' methods by number; a trial whose knobs its method refuses has failed."""
-        members = []
-        for number, trial in list(self.running.items()):
-            try:
-                members.append((number, self.study.trial_method(trial.params)))
-            except UserError as error:
-                self._fail(number, str(error))
-        return members
-
-    def _search(self, group: Sequence[tuple[int, SearchMethod]], started: float) -> None:
-        numbers = [number for number, _ in group]
-        methods = [method for _, method in group]
-        reason = "the method gave no outcome for it"
-        try:
-            for outcome in type(methods[0]).search(
-                methods, self.bench.problem, seed=self.study.seed, progress=self.progress
-            ):
-                self._tell(numbers[outcome.slot], outcome, started)
-        except (OSError, UserError):
-            raise
-        except Exception as error:  # a trial may fail in any way; the study goes on
-            reason = f"{type(error).__name__}: {error}"
-        for number in set(numbers) & set(self.running):
-            self._fail(number, reason)
-
-    def _tell(self, number: int, outcome: Outcome, started: float) -> None:
-        trial = self.running[number]
-        if isinstance(outcome, SearchFailure):
-            self._fail(number, outcome.reason)
-            return
-        if isinstance(outcome, Stopped):
-            self.outer.tell(trial, state=TrialState.PRUNED)
-            self._ended(number, "stopped early", counts=True)
-            return
-        result = self._score(number, outcome, started)
-        if not math.isfinite(result.metric):
-            self._fail(number, f"its {self.bench.metric} is {result.metric}")
-            return
-        full = self.bench.unpruned.widths
-        files = write_trial(self.folder.trial(number), outcome, result, self.bench.tokenizer, full)
-        store = LinkingStore(self.folder.artifacts)
-        for file in files:
-            upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
-        trial.set_constraint(BUDGET, result.violation)
-        trial.set_user_attr(RESULT, asdict(result))
-        told = self.outer.tell(trial, [float(result.metric), float(result.cost)])
-        assert told.state is TrialState.COMPLETE, told.state
-        missed = "" if result.violation <= 0 else ", outside its budget"
-        self._ended(
-            number,
-            f"{self.bench.metric} {result.metric:.4f} (held out {result.heldout_metric:.4f}) "
-            f"at {result.cost_name} ratio {result.ratio:.3f}, "
-            f"asked {result.target_ratio:.3f}{missed}",
-            counts=True,
-        )
-
-    def _score(self, number: int, found: SearchResult, started: float) -> TrialResult:
-        return TrialResult(
-            **asdict(self.bench.score(found.model, found.architecture)),
-            **self._yardstick(),
-            target_ratio=found.target_ratio,
-            tolerance=found.tolerance,
-            heads_per_layer=found.architecture.heads_per_layer,
-            ffn_per_layer=found.architecture.ffn_per_layer,
-            model=(self.folder.trial(number) / MODEL).relative_to(self.folder.path).as_posix(),
-            seconds=time.monotonic() - started,
-        )
-
-    def _fail(self, number: int, reason: str) -> None:
-        trial = self.running[number]
-        with suppress(UpdateFinishedTrialError):  # interrupted just after it was told
-            trial.set_user_attr(FAILURE, reason)
-            self.outer.tell(trial, state=TrialState.FAIL)
-        self._ended(number, f"failed: {reason}", counts=False)
-
-    def _fail_all(self, reason: str) -> None:
-        for number in list(self.running):
-            self._fail(number, reason)
-
-    def _ended(self, number: int, line: str, *, counts: bool) -> None:
-        del self.running[number]
-        self.progress.trial_ended(f"trial {number}: {line}", counts=counts)
+            Worker(study, folder, outer, claims, progress, bench).run(callbacks)

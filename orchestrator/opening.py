@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import platform
+import secrets
+import socket
 from importlib.metadata import version
 
 import optuna
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
-from orchestrator.records import DEFINITION, SOURCES, VERSIONS
+from orchestrator.records import DEFINITION, SOURCES, VERSIONS, WANTED
 from orchestrator.run_folder import RunFolder
-from orchestrator.sampler import make_sampler
-from orchestrator.storage import open_storage
 from orchestrator.study import Study
+
+HOME = "home"
+"""Study attribute: the run folder with its files, if the storage lies elsewhere."""
+_DIRECTIONS = [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE]
 
 
 def finished_trials(outer: optuna.Study) -> int:
@@ -23,51 +29,111 @@ def finished_trials(outer: optuna.Study) -> int:
 
 
 def open_study(
-    study: Study, folder: RunFolder, definition: dict[str, str], device: str
+    study: Study,
+    folder: RunFolder,
+    storage: BaseStorage,
+    definition: dict[str, str],
+    device: str,
+    *,
+    own: bool,
 ) -> optuna.Study:
     """The Optuna study of the folder, made or continued; the caller holds the folder's lock.
 
-    Trials that a dead process left running are failed. Raises RunError if the folder holds another
-    study, and says in what it differs.
+    A storage of the folder's `own` has this study and no other.
+
+    Raises RunError if folder or storage hold another study, and says in what it differs.
     """
-    fresh = not folder.storage.exists()
-    folder.artifacts.mkdir(exist_ok=True)
+    folder.artifacts.mkdir(parents=True, exist_ok=True)
     folder.cache.mkdir(exist_ok=True)
-    storage = open_storage(folder.storage)
-    if not fresh:
-        _check_same(folder, storage, definition)
+    _check_same(study, folder, storage, definition, own=own)
     outer = optuna.create_study(
         storage=storage,
         study_name=study.name,
-        directions=["maximize", "minimize"],
+        directions=_DIRECTIONS,
         load_if_exists=True,
     )
-    known = outer.get_trials(deepcopy=False)
-    outer.sampler = make_sampler(study.seed, len(known), study.population)
     if DEFINITION not in outer.user_attrs:
         for knobs in study.first:
             outer.enqueue_trial(dict(knobs), skip_if_exists=True)
         outer.set_user_attr(DEFINITION, definition)
     outer.set_user_attr(VERSIONS, _versions(device))
     outer.set_user_attr(SOURCES, study.sources())
-    for trial in known:
-        if trial.state is TrialState.RUNNING:  # its process is dead: we hold the folder's lock
-            outer.tell(trial.number, state=TrialState.FAIL)
+    outer.set_user_attr(WANTED, study.trials)
     return outer
 
 
+def join_study(
+    study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str]
+) -> optuna.Study:
+    """The Optuna study that a launch has opened, for one more worker.
+
+    Raises RunError if there is none, if it is another, or if its files lie in another folder.
+    """
+    if study.name not in optuna.get_all_study_names(storage):
+        raise RunError(
+            f"the storage holds no study '{study.name}'; start it with `maskfront run STUDY.py`"
+        )
+    _check_same(study, folder, storage, definition, own=False)
+    return optuna.load_study(study_name=study.name, storage=storage)
+
+
+def settle(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
+    """Bind folder and study to each other, if the storage lies elsewhere.
+
+    `storage` is its URL without a password. Raises RunError if either is bound to another.
+    """
+    if folder.is_own(storage):
+        return
+    home = outer.user_attrs.get(HOME)
+    if home is None and folder.identity is None:
+        home = {
+            "folder": secrets.token_hex(8),
+            "path": str(folder.path.absolute()),
+            "host": socket.gethostname(),
+        }
+        folder.write_address(storage, outer.study_name, home["folder"])
+        outer.set_user_attr(HOME, home)
+    elif home is None or home["folder"] != folder.identity:
+        where = "another study" if home is None else f"{home['path']} (on {home['host']})"
+        raise RunError(
+            f"'{folder.path}' is not where the files of study '{outer.study_name}' lie, which is "
+            f"{where}; name that folder, shared by all machines, with --out"
+        )
+
+
 def _check_same(
-    folder: RunFolder, storage: optuna.storages.BaseStorage, definition: dict[str, str]
+    study: Study,
+    folder: RunFolder,
+    storage: BaseStorage,
+    definition: dict[str, str],
+    *,
+    own: bool,
 ) -> None:
-    for name in optuna.get_all_study_names(storage):
-        known = optuna.load_study(study_name=name, storage=storage).user_attrs.get(DEFINITION, {})
-        known = known and {"cost": "flops", **known}  # all that there was before it had a name
+    """Refuse another study of the same name, and in a run's own database any other study."""
+    for known in storage.get_all_studies():
+        if known.study_name != study.name and not own:
+            continue
+        if known.directions != _DIRECTIONS:
+            raise RunError(
+                f"the storage has a study '{known.study_name}' with other objectives than metric "
+                "and cost; give yours another name"
+            )
+        was = known.user_attrs.get(DEFINITION, {})
+        waiting = (TrialState.WAITING,)
+        if not was and storage.get_n_trials(known._study_id) > storage.get_n_trials(
+            known._study_id, waiting
+        ):
+            raise RunError(
+                f"the storage has a study '{known.study_name}' that maskfront did not make; "
+                "give yours another name"
+            )
+        was = was and {"cost": "flops", **was}  # all that there was before it had a name
         differs = [
-            f"{key} was {known.get(key, 'not set')}, is now {definition.get(key, 'not set')}"
-            for key in sorted(known.keys() | definition.keys())
-            if known.get(key) != definition.get(key)
+            f"{key} was {was.get(key, 'not set')}, is now {definition.get(key, 'not set')}"
+            for key in sorted(was.keys() | definition.keys())
+            if was.get(key) != definition.get(key)
         ]
-        if known and differs:
+        if was and differs:
             raise RunError(
                 f"'{folder.path}' is the run of another study: {'; '.join(differs)}. "
                 "Choose another folder with --out, or give the study another name"

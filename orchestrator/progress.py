@@ -25,9 +25,10 @@ class LaunchProgress:
     Where the output is no terminal, each stage and each trial is one line instead.
     """
 
-    def __init__(self, study: Study, finished: int, console: Console | None = None):
+    def __init__(self, study: Study, console: Console | None = None, speaker: str = ""):
+        """`speaker` begins each line, where several workers share a terminal."""
         console = console or Console()
-        self._console = console
+        self._console, self._speaker = console, speaker and f"{speaker}: "
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -35,11 +36,10 @@ class LaunchProgress:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not console.is_terminal or bool(speaker),
         )
-        self._study = self._bars.add_task(
-            f"study {study.name}", total=study.trials, completed=finished
-        )
+        self._lines = self._bars.disable
+        self._study = self._bars.add_task(f"study {study.name}", total=study.trials)
         self._population = self._bars.add_task("prepare", total=None)
         self._stage = self._bars.add_task("", total=None, visible=False)
 
@@ -55,10 +55,17 @@ class LaunchProgress:
     ) -> None:
         self._bars.stop()
 
+    def finished(self, trials: int) -> None:
+        """So many trials of the study are finished, by all its workers."""
+        self._bars.update(self._study, completed=trials)
+
     def population(self, numbers: list[int]) -> None:
         """The trials of these numbers start as one population."""
         first, last = numbers[0], numbers[-1]
-        name = f"trial {first}" if first == last else f"trials {first} to {last}"
+        if last - first == len(numbers) - 1:
+            name = f"trial {first}" if first == last else f"trials {first} to {last}"
+        else:
+            name = f"trials {', '.join(map(str, numbers))}"
         self._bars.reset(self._population, description=name, total=len(numbers))
         self._say(name)
 
@@ -67,11 +74,13 @@ class LaunchProgress:
         self._bars.advance(self._population)
         if counts:
             self._bars.advance(self._study)
-        self._console.print(line, markup=False, highlight=False)
+        self.note(line)
 
     def note(self, line: str) -> None:
         """What the user should know of the study."""
-        self._console.print(line, markup=False, highlight=False)
+        self._console.print(
+            f"{self._speaker}{line}", markup=False, highlight=False, soft_wrap=bool(self._speaker)
+        )
 
     def begin(self, stage: str, steps: int) -> None:
         """A stage of `steps` steps starts."""
@@ -84,5 +93,5 @@ class LaunchProgress:
         return frozenset()
 
     def _say(self, line: str) -> None:
-        if not self._console.is_terminal:
-            self._console.print(line, markup=False, highlight=False)
+        if self._lines:
+            self.note(line)

@@ -32,6 +32,8 @@ VERSIONS = "versions"
 """Study attribute: versions and device of the launches."""
 SOURCES = "sources"
 """Study attribute: `Study.sources`, what the user named; runs from before it was kept have none."""
+WANTED = "wanted"
+"""Study attribute: finished trials wanted by the last launch."""
 BUDGET = "budget"
 """Constraint: abs(cost / cost_full - R) - t R, at most 0 where the budget is met."""
 
@@ -253,11 +255,32 @@ def front_document(run: RunRecord) -> dict[str, Any]:
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder, finished or running. Raises RunError if no run lies there."""
     study = load_run(folder)
-    attributes = study.user_attrs
-    if UNPRUNED not in attributes:
+    if UNPRUNED not in study.user_attrs:
         raise RunError(
             f"'{folder}': the run has not got as far as its first trial; launch it again"
         )
+    return record_of(study, folder)
+
+
+def load_run(folder: Path) -> optuna.Study:
+    """The Optuna study of a run folder. Raises RunError if no run lies there."""
+    paths = RunFolder(folder).existing()
+    storage = open_storage(paths.storage)
+    name = paths.study_name
+    if name is None:
+        names = optuna.get_all_study_names(storage)
+        if len(names) != 1:
+            raise RunError(f"'{paths.database}' holds {len(names)} studies; a run has exactly one")
+        (name,) = names
+    try:
+        return optuna.load_study(study_name=name, storage=storage)
+    except KeyError as error:
+        raise RunError(f"storage {paths.storage} holds no study '{name}' any more") from error
+
+
+def record_of(study: optuna.Study, folder: Path) -> RunRecord:
+    """The run as it stands, of a study that has got as far as its first trial."""
+    attributes = study.user_attrs
     return RunRecord(
         name=study.study_name,
         folder=folder,
@@ -272,16 +295,6 @@ def read_run(folder: Path) -> RunRecord:
         versions=attributes[VERSIONS],
         sources=attributes.get(SOURCES, {}),
     )
-
-
-def load_run(folder: Path) -> optuna.Study:
-    """The Optuna study of a run folder. Raises RunError if no run lies there."""
-    paths = RunFolder(folder).existing()
-    storage = open_storage(paths.storage)
-    names = optuna.get_all_study_names(storage)
-    if len(names) != 1:
-        raise RunError(f"'{paths.storage}' holds {len(names)} studies; a run has exactly one")
-    return optuna.load_study(study_name=names[0], storage=storage)
 
 
 def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:

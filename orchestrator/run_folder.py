@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from orchestrator.errors import RunError
+from orchestrator.locks import KernelLock
 
 _LAUNCH = "launch.json"
 
@@ -24,9 +25,44 @@ class RunFolder:
     path: Path
 
     @property
-    def storage(self) -> Path:
-        """The SQLite file of the Optuna study."""
+    def database(self) -> Path:
+        """The SQLite file of the Optuna study, unless another storage was named."""
         return self.path / "study.db"
+
+    @property
+    def address(self) -> Path:
+        """Which study of which storage this is the folder of, if it is not in `database`."""
+        return self.path / "storage.json"
+
+    @property
+    def storage(self) -> str:
+        """The URL of the storage, without its password."""
+        return str(self._addressed().get("storage", f"sqlite:///{self.database}"))
+
+    def is_own(self, storage: str) -> bool:
+        """Whether this is the URL of `database`, which holds this run and nothing else."""
+        return storage == f"sqlite:///{self.database.absolute()}"
+
+    @property
+    def study_name(self) -> str | None:
+        """The study's name in a storage that may hold several."""
+        return self._addressed().get("study")
+
+    @property
+    def identity(self) -> str | None:
+        """What tells this folder from another one of the same study."""
+        return self._addressed().get("folder")
+
+    def _addressed(self) -> dict[str, str]:
+        if not self.address.is_file():
+            return {}
+        return dict(json.loads(self.address.read_text(encoding="utf-8")))
+
+    def write_address(self, storage: str, study_name: str, identity: str) -> None:
+        """Remember where the study is; `storage` has no password."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        document = {"storage": storage, "study": study_name, "folder": identity}
+        write_file_whole(self.address, json.dumps(document, indent=2) + "\n")
 
     @property
     def artifacts(self) -> Path:
@@ -63,27 +99,40 @@ class RunFolder:
         """The folder of a finished trial: architecture, result, curve, model."""
         return self.path / "trials" / f"{number:05d}"
 
+    def exists(self) -> bool:
+        """Whether a run lies in this folder."""
+        return self.database.is_file() or self.address.is_file()
+
     def existing(self) -> RunFolder:
         """This folder, if a run lies in it. Raises RunError otherwise."""
-        if not self.storage.is_file():
+        if not self.exists():
             raise RunError(
-                f"'{self.path}' is no run folder: there is no {self.storage.name} in it; "
+                f"'{self.path}' is no run folder: there is no {self.database.name} in it; "
                 "`maskfront run STUDY.py` makes one (under runs/ by default)"
             )
         return self
+
+    def worker(self, name: str) -> Path:
+        """The file that a worker holds locked while it lives."""
+        return self.path / "workers" / f"{name}.lock"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for one launch; the lock dies with the process."""
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / ".lock", timeout=0)
         try:
-            with lock:
+            with FileLock(self.path / ".lock", timeout=0):
                 yield
         except Timeout as error:
             raise RunError(
-                f"'{self.path}' is in use by another launch of this study; wait for it or stop it"
+                f"'{self.path}' is in use by another launch of this study; wait for it or stop it, "
+                "or help it with `maskfront work`"
             ) from error
+
+    def in_turn(self, doing: str) -> KernelLock:
+        """Wait until no other worker of the run is `doing` this."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return KernelLock(self.path / f".lock-{doing}")
 
 
 @contextmanager

@@ -1,17 +1,155 @@
-"""The Optuna storage of a run: SQLite with write-ahead logging."""
+"""The storage of a study: one URL chooses, and what does not fit is refused with what does."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
-from optuna.storages import RDBStorage
-from sqlalchemy import event
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import (
+    BaseStorage,
+    GrpcStorageProxy,
+    JournalStorage,
+    RDBStorage,
+    get_storage,
+)
+from sqlalchemy import event, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from orchestrator.errors import RunError
+from orchestrator.heartbeat import WorkerRecord, this_machine
+from orchestrator.journal import RepairedJournal
+from orchestrator.patience import patient, reason_of
+
+CONNECT_SECONDS = 5
+"""How long a server may take to answer the first time."""
+PASSWORD = "MASKFRONT_STORAGE_PASSWORD"
+"""Environment variable with the password of a storage whose URL has a user and no password."""
+JOURNAL_WORKERS = 8
+"""Each worker reads all that all others write: docs/scaling.md has the figures."""
+_DRIVERS = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",  # its own default differs between SQLAlchemy 2.0 and 2.1
+    "mysql": "mysql+pymysql",
+}
+_KNOWN = (
+    "sqlite:///FILE (one machine), postgresql://USER@HOST/DATABASE or mysql://... (many), "
+    "grpc://HOST:PORT (`maskfront serve-storage`, very many), journal:///FILE (a shared folder, "
+    "few workers)"
+)
 
 
-def open_storage(path: Path) -> RDBStorage:
-    """Open or create the SQLite storage at `path`.
+def parse_url(text: str) -> URL:
+    """The URL of a storage, with its driver, an absolute path, and the password if one is set.
+
+    Raises RunError for what no storage has; the message never shows a password.
+    """
+    try:
+        url = make_url(text)
+        port = url.port
+    except (ArgumentError, ValueError) as error:
+        raise RunError(f"--storage is no URL of a storage; it must be one of {_KNOWN}") from error
+    kind = url.drivername.partition("+")[0]
+    if kind not in ("sqlite", "postgres", "postgresql", "mysql", "journal", "grpc"):
+        raise RunError(f"--storage names a '{url.drivername}'; it must be one of {_KNOWN}")
+    if any("pass" in name.lower() for name in url.query):
+        raise RunError(f"--storage has a password behind the '?'; set {PASSWORD} instead")
+    if kind in ("sqlite", "journal"):
+        if url.host or url.database in (None, "", ":memory:"):
+            raise RunError(
+                f"--storage is {hidden(url)}, which names no file; write {kind}:///FOLDER/FILE "
+                f"({kind}:////FOLDER/FILE if its path begins with a slash)"
+            )
+        return url.set(database=str(Path(str(url.database)).absolute()))
+    if kind == "grpc" and not (url.host and port):
+        raise RunError(f"--storage is {hidden(url)}; it must be grpc://HOST:PORT")
+    if url.username and url.password is None and os.environ.get(PASSWORD):
+        url = url.set(password=os.environ[PASSWORD])
+    return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+
+
+def kind_of(url: URL) -> str:
+    """Which of "sqlite", "postgresql", "mysql", "journal" and "grpc" it names."""
+    return url.drivername.partition("+")[0]
+
+
+def hidden(url: URL) -> str:
+    """The URL without its password: the only way in which one is shown or written."""
+    bare = URL.create(
+        url.drivername,
+        username=url.username,
+        host=url.host,
+        port=url.port,
+        database=url.database,
+        query=url.query,
+    )
+    return bare.render_as_string()
+
+
+def open_storage(text: str) -> BaseStorage:
+    """Open the storage of a URL, or create it.
+
+    A lost connection to a server is patiently made anew (`patience`). Raises RunError if there is
+    no server, if it refuses the user, or if the storage was made by another Optuna.
+    """
+    url = parse_url(text)
+    kind = kind_of(url)
+    with _explained(url):
+        if kind == "sqlite":
+            return _open_sqlite(str(url.database))
+        if kind == "journal":
+            return JournalStorage(RepairedJournal(Path(str(url.database))))
+        if kind == "grpc":
+            return patient(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
+        engine = {"connect_args": {"connect_timeout": CONNECT_SECONDS}, "pool_pre_ping": True}
+        raw = RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=engine)
+        cached = get_storage(raw)
+        weakref.finalize(cached, raw.engine.dispose)  # no connection outlives it
+        return patient(cached, hidden(url))
+
+
+def is_file(text: str) -> bool:
+    """Whether the storage of a URL is a file, which opening it would make; else it is a server."""
+    return kind_of(parse_url(text)) in ("sqlite", "journal")
+
+
+def check_exists(text: str) -> None:
+    """Raise RunError for a file that does not exist, which opening it would make."""
+    url = parse_url(text)
+    if is_file(text) and not Path(str(url.database)).is_file():
+        raise RunError(
+            f"there is no storage {hidden(url)}; `maskfront run STUDY.py` makes one, and --storage "
+            "or --out name it"
+        )
+
+
+def check_room(text: str, workers: Mapping[str, WorkerRecord], more: int = 1) -> None:
+    """Raise RunError if the storage does not serve these workers and `more` of this machine."""
+    kind = kind_of(parse_url(text))
+    alive = [worker for worker in workers.values() if worker.seems_alive]
+    if kind == "journal" and len(alive) + more > JOURNAL_WORKERS:
+        raise RunError(
+            f"a journal file serves {JOURNAL_WORKERS} workers, these would be "
+            f"{len(alive) + more}; name a server: --storage postgresql://USER@HOST/DATABASE"
+        )
+    elsewhere = {worker.host for worker in alive if worker.machine != this_machine()}
+    if kind == "sqlite" and elsewhere:
+        raise RunError(
+            f"SQLite serves one machine, and {', '.join(sorted(elsewhere))} works on this study; "
+            "use --storage postgresql://USER@HOST/DATABASE, or there `maskfront serve-storage`"
+        )
+
+
+def _open_sqlite(path: str) -> RDBStorage:
+    """SQLite with write-ahead logging.
 
     WAL lets readers (front, report, dashboard) work while a launch writes, and with
     synchronous=NORMAL it makes 5 to 7 times the trials a second of SQLite's own settings; a
@@ -28,3 +166,49 @@ def open_storage(path: Path) -> RDBStorage:
 
     storage.engine.dispose()
     return storage
+
+
+def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        proxy = GrpcStorageProxy(host=host, port=port)
+    try:
+        proxy.wait_server_ready(timeout=CONNECT_SECONDS)
+    except ConnectionError as error:
+        raise RunError(
+            f"no storage proxy answers at grpc://{host}:{port}; start one there: "
+            f"maskfront serve-storage --storage postgresql://... --port {port}"
+        ) from error
+    return proxy
+
+
+@contextmanager
+def _explained(url: URL) -> Iterator[None]:
+    """Whatever a library says of a storage that cannot be opened, as one line without password."""
+    shown, kind = hidden(url), kind_of(url)
+    try:
+        yield
+    except RunError:
+        raise
+    except ImportError as error:
+        raise RunError(
+            f"storage {shown} needs a package that is not installed: "
+            f"pip install -c constraints.txt -e '.[{kind}]'"
+        ) from error
+    except (SQLAlchemyError, StorageInternalError, sqlite3.Error) as error:
+        raise RunError(f"storage {shown} cannot be opened: {_reason(error, url)}") from error
+    except RuntimeError as error:  # Optuna's word for the tables of another version
+        raise RunError(
+            f"storage {shown} was made by another version of Optuna: {_reason(error, url)}"
+        ) from error
+    except ValueError as error:  # a line of a journal that is no JSON
+        raise RunError(
+            f"storage {shown} is damaged ({error}); restore it from a copy, or name another"
+        ) from error
+
+
+def _reason(error: BaseException, url: URL) -> str:
+    reason = reason_of(error)
+    for secret in (url.password, quote_plus(str(url.password))) if url.password else ():
+        reason = reason.replace(str(secret), "***")
+    return reason

@@ -13,7 +13,8 @@ from orchestrator.errors import RunError
 if TYPE_CHECKING:
     from orchestrator.study import Study
 
-_MODULE = "maskfront_study"
+MODULE = "maskfront_study"
+"""The name under which a study file is imported."""
 
 
 def load_study(path: Path, name: str = "study") -> Study:
@@ -56,11 +57,11 @@ def _run(path: Path) -> ModuleType:
     """The module that the file makes. Raises RunError if it cannot be run, or raises."""
     if not path.is_file():
         raise RunError(f"study file '{path}' does not exist")
-    spec = importlib.util.spec_from_file_location(_MODULE, path)
+    spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
         raise RunError(f"study file '{path}' is no Python file (its name must end in .py)")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[_MODULE] = module
+    sys.modules[MODULE] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Set
+from collections.abc import Iterator, Set
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -21,6 +24,9 @@ from objectives.device import quiet_libraries
 from objectives.problem import Problem, Workbench, prepare, read_inputs
 from objectives.task import Task
 from objectives.teacher import Teacher
+
+if TYPE_CHECKING:
+    from tests.servers import Postgres
 
 pytest.register_assert_rewrite("tests.objectives.conformance")
 torch.set_num_threads(1)  # a tiny matmul costs less than waking a second thread
@@ -131,6 +137,15 @@ def planted_task() -> Task:
 
 
 @pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory, planted_task: Task) -> Path:
+    """The tiny task as a folder that `datasets.load_dataset` reads."""
+    folder = tmp_path_factory.mktemp("tiny-data")
+    assert callable(planted_task.data)
+    planted_task.data().to_csv(folder / "train.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def workbench(
     tiny_bert: str, planted_task: Task, tmp_path_factory: pytest.TempPathFactory
 ) -> Workbench:
@@ -145,3 +160,13 @@ def workbench(
 def problem(workbench: Workbench) -> Problem:
     """What a search method gets of the workbench."""
     return workbench.problem
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A real PostgreSQL."""
+    from tests.servers import Postgres
+
+    server = Postgres()
+    yield server
+    server.stop()

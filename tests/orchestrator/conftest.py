@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, BertForSequenceClassification
 
-from objectives.task import Task
-
 _STUDY = """
     '''Does the tiny BERT get smaller?'''
 
@@ -49,15 +47,6 @@ _STUDY = """
 """
 
 WriteStudy = Callable[..., Path]
-
-
-@pytest.fixture(scope="session")
-def tiny_data(tmp_path_factory: pytest.TempPathFactory, planted_task: Task) -> Path:
-    """The tiny task as a folder that `datasets.load_dataset` reads."""
-    folder = tmp_path_factory.mktemp("tiny-data")
-    assert callable(planted_task.data)
-    planted_task.data().to_csv(folder / "train.csv", index=False)
-    return folder
 
 
 @pytest.fixture(scope="session")

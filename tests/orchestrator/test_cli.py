@@ -110,7 +110,12 @@ def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path:
 
 
 def test_help_and_front_answer_without_torch(run_folder: Path) -> None:
-    for arguments in (["--help"], ["front", str(run_folder)], ["report", str(run_folder)]):
+    for arguments in (
+        ["--help"],
+        ["front", str(run_folder)],
+        ["report", str(run_folder)],
+        ["status", str(run_folder)],
+    ):
         script = (
             "import sys; sys.argv = ['maskfront', *sys.argv[1:]]\n"
             "from orchestrator.cli import main\n"
@@ -244,10 +249,10 @@ def test_labels_that_the_teacher_does_not_know(
 
 
 def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) -> None:
-    folder = tmp_path / "distil"
-    AutoConfig.for_model("distilbert", architectures=["DistilBertModel"]).save_pretrained(folder)
+    folder = tmp_path / "albert"
+    AutoConfig.for_model("albert", architectures=["AlbertModel"]).save_pretrained(folder)
     study = write_study(("checkpoint=", f"checkpoint={str(folder)!r} or "))
-    assert_one_clear_line(maskfront("run", study, cwd=tmp_path), "architecture is DistilBertModel")
+    assert_one_clear_line(maskfront("run", study, cwd=tmp_path), "architecture is AlbertModel")
 
 
 @pytest.mark.parametrize(
@@ -258,6 +263,7 @@ def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) 
         (["report", "nowhere"], "'nowhere' is no run folder"),
         (["report", "one", "other"], "name it with --out FILE.html"),
         (["report", "one", "--watch", "--out", "front.svg"], "must end in .html"),
+        (["serve-storage", "--storage", "grpc://a:1"], "a grpc storage cannot be served"),
         (["dashboard", "nowhere"], "'nowhere' is no run folder"),
         (["export", "nowhere", "--trial", "0", "--out", "m"], "'nowhere' is no run folder"),
     ],
@@ -272,6 +278,27 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
     done = maskfront("run", write_study(), option, 0, cwd=tmp_path)
     assert_one_clear_line(done, f"{option[2:]} is 0; it must be at least 1")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", 0], "workers is 0; it must be at least 1"),
+        (["--storage", "nonsense"], "is no URL of a storage"),
+        (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
+        (["--storage", "journal:///{folder}/j", "--workers", 9], "a journal file serves 8 workers"),
+        (["--backend", "dask"], "--backend dask needs --cluster"),
+        (["--backend", "dask", "--cluster", "tcp://127.0.0.1:1"], "no Dask scheduler answers at"),
+    ],
+)
+def test_workers_and_storages_that_cannot_be(
+    write_study: WriteStudy, tmp_path: Path, arguments: list[object], message: str
+) -> None:
+    path = write_study()
+    given = [str(argument).format(folder=tmp_path) for argument in arguments]
+    done = maskfront("run", path, *given, cwd=tmp_path)
+    assert_one_clear_line(done, message)
+    assert "s3cret" not in done.stderr
 
 
 def test_a_device_that_is_not_there(write_study: WriteStudy, tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def test_everything_goes_by_keyboard(page_path: Path, open_tab: OpenTab) -> None
     summary = page.locator("details.data summary").first
     summary.focus()
     page.keyboard.press("Enter")
+    page.locator("details.data table").wait_for()
     assert page.locator("details.data table").count() == 1
     assert tab.seen == []
 

@@ -31,7 +31,7 @@ def test_the_page_is_written_whenever_the_run_has_changed(
         nonlocal looks
         looks += 1
         if looks == 2:
-            folder.storage.unlink()
+            folder.database.unlink()
             for trial in (tmp_path / "run" / "trials").iterdir():
                 trial.rename(tmp_path / trial.name)
             store_run(folder, replace(many_run(4), name="many"))

@@ -1,0 +1,127 @@
+"""Which trials a worker may run: never more than are wanted, never one that another one has."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState
+
+from orchestrator.heartbeat import Watch, end_record, workers_of
+from orchestrator.run_folder import RunFolder
+
+WORKER = "worker"
+"""Trial attribute: the name of the worker that runs it."""
+HALT = "halt"
+"""Study attribute: the token of a launch whose workers are to claim nothing more."""
+RETRY_OF = "retry_of"
+"""Trial attribute: the number of the trial whose worker died, and whose knobs this one has."""
+_RETRIES = "retries"
+_MOST_RETRIES = 2
+"""After that the knobs themselves may be what kills."""
+
+_TAKEN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+
+
+class Claims:
+    """Takes trials of a study for one worker.
+
+    Workers claim in turn, under a lock of the run folder: so what is wanted is counted once, and a
+    running trial without a worker was left by one that died between two writes.
+    """
+
+    def __init__(
+        self,
+        outer: optuna.Study,
+        folder: RunFolder,
+        space: Mapping[str, BaseDistribution],
+        worker: str,
+        wanted: int,
+        token: str = "",
+    ):
+        self._outer, self._folder, self._space = outer, folder, dict(space)
+        self._worker, self._wanted = worker, wanted
+        self._token, self._watch = token, Watch(folder)
+
+    @property
+    def halted(self) -> bool:
+        """Whether the launch of this worker was interrupted."""
+        return bool(self._token) and self._outer.user_attrs.get(HALT) == self._token
+
+    def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
+        """Claim up to `most` trials, fewer or none where that many are running or finished.
+
+        First those of dead workers are failed, and asked again. `note` gets a line on each.
+        """
+        with self._folder.in_turn("claim"):
+            taken = self._outer.get_trials(deepcopy=False, states=_TAKEN)
+            buried = self._bury([t for t in taken if t.state is TrialState.RUNNING], note)
+            claimed = []
+            for _ in range(min(most, self._wanted - len(taken) + buried)):
+                trial = self._outer.ask()
+                trial.set_user_attr(WORKER, self._worker)
+                claimed.append(trial)
+        for trial in claimed:
+            draw(trial, self._space)
+        return claimed
+
+    def _bury(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
+        """Fail the trials of dead workers; how many."""
+        workers = workers_of(self._outer)
+        dead = self._watch.dead(workers)
+        lost = []
+        for trial in running:
+            owner = trial.user_attrs.get(WORKER)
+            if owner != self._worker and (owner not in workers or owner in dead):
+                lost.append(self._fail(trial, note))
+        for name in dead:
+            if not workers[name].ended:
+                end_record(self._outer, workers[name])
+                self._folder.worker(name).unlink(missing_ok=True)
+        return sum(lost)
+
+    def _fail(self, trial: FrozenTrial, note: Callable[[str], object]) -> bool:
+        """Fail a trial whose worker died, and enqueue its knobs again, clean of all else.
+
+        False if its worker has told it just now.
+
+        Optuna's own retry would carry over constraints, which cannot be set twice, and artifacts.
+        """
+        try:
+            self._outer.tell(trial.number, state=TrialState.FAIL)
+        except (UpdateFinishedTrialError, ValueError):  # its worker lives after all, and told it
+            return False
+        folder = self._folder.trial(trial.number)
+        for left in (folder, folder.with_name(f".{folder.name}.unfinished")):
+            shutil.rmtree(left, ignore_errors=True)
+        knobs = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        retries = trial.user_attrs.get(_RETRIES, 0)
+        again = bool(knobs) and retries < _MOST_RETRIES
+        if again:
+            attributes = {RETRY_OF: trial.number, _RETRIES: retries + 1}
+            self._outer.enqueue_trial(knobs, user_attrs=attributes)
+        note(
+            f"trial {trial.number}: its worker died"
+            + (", its knobs are tried again" if again else "")
+        )
+        return True
+
+
+def draw(trial: optuna.Trial, space: Mapping[str, BaseDistribution]) -> None:
+    """Draw all knobs of an asked trial: outside the lock, since models and writes take a while."""
+    for name, knob in space.items():
+        if isinstance(knob, FloatDistribution):
+            trial.suggest_float(name, knob.low, knob.high, step=knob.step, log=knob.log)
+        elif isinstance(knob, IntDistribution):
+            trial.suggest_int(name, knob.low, knob.high, step=knob.step, log=knob.log)
+        else:
+            assert isinstance(knob, CategoricalDistribution), knob
+            trial.suggest_categorical(name, knob.choices)

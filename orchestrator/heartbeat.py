@@ -1,0 +1,175 @@
+"""Which workers live: each beats from one thread for all its trials, on every storage.
+
+Optuna's own heartbeats exist inside `Study.optimize` alone, and not for journals or the proxy.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Self
+
+import optuna
+
+from orchestrator.run_folder import RunFolder
+
+WORKERS = "worker:"
+"""Study attributes with this prefix are `WorkerRecord`s, one a worker."""
+BEAT = 30.0
+"""Seconds from one beat to the next."""
+GRACE = 120.0
+"""Seconds without a beat after which a worker on another machine is dead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRecord:
+    """What a worker says of itself at each beat."""
+
+    name: str
+    host: str
+    machine: str
+    """Of the running kernel: containers of one machine share it, whatever their host names."""
+    pid: int
+    device: str
+    beat: int
+    """How often it has beaten: others compare this, not their clocks with its."""
+    at: float
+    """When, in seconds since 1970 by its own clock; for people only."""
+    ended: bool = False
+
+    @property
+    def seems_alive(self) -> bool:
+        """Whether it beat lately, if the clocks agree: what one look can tell."""
+        return not self.ended and time.time() - self.at < GRACE
+
+
+def workers_of(outer: optuna.Study) -> dict[str, WorkerRecord]:
+    """All workers that ever served the study, by name."""
+    attributes: Mapping[str, Any] = outer.user_attrs
+    records = [
+        WorkerRecord(**value) for key, value in attributes.items() if key.startswith(WORKERS)
+    ]
+    return {record.name: record for record in records}
+
+
+class Heartbeat:
+    """Says from a thread of its own that this worker lives, from `with` to its end.
+
+    The lock on its file in the run folder says the same, at once, to the workers of this machine:
+    it ends with the process, however that ends.
+    """
+
+    def __init__(self, outer: optuna.Study, folder: RunFolder, device: str, beat: float = BEAT):
+        name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.record = WorkerRecord(
+            name=name,
+            host=socket.gethostname(),
+            machine=this_machine(),
+            pid=os.getpid(),
+            device=device,
+            beat=0,
+            at=time.time(),
+        )
+        self._outer, self._every, self._stop = outer, beat, Event()
+        self._file = folder.worker(name)
+        self._thread = Thread(target=self._beat_on, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._held = os.open(self._file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+        self._beat()  # before the first trial: one that never beat would never be missed
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+        with suppress(Exception):  # the storage may be what ended this worker
+            end_record(self._outer, self.record)
+        self._file.unlink(missing_ok=True)
+        os.close(self._held)
+
+    def _beat_on(self) -> None:
+        while not self._stop.wait(self._every):
+            with suppress(Exception):  # the loop finds out, and says so
+                self._beat()
+
+    def _beat(self) -> None:
+        self.record = replace(self.record, beat=self.record.beat + 1, at=time.time())
+        self._outer.set_user_attr(WORKERS + self.record.name, asdict(self.record))
+
+
+def end_record(outer: optuna.Study, record: WorkerRecord) -> None:
+    """Say of a worker that it has ended."""
+    outer.set_user_attr(WORKERS + record.name, asdict(replace(record, ended=True)))
+
+
+class Watch:
+    """Tells dead workers from living ones by looking at their beats again and again."""
+
+    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time.monotonic):
+        self._folder, self._clock = folder, clock
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._looked = clock()
+
+    def dead(self, workers: Mapping[str, WorkerRecord]) -> set[str]:
+        """Names of the workers that have ended, however they did.
+
+        A worker of this machine is dead when its lock is free; another when its beat has stood
+        still for `GRACE` seconds of our own clock. A gap between two looks counts as a quarter of
+        that at most: in a long one the storage may have been away, for all of us.
+        """
+        now = self._clock()
+        passed, self._looked = min(now - self._looked, GRACE / 4), now
+        return {
+            name
+            for name, record in workers.items()
+            if record.ended or self._is_dead(record, passed)
+        }
+
+    def _is_dead(self, record: WorkerRecord, passed: float) -> bool:
+        if record.machine == this_machine():
+            free = is_free(self._folder.worker(record.name))
+            if free is not None:
+                return free
+        beat, still = self._seen.get(record.name, (record.beat, -passed))
+        still = still + passed if beat == record.beat else 0.0
+        self._seen[record.name] = (record.beat, still)
+        return still > GRACE
+
+
+def is_free(lock: Path) -> bool | None:
+    """Whether nobody holds this lock file; None if there is none."""
+    try:
+        file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+
+
+def this_machine() -> str:
+    """The identity of the running kernel, or the host's name where it has none."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()

@@ -1,0 +1,89 @@
+"""A storage behind a network that loses its connection now and then."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from orchestrator.errors import RunError
+
+PATIENCE = 120.0
+"""Seconds for which a server may be away before a worker ends."""
+_LONGEST_PAUSE = 5.0
+
+_Storage = TypeVar("_Storage", bound=BaseStorage)
+
+
+def patient(storage: _Storage, shown: str, seconds: float = PATIENCE) -> _Storage:
+    """Let every call of `storage` try again, with growing pauses, while its server is away.
+
+    Each call is one transaction, and all may be made twice: a second result of the same trial is
+    recognised, and a trial that was created in vain is unowned, so that the next claim buries it.
+    After `seconds` the call raises RunError, which shows the storage as `shown`.
+    """
+    for name in sorted(BaseStorage.__abstractmethods__):
+        setattr(storage, name, _tried_again(storage, name, shown, seconds))
+    return storage
+
+
+def _tried_again(
+    storage: BaseStorage, name: str, shown: str, seconds: float
+) -> Callable[..., object]:
+    call = getattr(storage, name)
+
+    @wraps(call)
+    def calls(*arguments: Any, **named: Any) -> object:
+        deadline, pause, tries = time.monotonic() + seconds, 0.1, 0
+        while True:
+            tries += 1
+            try:
+                return call(*arguments, **named)
+            except UpdateFinishedTrialError:
+                if tries > 1 and _is_told(storage, *arguments, **named):
+                    return True  # the lost answer said so
+                raise
+            except Exception as error:
+                if not is_lost(error):
+                    raise
+                if time.monotonic() + pause > deadline:
+                    raise RunError(
+                        f"storage {shown} does not answer ({reason_of(error)}); finished trials "
+                        "are kept: bring it back and launch again"
+                    ) from error
+                time.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    return calls
+
+
+def _is_told(
+    storage: BaseStorage, trial_id: int, state: Any = None, values: Any = None, *_: Any, **__: Any
+) -> bool:
+    known = storage.get_trial(trial_id)
+    return known.state == state and (known.values or None) == (values and list(values))
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error of a storage means that its server is away."""
+    if isinstance(error, StorageInternalError) and error.__cause__ is not None:
+        return is_lost(error.__cause__)
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+    code = getattr(error, "code", None)  # of a grpc.RpcError; grpc is an extra
+    return callable(code) and getattr(code(), "name", "") == "UNAVAILABLE"
+
+
+def reason_of(error: BaseException) -> str:
+    """What a driver said, in one line."""
+    while isinstance(error, StorageInternalError) and error.__cause__ is not None:
+        error = error.__cause__
+    said = error.orig if isinstance(error, DBAPIError) else error
+    details = getattr(said, "details", None)  # of a grpc.RpcError
+    return " ".join(str(details() if callable(details) else said).split())

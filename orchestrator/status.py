@@ -1,0 +1,166 @@
+"""How a run stands: trials by state, rate and time left, workers, front, failures."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from orchestrator.claims import WORKER
+from orchestrator.errors import RunError
+from orchestrator.heartbeat import WorkerRecord, is_free, this_machine, workers_of
+from orchestrator.records import UNPRUNED, WANTED, TrialRecord, load_run, pareto_front, trial_record
+from orchestrator.run_folder import RunFolder
+from orchestrator.storage import check_exists, open_storage
+
+_RECENT = 20
+"""Finished trials from which the rate is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """A study at one moment."""
+
+    name: str
+    wanted: int | None
+    """Finished trials wanted by the last launch."""
+    trials: dict[str, int]
+    """How many are finished, stopped, failed, running and waiting."""
+    per_hour: float | None
+    """Of the last trials that finished or were stopped; None before there are any."""
+    seconds_left: float | None
+    workers: tuple[dict[str, Any], ...]
+    """Of each worker that has not ended: name, host, pid, device, running trials, whether alive,
+    seconds since its last beat."""
+    front: tuple[TrialRecord, ...]
+    failures: dict[str, int]
+    """How often trials failed, by reason."""
+
+    def document(self) -> dict[str, Any]:
+        """As plain data: what `maskfront status --json` prints."""
+        front = [
+            {
+                "trial": trial.number,
+                "metric": trial.result.metric,
+                "cost": trial.result.cost,
+                "unit": trial.result.unit,
+                "ratio": trial.result.ratio,
+            }
+            for trial in self.front
+            if trial.result is not None
+        ]
+        return {**vars(self), "workers": list(self.workers), "front": front}
+
+    def lines(self) -> list[str]:
+        """For people."""
+        wanted = "" if self.wanted is None else f" of {self.wanted} wanted"
+        counts = [f"{count} {state}" for state, count in self.trials.items() if count]
+        lines = [f"study      {self.name}", f"trials     {', '.join(counts) or 'none'}{wanted}"]
+        if self.per_hour is not None:
+            left = "" if self.seconds_left is None else f", {_duration(self.seconds_left)} left"
+            lines.append(f"rate       {self.per_hour:.1f} trials an hour{left}")
+        for worker in self.workers:
+            beat = _duration(worker["seconds_since_beat"])
+            doing = f"alive, runs {worker['running']}" if worker["alive"] else "dead"
+            lines.append(
+                f"worker     {worker['name']} on {worker['device']}: {doing}, last beat {beat} ago"
+            )
+        for trial in self.front:
+            if (found := trial.result) is not None:
+                size = f"{found.cost_name} ratio {found.ratio:.3f}"
+                lines.append(f"front      trial {trial.number}: {found.metric:.4f} at {size}")
+        lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
+        return lines
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def run_status(folder: Path) -> Status:
+    """The status of a run folder. Raises RunError if no run lies there."""
+    return status_of(load_run(folder), RunFolder(folder))
+
+
+def storage_status(url: str, name: str | None) -> Status:
+    """The status of a study of a storage; its name may be left out where there is only one."""
+    check_exists(url)
+    storage = open_storage(url)
+    names = optuna.get_all_study_names(storage)
+    if name is None and len(names) == 1:
+        (name,) = names
+    if name not in names:
+        raise RunError(f"--study is {name}; the storage has {', '.join(names) or 'no study'}")
+    return status_of(optuna.load_study(study_name=name, storage=storage), None)
+
+
+def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
+    """The status of an Optuna study; `folder` lets workers of this machine be known for sure."""
+    trials = study.get_trials(deepcopy=False)
+    wanted = study.user_attrs.get(WANTED)
+    counted = [t for t in trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    rate = _per_second(counted)
+    records = [trial_record(trial) for trial in trials if trial.state is not TrialState.WAITING]
+    states = Counter(record.state for record in records)
+    failures = Counter(record.failure for record in records if record.failure)
+    return Status(
+        name=study.study_name,
+        wanted=wanted,
+        trials={
+            **{state: states[state] for state in ("finished", "stopped", "failed", "running")},
+            "waiting": len(trials) - len(records),
+        },
+        per_hour=None if rate is None else 3600 * rate,
+        seconds_left=None
+        if rate is None or wanted is None
+        else max(0, wanted - len(counted)) / rate,
+        workers=tuple(
+            _worker(record, trials, folder)
+            for record in workers_of(study).values()
+            if not record.ended
+        ),
+        front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
+        failures=dict(failures.most_common()),
+    )
+
+
+def _per_second(counted: Sequence[FrozenTrial]) -> float | None:
+    """Trials a second, from the start of the first of the last ones to the end of the last."""
+    ended = sorted(
+        (trial.datetime_complete, trial.datetime_start)
+        for trial in counted
+        if trial.datetime_complete is not None and trial.datetime_start is not None
+    )[-_RECENT:]
+    if not ended:
+        return None
+    seconds = (ended[-1][0] - min(start for _, start in ended)).total_seconds()
+    return len(ended) / seconds if seconds > 0 else None
+
+
+def _worker(
+    record: WorkerRecord, trials: Sequence[FrozenTrial], folder: RunFolder | None
+) -> dict[str, Any]:
+    alive = record.seems_alive
+    if folder is not None and record.machine == this_machine():
+        free = is_free(folder.worker(record.name))
+        alive = alive if free is None else not free
+    return {
+        "name": record.name,
+        "host": record.host,
+        "pid": record.pid,
+        "device": record.device,
+        "alive": alive,
+        "seconds_since_beat": max(0.0, time.time() - record.at),
+        "running": [
+            trial.number
+            for trial in trials
+            if trial.state is TrialState.RUNNING and trial.user_attrs.get(WORKER) == record.name
+        ],
+    }

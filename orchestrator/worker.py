@@ -1,0 +1,266 @@
+"""One worker's loop: claim a population, search it as one program, tell each trial; again."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+
+import optuna
+from optuna.artifacts import upload_artifact
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.trial import TrialState
+
+from objectives.errors import UserError
+from objectives.problem import Workbench
+from objectives.search_method import (
+    Outcome,
+    SearchFailure,
+    SearchMethod,
+    SearchResult,
+    Stopped,
+    populations,
+)
+from orchestrator.artifacts import LinkingStore
+from orchestrator.claims import Claims
+from orchestrator.errors import RunError
+from orchestrator.opening import finished_trials
+from orchestrator.progress import LaunchProgress
+from orchestrator.records import (
+    BUDGET,
+    FAILURE,
+    RESULT,
+    UNPRUNED,
+    RunRecord,
+    TrialResult,
+    UnprunedResult,
+    record_of,
+    unpruned_result,
+)
+from orchestrator.run_folder import RunFolder
+from orchestrator.study import Study
+from orchestrator.trial_files import MODEL, write_trial
+
+Callback = Callable[[RunRecord], object]
+"""Called after each population with the run as it stands; a worker knows nothing of reports."""
+
+_HOPELESS = 2
+"""Populations in a row without a finished trial after which a worker gives up."""
+_IDLE = 2.0
+"""Seconds at most until a worker without a trial looks again."""
+
+
+class Worker:
+    """One worker at work on an open study."""
+
+    def __init__(
+        self,
+        study: Study,
+        folder: RunFolder,
+        outer: optuna.Study,
+        claims: Claims,
+        progress: LaunchProgress,
+        bench: Workbench,
+    ):
+        self.study, self.folder, self.outer, self.claims = study, folder, outer, claims
+        self.progress, self.bench = progress, bench
+        self.running: dict[int, optuna.Trial] = {}
+        self.counted = 0
+        """Trials of this worker that brought the study on."""
+
+    def run(self, callbacks: Sequence[Callback]) -> None:
+        """Populations until enough trials are finished, by whomever."""
+        self._record_unpruned()
+        barren = 0
+        while (finished := finished_trials(self.outer)) < self.study.trials:
+            if self.claims.halted:
+                raise KeyboardInterrupt
+            self.progress.finished(finished)
+            claimed = self.claims.take(self.study.population, self.progress.note)
+            if not claimed:  # all that is wanted runs elsewhere, and may fail there
+                time.sleep(random.uniform(0.5, 1) * _IDLE)
+                continue
+            before = self.counted
+            self._population(claimed)
+            barren = barren + 1 if self.counted == before else 0
+            call_back(callbacks, self.outer, self.folder, self.progress.note)
+            if barren == _HOPELESS:
+                newest = record_of(self.outer, self.folder.path).trials[-1]
+                raise RunError(
+                    f"study '{self.study.name}': the last {_HOPELESS} populations finished no "
+                    f"trial; the newest failed with: {newest.failure}"
+                )
+
+    def _record_unpruned(self) -> None:
+        """Keep the score of the teacher, and name the two objectives.
+
+        Raises RunError if the run's earlier trials were measured otherwise than this launch would.
+        """
+        shape = self.bench.unpruned_shape
+        unpruned = UnprunedResult(
+            **asdict(self.bench.unpruned),
+            **self._yardstick(),
+            heads_per_layer=(shape.heads,) * shape.layers,
+            ffn_per_layer=(shape.ffn,) * shape.layers,
+        )
+        if UNPRUNED in self.outer.user_attrs:
+            known = unpruned_result(self.outer.user_attrs[UNPRUNED])
+            if (known.unit, known.cost_full) != (unpruned.unit, unpruned.cost_full):
+                raise RunError(
+                    f"'{self.folder.path}': ratio 1 was {known.cost_full} {known.unit}, would now "
+                    f"be {unpruned.cost_full} {unpruned.unit}; go on where it began (device, "
+                    "threads, torch, cache folder), or give the study another name"
+                )
+        self.outer.set_user_attr(UNPRUNED, asdict(unpruned))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            self.outer.set_metric_names([self.bench.metric, unpruned.unit])
+
+    def _yardstick(self) -> dict[str, Any]:
+        """What the sizes of all models of the run are measured in, and against."""
+        return {
+            "unit": self.bench.problem.cost.unit,
+            "cost_full": self.bench.problem.cost_full,
+            "flops_unit": self.bench.flops.unit,
+            "flops_full": self.bench.flops_full,
+        }
+
+    def _population(self, claimed: Sequence[optuna.Trial]) -> None:
+        """Search and tell these trials; whatever happens, none is left running."""
+        started = time.monotonic()
+        self.running = {trial.number: trial for trial in claimed}
+        self.progress.population(sorted(self.running))
+        try:
+            members = self._members()
+            for places in populations([method for _, method in members]):
+                self._search([members[place] for place in places], started)
+        except KeyboardInterrupt:
+            self._fail_all("interrupted")
+            raise
+        except OSError as error:
+            self._fail_all(f"the disk refused a write: {error}")
+            raise
+        except UserError as error:  # what no other trial of the study would do better
+            self._fail_all(str(error))
+            raise
+
+    def _members(self) -> list[tuple[int, SearchMethod]]:
+        """The trials' methods by number; a trial whose knobs its method refuses has failed."""
+        members = []
+        for number, trial in list(self.running.items()):
+            try:
+                members.append((number, self.study.trial_method(trial.params)))
+            except UserError as error:
+                self._fail(number, str(error))
+        return members
+
+    def _search(self, group: Sequence[tuple[int, SearchMethod]], started: float) -> None:
+        numbers = [number for number, _ in group]
+        methods = [method for _, method in group]
+        reason = "the method gave no outcome for it"
+        try:
+            for outcome in type(methods[0]).search(
+                methods, self.bench.problem, seed=self.study.seed, progress=self.progress
+            ):
+                self._tell(numbers[outcome.slot], outcome, started)
+        except (OSError, UserError):
+            raise
+        except Exception as error:  # a trial may fail in any way; the study goes on
+            reason = f"{type(error).__name__}: {error}"
+        for number in set(numbers) & set(self.running):
+            self._fail(number, reason)
+
+    def _tell(self, number: int, outcome: Outcome, started: float) -> None:
+        trial = self.running[number]
+        if isinstance(outcome, SearchFailure):
+            self._fail(number, outcome.reason)
+            return
+        if isinstance(outcome, Stopped):
+            with self._still_ours(number):
+                self.outer.tell(trial, state=TrialState.PRUNED)
+                self._ended(number, "stopped early", counts=True)
+            return
+        result = self._score(number, outcome, started)
+        if not math.isfinite(result.metric):
+            self._fail(number, f"its {self.bench.metric} is {result.metric}")
+            return
+        with self._still_ours(number):
+            full = self.bench.unpruned.widths
+            files = write_trial(
+                self.folder.trial(number), outcome, result, self.bench.tokenizer, full
+            )
+            store = LinkingStore(self.folder.artifacts)
+            for file in files:
+                upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
+            trial.set_constraint(BUDGET, result.violation)
+            trial.set_user_attr(RESULT, asdict(result))
+            told = self.outer.tell(trial, [float(result.metric), float(result.cost)])
+            assert told.state is TrialState.COMPLETE, told.state
+            missed = "" if result.violation <= 0 else ", outside its budget"
+            self._ended(
+                number,
+                f"{self.bench.metric} {result.metric:.4f} (held out {result.heldout_metric:.4f}) "
+                f"at {result.cost_name} ratio {result.ratio:.3f}, "
+                f"asked {result.target_ratio:.3f}{missed}",
+                counts=True,
+            )
+
+    @contextmanager
+    def _still_ours(self, number: int) -> Iterator[None]:
+        """Drop the result of a trial that others took for dead: its knobs were asked again."""
+        try:
+            yield
+        except UpdateFinishedTrialError:
+            shutil.rmtree(self.folder.trial(number), ignore_errors=True)
+            self._ended(number, "given up by the other workers, who missed this one", counts=False)
+
+    def _score(self, number: int, found: SearchResult, started: float) -> TrialResult:
+        return TrialResult(
+            **asdict(self.bench.score(found.model, found.architecture)),
+            **self._yardstick(),
+            target_ratio=found.target_ratio,
+            tolerance=found.tolerance,
+            heads_per_layer=found.architecture.heads_per_layer,
+            ffn_per_layer=found.architecture.ffn_per_layer,
+            model=(self.folder.trial(number) / MODEL).relative_to(self.folder.path).as_posix(),
+            seconds=time.monotonic() - started,
+        )
+
+    def _fail(self, number: int, reason: str) -> None:
+        trial = self.running[number]
+        with suppress(UpdateFinishedTrialError):  # told before the interrupt, or given up by others
+            trial.set_user_attr(FAILURE, reason)
+            self.outer.tell(trial, state=TrialState.FAIL)
+        self._ended(number, f"failed: {reason}", counts=False)
+
+    def _fail_all(self, reason: str) -> None:
+        for number in list(self.running):
+            self._fail(number, reason)
+
+    def _ended(self, number: int, line: str, *, counts: bool) -> None:
+        del self.running[number]
+        self.counted += counts
+        self.progress.trial_ended(f"trial {number}: {line}", counts=counts)
+
+
+def call_back(
+    callbacks: Sequence[Callback],
+    outer: optuna.Study,
+    folder: RunFolder,
+    note: Callable[[str], object],
+) -> None:
+    """Show the run as it stands to each callback; one that fails is noted, and costs no trial."""
+    if not callbacks:
+        return
+    record = record_of(outer, folder.path)
+    for callback in callbacks:
+        try:
+            callback(record)
+        except Exception as error:
+            note(f"a callback failed, and is called again: {type(error).__name__}: {error}")

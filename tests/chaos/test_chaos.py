@@ -1,0 +1,168 @@
+"""Nothing is lost, nothing is done twice, nothing is stuck: whatever is killed, and whenever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.artifacts import FileSystemArtifactStore, download_artifact, get_all_artifact_meta
+from optuna.trial import FrozenTrial, TrialState
+from safetensors import safe_open
+
+from objectives.architecture import Architecture
+from orchestrator.claims import RETRY_OF
+from orchestrator.locks import KernelLock
+from orchestrator.records import BUDGET, RESULT, load_run, trial_record
+from orchestrator.run_folder import RunFolder
+from tests.chaos.quick import BUSY
+from tests.servers import Postgres, free_port, proxy
+
+pytestmark = pytest.mark.timeout(3600)
+
+KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
+"""For each storage."""
+SEED = int(os.environ.get("CHAOS_SEED", "0"))
+WANTED = 4 * KILLS
+
+_STUDY = """
+from optuna.distributions import FloatDistribution
+
+from objectives.task import Task
+from objectives.teacher import Teacher
+from orchestrator import Study
+from tests.chaos.quick import Quick
+
+study = Study(
+    name="quick",
+    task=Task(
+        name="tiny", data={data!r}, max_length=16, train=32, alpha=16, select=24, heldout=24
+    ),
+    teacher=Teacher(checkpoint={checkpoint!r}, epochs=1, learning_rate=1e-3),
+    method=Quick(),
+    space={{"share": FloatDistribution(0.1, 1), "noise": FloatDistribution(0, 1)}},
+    trials={wanted},
+    population=2,
+    seed=3,
+)
+"""
+
+
+@pytest.fixture
+def study_file(tmp_path: Path, tiny_data: Path, tiny_bert: str) -> Path:
+    path = tmp_path / "study.py"
+    path.write_text(_STUDY.format(data=str(tiny_data), checkpoint=tiny_bert, wanted=WANTED))
+    return path
+
+
+def disturbed(study: Path, out: Path, url: str, at_half: Callable[[], object]) -> None:
+    """The study under random kills, with one thing more in the middle."""
+    busy = out.with_name("busy")
+    busy.mkdir()
+    command = [sys.executable, "-m", "tests.chaos.driver", str(study), str(out), url]
+    driver = subprocess.Popen(
+        [*command, "--kills", str(KILLS), "--seed", str(SEED)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", BUSY: str(busy)},
+    )
+    assert driver.stdout is not None
+    try:
+        lines = []
+        for line in driver.stdout:
+            lines.append(line)
+            if line == "half\n":
+                at_half()
+        assert driver.wait() == 0
+        assert lines[0] == "half\n", lines
+        assert lines[-1].startswith(f"{KILLS} kills"), lines
+    finally:
+        driver.kill()
+        driver.wait()
+        driver.stdout.close()
+
+
+def check_all_is_well(out: Path) -> None:
+    """What was wanted is complete, once, and on disk; nothing else is left."""
+    study = load_run(out)
+    trials = study.get_trials(deepcopy=False)
+    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+    assert len(complete) == WANTED
+    assert {trial.state for trial in trials} <= {TrialState.COMPLETE, TrialState.FAIL}
+    knobs = [tuple(sorted(trial.params.items())) for trial in complete]
+    assert len(set(knobs)) == WANTED
+    retried = [trial for trial in trials if RETRY_OF in trial.user_attrs]
+    assert retried
+    for trial in retried:
+        assert trials[trial.user_attrs[RETRY_OF]].state is TrialState.FAIL
+    on_disk = sorted(path.name for path in (out / "trials").iterdir())
+    assert on_disk == [f"{trial.number:05d}" for trial in complete]
+    for trial in complete:
+        check_trial(study, out, trial)
+
+
+def check_trial(study: optuna.Study, out: Path, trial: FrozenTrial) -> None:
+    """Its files are whole and say what the storage says."""
+    record = trial_record(trial)
+    assert record.result is not None
+    assert trial.values == [record.result.metric, record.result.cost]
+    assert trial.constraints == {BUDGET: record.result.violation}
+    folder = RunFolder(out).trial(trial.number)
+    assert json.loads((folder / "result.json").read_text()) == trial.user_attrs[RESULT]
+    architecture = Architecture.from_json((folder / "architecture.json").read_text())
+    assert architecture.ffn_per_layer == record.result.ffn_per_layer
+    with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
+        sizes = [weights.get_tensor(name).numel() for name in weights.keys()]  # noqa: SIM118
+    assert sum(sizes) == record.result.params
+    store = FileSystemArtifactStore(RunFolder(out).artifacts)
+    metas = get_all_artifact_meta(trial, storage=study._storage)
+    assert {meta.filename for meta in metas} >= {"architecture.json", "result.json", "curve.csv"}
+    for meta in metas:
+        copy = out / "opened"
+        copy.unlink(missing_ok=True)
+        download_artifact(artifact_store=store, file_path=str(copy), artifact_id=meta.artifact_id)
+        assert copy.read_bytes() == (folder / meta.filename).read_bytes()
+
+
+def test_sqlite(study_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    disturbed(study_file, out, f"sqlite:///{out}/study.db", lambda: None)
+    check_all_is_well(out)
+
+
+def test_journal_that_is_torn(study_file: Path, tmp_path: Path) -> None:
+    out, journal = tmp_path / "run", tmp_path / "shared" / "study.journal"
+
+    def tear() -> None:
+        with KernelLock(journal.with_name(f"{journal.name}.flock")), journal.open("ab") as file:
+            file.write(b'{"op_code":8,"worker_id":"died-he\0\0\0')
+
+    disturbed(study_file, out, f"journal:///{journal}", tear)
+    check_all_is_well(out)
+
+
+def test_postgresql_that_crashes(study_file: Path, tmp_path: Path, postgres: Postgres) -> None:
+    out = tmp_path / "run"
+    disturbed(study_file, out, postgres.new_database(), postgres.crash)
+    check_all_is_well(out)
+
+
+def test_proxy_that_is_killed(study_file: Path, tmp_path: Path, postgres: Postgres) -> None:
+    out, port = tmp_path / "run", free_port()
+    database = postgres.new_database()
+    with ExitStack() as stack:
+        first = stack.enter_context(proxy(database, port))
+
+        def restart() -> None:
+            first.kill()
+            first.wait()
+            stack.enter_context(proxy(database, port))
+
+        disturbed(study_file, out, f"grpc://127.0.0.1:{port}", restart)
+        check_all_is_well(out)

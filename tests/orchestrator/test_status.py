@@ -1,0 +1,112 @@
+"""The status of a run, of a storage, and what it does not need."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from orchestrator import Study, heartbeat, launch
+from orchestrator.claims import WORKER
+from orchestrator.errors import RunError
+from orchestrator.heartbeat import Heartbeat
+from orchestrator.records import load_run
+from orchestrator.run_folder import RunFolder
+from orchestrator.status import run_status, storage_status
+from orchestrator.storage import open_storage
+from tests.orchestrator.test_cli import assert_one_clear_line, maskfront
+from tests.orchestrator.test_launch import scripted, study
+from tests.servers import Postgres
+
+__all__ = ["study"]
+
+
+def test_status_counts_trials_workers_and_failures(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    run = launch(scripted(study, "result", "fail", "stop"), trials=3, out=folder, device="cpu")
+    outer = load_run(folder)
+    dead = Heartbeat(outer, RunFolder(folder), "cpu")
+    dead._beat()
+    dead._file.touch()
+    with Heartbeat(outer, RunFolder(folder), "cuda") as heart:
+        outer.ask().set_user_attr(WORKER, heart.record.name)
+        status = run_status(folder)
+        lines = "\n".join(status.lines())
+    counts = {state: count for state, count in status.trials.items() if count}
+    finished = len([trial for trial in run.trials if trial.state == "finished"])
+    assert counts == {"finished": finished, "stopped": 3 - finished, "failed": 1, "running": 1}
+    assert status.wanted == 3
+    assert status.per_hour is not None
+    assert status.seconds_left == 0
+    assert status.failures == {"the loss is nan at step 3": 1}
+    assert [trial.number for trial in status.front] == [trial.number for trial in run.front]
+    alive = {worker["name"]: worker["alive"] for worker in status.workers}
+    assert alive == {heart.record.name: True, dead.record.name: False}
+    assert f"{heart.record.name} on cuda: alive, runs [4]" in lines
+    assert f"{dead.record.name} on cpu: dead" in lines
+    assert "failed     1 times: the loss is nan at step 3" in lines
+    elsewhere = storage_status(f"sqlite:///{folder}/study.db", None)
+    assert elsewhere.trials == status.trials
+    monkeypatch.setattr(heartbeat, "GRACE", 0.0)
+    assert not any(w["alive"] for w in storage_status(f"sqlite:///{folder}/study.db", None).workers)
+
+
+def test_status_is_json_without_torch_and_names_what_is_not_there(
+    study: Study, tmp_path: Path
+) -> None:
+    launch(scripted(study, "result"), trials=1, out=tmp_path / "run", device="cpu")
+    done = maskfront("status", tmp_path / "run", "--json")
+    document = json.loads(done.stdout)
+    assert document["trials"]["finished"] == 1
+    assert document["front"][0]["trial"] == 0
+    url = f"sqlite:///{tmp_path}/run/study.db"
+    for arguments, message in (
+        ([], "name a run folder, or a storage"),
+        ([tmp_path / "nowhere"], "is no run folder"),
+        (["--storage", f"sqlite:///{tmp_path}/nowhere.db"], "there is no storage sqlite"),
+        (["--storage", url, "--study", "other"], "--study is other; the storage has tiny"),
+        (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
+    ):
+        done = maskfront("status", *arguments)
+        assert_one_clear_line(done, message)
+        assert "s3cret" not in done.stderr
+
+
+def test_a_run_whose_study_lies_in_a_server(
+    study: Study, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folder and study know each other; the password is in neither."""
+    monkeypatch.setenv("MASKFRONT_STORAGE_PASSWORD", "s3cret")
+    user = postgres.new_user("eve", "s3cret")
+    url = user.format(password="s3cret")
+    small = scripted(study, "result", "result")
+    launch(small, trials=1, out=tmp_path / "run", device="cpu", storage=url)
+    for path in (tmp_path / "run").rglob("*"):
+        assert not path.is_file() or b"s3cret" not in path.read_bytes()
+    run = launch(small, trials=2, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["finished"] * 2
+    assert run_status(tmp_path / "run").trials["finished"] == 2
+    with pytest.raises(RunError, match=r"is not where the files of study 'tiny' lie, which is /"):
+        launch(small, out=tmp_path / "else", device="cpu", storage=url)
+    with pytest.raises(RunError, match=r"has its study in postgresql.*, not in sqlite"):
+        launch(small, out=tmp_path / "run", device="cpu", storage=f"sqlite:///{tmp_path}/x.db")
+    optuna.create_study(study_name="taken", storage=open_storage(url))
+    with pytest.raises(RunError, match=r"a study 'taken' with other objectives than metric"):
+        launch(replace(small, name="taken"), out=tmp_path / "new", device="cpu", storage=url)
+
+
+def test_a_study_of_another_tool_is_left_alone(study: Study, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/theirs.db"
+    theirs = optuna.create_study(
+        study_name="tiny", storage=url, directions=["maximize", "minimize"]
+    )
+    theirs.tell(theirs.ask(), state=TrialState.FAIL)
+    with pytest.raises(RunError, match="a study 'tiny' that maskfront did not make"):
+        launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", storage=url)
+    assert len(theirs.trials) == 1

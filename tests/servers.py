@@ -1,0 +1,84 @@
+"""Real servers for the tests of storages, of this machine alone: a PostgreSQL, a storage proxy."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it would rather have another folder for its lock
+    import pgserver
+    from pgserver._commands import pg_ctl
+
+
+class Postgres:
+    """A PostgreSQL in a folder, reached by a socket in that folder."""
+
+    def __init__(self) -> None:
+        # Not below pytest's own folder, which it closes to the user that PostgreSQL runs as.
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="maskfront-postgres-"))
+        self.server = pgserver.get_server(folder, cleanup_mode="stop")
+        self._names = (f"maskfront{n}" for n in itertools.count())
+        self.socket = self.server.get_uri().partition("host=")[2]
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        name = next(self._names)
+        self.server.psql(f"create database {name};")
+        return f"postgresql://postgres@/{name}?host={quote(self.socket)}"
+
+    def new_user(self, name: str, password: str) -> str:
+        """A URL with a place for the password of a new user, which the server asks for."""
+        database = self.new_database()
+        self.server.psql(f"create user {name} superuser password '{password}';")
+        rules = self._folder / "pg_hba.conf"
+        rules.write_text(f"local all {name} scram-sha-256\n{rules.read_text()}")
+        self.server.psql("select pg_reload_conf();")
+        return database.replace("postgres@", f"{name}:{{password}}@")
+
+    def crash(self) -> None:
+        """End it as a crash would, and start it again."""
+        pg_ctl(
+            ["-w", "-m", "immediate", "restart"],
+            pgdata=self.server.pgdata,
+            user=self.server.system_user,
+        )
+
+    def stop(self) -> None:
+        """End it for good."""
+        self.server.cleanup()
+        shutil.rmtree(self._folder)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody serves."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def proxy(url: str, port: int) -> Iterator[subprocess.Popen[str]]:
+    """`maskfront serve-storage` in a process of its own, ready."""
+    command = [sys.executable, "-m", "orchestrator.cli", "serve-storage", "--storage", url]
+    process = subprocess.Popen(
+        [*command, "--port", str(port)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == f"grpc://127.0.0.1:{port}\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
