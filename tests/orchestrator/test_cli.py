@@ -228,10 +228,10 @@ def test_labels_that_the_teacher_does_not_know(
 
 
 def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) -> None:
-    folder = tmp_path / "distil"
-    AutoConfig.for_model("distilbert", architectures=["DistilBertModel"]).save_pretrained(folder)
+    folder = tmp_path / "albert"
+    AutoConfig.for_model("albert", architectures=["AlbertModel"]).save_pretrained(folder)
     study = write_study(("checkpoint=", f"checkpoint={str(folder)!r} or "))
-    assert_one_clear_line(maskfront("run", study, cwd=tmp_path), "architecture is DistilBertModel")
+    assert_one_clear_line(maskfront("run", study, cwd=tmp_path), "architecture is AlbertModel")
 
 
 @pytest.mark.parametrize(
