@@ -29,7 +29,7 @@ lint: .venv/installed-test
 	touch $@
 
 .venv/installed-test: .venv/installed
-	$(BIN)/pip install -c constraints.txt --editable '.[test,image]'
+	$(BIN)/pip install -c constraints.txt --editable '.[test,image,onnx]'
 	touch $@
 
 clean:

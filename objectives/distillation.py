@@ -36,15 +36,10 @@ def intermediate_loss(
 ) -> Tensor:
     """Attention scores and hidden states of the student against the teacher's: (K,).
 
-    Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher, the embeddings from
-    the embeddings; the squared errors are means over what is compared, summed over the layers.
-    Padding counts for nothing (TinyBERT's code counts hidden states there, so that its loss depends
-    on how a batch was padded).
-
-    `attended_BS` is False on padding. `heads` says for each layer of the student which head of the
-    teacher each of its heads is, (K, H), and whether it takes part, (K, H) of 0 and 1: a head that
-    was cut has no scores. `fit` is empty where both have one hidden size; otherwise the projection
-    of all hidden states, "weight" (K, E, D) and "bias" (K, E).
+    Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher; the squared errors
+    are means over what is compared, summed over the layers. `heads` says for each layer of the
+    student which head of the teacher each of its heads is, (K, H), and whether it takes part,
+    (K, H) of 0 and 1: a head that was cut has no scores. The rest is as in `hidden_loss`.
     """
     stride = layer_stride(len(student.scores), len(teacher.scores))
     valid_BS = attended_BS.to(student.hidden[0].dtype)
@@ -59,6 +54,25 @@ def intermediate_loss(
         errors_KBH = ((scores - wanted).square() * valid_BSS[:, None]).sum((-1, -2))
         parts = part_KH.sum(-1).clamp_min(1) * valid_BSS.sum()
         total = total + (errors_KBH * part_KH[:, None]).sum((-1, -2)) / parts
+    return total + hidden_loss(student, teacher, attended_BS, fit)
+
+
+def hidden_loss(
+    student: Trace, teacher: Trace, attended_BS: Tensor, fit: Mapping[str, Tensor]
+) -> Tensor:
+    """Hidden states of the student against the teacher's: (K,).
+
+    Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher, the embeddings from
+    the embeddings; the mean squared errors are summed over these. Padding counts for nothing
+    (TinyBERT's code counts hidden states there, so that its loss depends on how a batch was
+    padded).
+
+    `attended_BS` is False on padding. `fit` is empty where both have one hidden size; otherwise the
+    projection of all hidden states, "weight" (K, E, D) and "bias" (K, E).
+    """
+    stride = layer_stride(len(student.hidden) - 1, len(teacher.hidden) - 1)
+    valid_BS = attended_BS.to(student.hidden[0].dtype)
+    total = student.hidden[0].new_zeros(len(student.hidden[0]))
     for layer, hidden_KBSD in enumerate(student.hidden):
         wanted_BSE = teacher.hidden[layer * stride][0]
         own = hidden_KBSD
@@ -74,7 +88,7 @@ def layer_stride(student_layers: int, teacher_layers: int) -> int:
     """Layers of the teacher to one of the student. Raises UserError unless that comes out even."""
     if teacher_layers % student_layers:
         raise UserError(
-            f"the loss 'intermediate' maps each layer of the student to one of the teacher: "
+            f"a loss on hidden states maps each layer of the student to one of the teacher: "
             f"{teacher_layers} layers of the teacher are no multiple of the student's "
             f"{student_layers}; use stages with the loss 'prediction', or another student"
         )

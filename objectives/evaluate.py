@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from objectives.data import Split
+from objectives.bootstrap import Interval, bootstrap_interval
+from objectives.cutting import count_labels
+from objectives.data import Labels, Split
 from objectives.device import to_device
 from objectives.pretrained import Classifier
-from objectives.pruned_bert import count_labels
 from objectives.task import Metric, metric_value
 
-_BATCH_SIZE = 64
+EVALUATION_BATCH = 64
+"""Sequences in one forward pass."""
 
 
 @torch.no_grad()
@@ -19,7 +22,7 @@ def predict(model: Classifier, split: Split, device: str) -> Tensor:
     """Logits (rows, C) of every row of the split, in its order, on the CPU."""
     to_device(model, device).train(False)
     logits = torch.empty(len(split), count_labels(model.config))
-    for batch in split.in_order(_BATCH_SIZE, device):
+    for batch in split.in_order(EVALUATION_BATCH, device):
         output = model(
             input_ids=batch.input_ids,
             attention_mask=batch.attention_mask,
@@ -31,9 +34,28 @@ def predict(model: Classifier, split: Split, device: str) -> Tensor:
 
 def score(model: Classifier, split: Split, metric: Metric, device: str) -> float:
     """The task's metric of the model on the split, of its likeliest classes or its numbers."""
-    logits = predict(model, split, device)
-    predictions = logits[:, 0] if split.regression else logits.argmax(-1)
-    return metric_value(metric, split.labels, predictions.numpy())
+    return metric_of(predict(model, split, device), split, metric)
+
+
+def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
+    """The task's metric of logits (rows, C), those of the split in its order."""
+    return metric_value(metric, split.labels, _answers(logits, split))
+
+
+def score_with_interval(
+    model: Classifier, split: Split, metric: Metric, device: str
+) -> tuple[float, Interval]:
+    """`score`, and how sure it is."""
+    answers = _answers(predict(model, split, device), split)
+    value = metric_value(metric, split.labels, answers)
+    if not np.isfinite(value):
+        return value, (value, value)
+    return value, bootstrap_interval(metric, split.labels, answers)
+
+
+def _answers(logits: Tensor, split: Split) -> Labels:
+    answers: Labels = (logits[:, 0] if split.regression else logits.argmax(-1)).numpy()
+    return answers
 
 
 def count_parameters(model: Classifier) -> int:

@@ -32,7 +32,7 @@ class FisherAlpha:
             for knob in ("target_ratio", "grad_rescale")
         )
         self.price = problem.cost.of_one_unit()
-        importance = importance_of_student(problem, self.method.spaces)
+        importance = importance_of_student(problem, self.method.spaces, self.method.squares)
         self.worth = _shares(
             {
                 space: value.expand(len(members), *value.shape).clone()
@@ -54,7 +54,8 @@ class FisherAlpha:
         """Move each worth towards its squared gradient on a batch, a share kappa of the way."""
         del progress
         self.steps += 1
-        fresh = _shares(squared_gradients(population, next(self.batches), masks))
+        batch = next(self.batches)
+        fresh = _shares(squared_gradients(population, batch, masks, self.method.squares))
         for space, worth in self.worth.items():
             worth.lerp_(fresh[space], per_student(self.step_size, worth))
         ratio = self.problem.cost.expected(masks) / self.problem.cost_full

@@ -22,8 +22,9 @@ from transformers import BertForSequenceClassification
 from objectives.architecture import Architecture, BertShape, Widths
 from objectives.cache import content_key, written_whole
 from objectives.cost import Cost, Count, check_priced
+from objectives.cutting import shape_of
 from objectives.device import to_device
-from objectives.pruned_bert import PrunedBertConfig, PrunedBertLayer, shape_of
+from objectives.pruned_bert import PrunedBertConfig, PrunedBertLayer
 from objectives.search_method import Progress
 
 _WARM_UPS = 3
@@ -233,7 +234,7 @@ def _measure(
     progress.begin("measure latency", _WARM_UPS + _REPEATS)
     rounds = []
     for _ in range(_WARM_UPS + _REPEATS):
-        rounds.append([_milliseconds(run, device) for run in timed])
+        rounds.append([milliseconds(run, device) for run in timed])
         progress.advance()
     of_rest, *of_layers = np.median(rounds[_WARM_UPS:], axis=0)
     table = monotone(np.array(of_layers).reshape(len(heads), len(ffn)))
@@ -250,16 +251,17 @@ def _layer(
 ) -> nn.Module:
     """A layer of a cut model, with weights of a common size: tiny ones would be slow."""
     own = {name: value for name, value in model.config.to_dict().items() if name != "model_type"}
-    config = PrunedBertConfig.from_dict({**own, "head_dim": shape.head_dim})
+    own |= {"num_attention_heads": heads, "intermediate_size": ffn, "head_dim": shape.head_dim}
+    config = PrunedBertConfig.from_dict(own)
     config._attn_implementation = model.config._attn_implementation
-    width, inputs = heads * shape.head_dim, shape.hidden if heads else 0
-    layer = PrunedBertLayer(config, Widths(heads, width, width, inputs, inputs, inputs, ffn))
+    layer = PrunedBertLayer(config)
     for weight in layer.parameters():
         nn.init.normal_(weight, std=0.02, generator=generator)
     return to_device(layer, device).eval()
 
 
-def _milliseconds(run: Callable[[], None], device: str) -> float:
+def milliseconds(run: Callable[[], object], device: str) -> float:
+    """How long a call takes until the device has done all of it."""
     cuda = torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.synchronize(device)

@@ -18,11 +18,11 @@ from transformers.activations import ACT2FN
 from transformers.models.bert.modeling_bert import BertEmbeddings
 
 from objectives.architecture import Widths
+from objectives.cutting import head_dim_of, widths_of
 from objectives.data import Batch
 from objectives.errors import UserError
 from objectives.fusing import fuse, joint, take
 from objectives.pretrained import Classifier
-from objectives.pruned_bert import head_dim_of, widths_of
 
 _EMBEDDINGS = "bert.embeddings."
 _UNIT_AXES = {"heads": 1, "ffn": 1, "qk": 2, "v": 2, "input": 2, "input_qkv": 2}
@@ -38,6 +38,7 @@ class Trace:
     scores: list[Tensor | None] = field(default_factory=list)
     """(K, B, H, S, S) of each layer: attention scores before padding is masked and before the
     softmax. None in a layer without heads."""
+    with_scores: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +182,7 @@ class Population:
                 for projection, inputs in read.items()
             )
             query, value = _masked(query, masks.get("qk")), _masked(value, masks.get("v"))
-            if trace is not None:
+            if trace is not None and trace.with_scores:
                 scores_NHSS = torch.einsum("nqhp,nkhp->nhqk", query, key) * self.head_dim**-0.5
                 trace.scores.append(scores_NHSS.unflatten(0, (self.size, -1)))
             context_NHSP = functional.scaled_dot_product_attention(
@@ -199,7 +200,7 @@ class Population:
             attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
         else:
             attended = bias_K1D
-            if trace is not None:
+            if trace is not None and trace.with_scores:
                 trace.scores.append(None)
         return self._norm(name + "output.LayerNorm", attended + residual_KTD)
 

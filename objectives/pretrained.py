@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
+from huggingface_hub import metadata_load
 from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoConfig,
@@ -137,6 +138,18 @@ def fingerprint(checkpoint: str) -> str:
     """SHA-256 of the checkpoint's weights, hexadecimal, shortened to 16 digits."""
     with _weights(checkpoint).open("rb") as weights:
         return hashlib.file_digest(weights, "sha256").hexdigest()[:16]
+
+
+def license_of(checkpoint: str) -> str | None:
+    """What the model card beside a checkpoint says of its license; None where it says nothing."""
+    card = _find(checkpoint, "README.md")
+    if card is None:
+        return None
+    try:
+        said = (metadata_load(card) or {}).get("license")
+    except ValueError:  # its front matter is no mapping
+        return None
+    return said if isinstance(said, str) else None
 
 
 def _own_config(checkpoint: str) -> PreTrainedConfig:

@@ -13,14 +13,15 @@ from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
 
 from objectives import pretrained
 from objectives import task as tasks
-from objectives.architecture import Architecture, BertShape
+from objectives.architecture import Architecture, BertShape, Widths
 from objectives.augmentation import Augmentation, Augmenter, augment, read_augmentation
+from objectives.bootstrap import Interval
 from objectives.cost import Cost, CostName, Flops, Params, Units
+from objectives.cutting import shape_of
 from objectives.data import Split
 from objectives.errors import UserError
-from objectives.evaluate import count_parameters, predict, score
+from objectives.evaluate import count_parameters, predict, score, score_with_interval
 from objectives.latency import load_latency
-from objectives.pruned_bert import shape_of
 from objectives.roles import load
 from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student
@@ -63,12 +64,17 @@ class Score:
     """What a classifier is worth, measured on the model itself."""
 
     metric: float
+    interval: Interval
+    """95% bootstrap interval of `metric`."""
     heldout_metric: float
+    heldout_interval: Interval
     cost: float
     """In the unit of the study's cost."""
     flops: int
     """Whatever the study counts."""
     params: int
+    widths: Mapping[str, tuple[int, ...]]
+    """How much is left of each layer, by the names of `Widths`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +87,7 @@ class Workbench:
     metric: Metric
     tokenizer: PreTrainedTokenizerBase
     unpruned: Score
-    """Of the teacher."""
+    """Of the teacher; its widths are those of the model of ratio 1."""
     unpruned_shape: BertShape
     """Of the model of ratio 1."""
     flops: Flops
@@ -92,12 +98,17 @@ class Workbench:
     def score(self, model: pretrained.Classifier, architecture: Architecture) -> Score:
         """Metric on the selection and the held-out split, and the size of the student `model`."""
         device = self.problem.device
+        metric, interval = score_with_interval(model, self.select, self.metric, device)
+        heldout, heldout_interval = score_with_interval(model, self.heldout, self.metric, device)
         return Score(
-            metric=score(model, self.select, self.metric, device),
-            heldout_metric=score(model, self.heldout, self.metric, device),
+            metric=metric,
+            interval=interval,
+            heldout_metric=heldout,
+            heldout_interval=heldout_interval,
             cost=self.problem.cost.exact(architecture),
             flops=int(self.flops.exact(architecture)),
             params=count_parameters(model),
+            widths=_widths(architecture, self.flops.shape),
         )
 
 
@@ -225,12 +236,17 @@ def prepare(
         for own in (cost_of_teacher, cost_of_student, cost_of_unpruned)
     )
     progress.begin("score the teacher", 1)
+    metric, interval = score_with_interval(teacher, splits["select"], task.metric, device)
+    heldout, heldout_interval = score_with_interval(teacher, splits["heldout"], task.metric, device)
     unpruned = Score(
-        metric=score(teacher, splits["select"], task.metric, device),
-        heldout_metric=score(teacher, splits["heldout"], task.metric, device),
+        metric=metric,
+        interval=interval,
+        heldout_metric=heldout,
+        heldout_interval=heldout_interval,
         cost=cost_of_teacher.full,
         flops=int(flops_of_teacher.full),
         params=count_parameters(teacher),
+        widths=_widths(Architecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
     )
     teacher_logits = predict(teacher, splits["train"], device).to(device)
     progress.advance()
@@ -285,6 +301,11 @@ def _cost(
             progress=progress,
         )
     return Flops(shape, seq_len)
+
+
+def _widths(architecture: Architecture, shape: BertShape) -> dict[str, tuple[int, ...]]:
+    layers = architecture.widths(shape)
+    return {name: tuple(getattr(layer, name) for layer in layers) for name in Widths._fields}
 
 
 def _student(

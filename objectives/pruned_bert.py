@@ -5,13 +5,14 @@ A plain transformers model: `save_pretrained`, `from_pretrained`, and after `imp
 own `per_layer_config`. A layer without heads adds only the bias of its output projection; a layer
 without FFN neurons likewise. Where Q, K or V read only some dimensions of the hidden state, a
 buffer `inputs` beside the weight says which.
+
+This file imports torch and transformers alone: an exported model carries a copy of it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,6 @@ from transformers.models.bert.modeling_bert import (
     BertPooler,
     BertPreTrainedModel,
 )
-
-from objectives.architecture import Architecture, BertShape, LayerUnits, Widths
 
 
 class PrunedBertConfig(BertConfig):
@@ -51,20 +50,9 @@ class PrunedBertConfig(BertConfig):
     embedding_size: ClassVar[int | None] = None
     """Size of the embeddings, which are then projected to the hidden size; None: the same."""
 
-    def widths(self, layer: int) -> Widths[int]:
-        """How much is left of a layer."""
-        config = self.per_layer_config[layer] if self.is_heterogeneous else self
-        heads = config.num_attention_heads
-        whole = self.hidden_size if heads else 0
-        return Widths(
-            heads=heads,
-            query_key=heads * (config.qk_head_dim or self.head_dim),
-            value=heads * (config.v_head_dim or self.head_dim),
-            query_inputs=config.query_inputs or whole,
-            key_inputs=config.key_inputs or whole,
-            value_inputs=config.value_inputs or whole,
-            ffn=config.intermediate_size,
-        )
+    def of_layers(self) -> list[PrunedBertConfig]:
+        """The configuration of each layer, with its own numbers of heads, neurons, dimensions."""
+        return cast("list[PrunedBertConfig]", list(self.per_layer_config))
 
 
 class ProjectedEmbeddings(BertEmbeddings):
@@ -138,22 +126,24 @@ class PrunedBertOutput(nn.Module):
 
 
 class PrunedBertAttention(nn.Module):
-    """Self-attention over the heads that are left."""
+    """Self-attention over the heads that are left. `config` is the layer's own."""
 
-    def __init__(self, config: PrunedBertConfig, widths: Widths[int]):
+    def __init__(self, config: PrunedBertConfig):
         super().__init__()
-        self.heads, self.scale = widths.heads, config.head_dim**-0.5
+        self.heads, self.scale = config.num_attention_heads, config.head_dim**-0.5
+        query_key = self.heads * (config.qk_head_dim or config.head_dim)
+        value = self.heads * (config.v_head_dim or config.head_dim)
         self.self = nn.ModuleDict(
             {
                 name: InputProjection(config.hidden_size, inputs or config.hidden_size, width)
                 for name, inputs, width in (
-                    ("query", widths.query_inputs, widths.query_key),
-                    ("key", widths.key_inputs, widths.query_key),
-                    ("value", widths.value_inputs, widths.value),
+                    ("query", config.query_inputs, query_key),
+                    ("key", config.key_inputs, query_key),
+                    ("value", config.value_inputs, value),
                 )
             }
         )
-        self.output = PrunedBertOutput(config, widths.value)
+        self.output = PrunedBertOutput(config, value)
         self.eager = config._attn_implementation == "eager"
         self.attention_dropout = config.attention_probs_dropout_prob
 
@@ -176,12 +166,12 @@ class PrunedBertAttention(nn.Module):
 
 
 class PrunedBertLayer(nn.Module):
-    """One encoder layer: attention, then the FFN neurons that are left."""
+    """One encoder layer: attention, then the FFN neurons that are left. `config` is its own."""
 
-    def __init__(self, config: PrunedBertConfig, widths: Widths[int]):
+    def __init__(self, config: PrunedBertConfig):
         super().__init__()
-        self.ffn = widths.ffn
-        self.attention = PrunedBertAttention(config, widths)
+        self.ffn = config.intermediate_size
+        self.attention = PrunedBertAttention(config)
         self.intermediate = nn.ModuleDict({"dense": Projection(config.hidden_size, self.ffn)})
         self.output = PrunedBertOutput(config, self.ffn)
         self.activation = ACT2FN[config.hidden_act]
@@ -205,11 +195,9 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
 
     def __init__(self, config: PrunedBertConfig):
         super().__init__(config)
-        self.num_labels = count_labels(config)
-        layers = [
-            PrunedBertLayer(config, config.widths(layer))
-            for layer in range(config.num_hidden_layers)
-        ]
+        assert config.num_labels is not None  # as transformers types it
+        self.num_labels: int = config.num_labels
+        layers = [PrunedBertLayer(layer) for layer in config.of_layers()]
         self.bert = nn.ModuleDict(
             {
                 "embeddings": embeddings_of(config),
@@ -241,7 +229,7 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         for layer in self.bert.get_submodule("encoder.layer").children():
             hidden = layer(hidden, mask)
         logits = self.classifier(self.dropout(self.bert["pooler"](hidden)))
-        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        loss = None if labels is None else self.loss_function(labels, logits, self.config)
         if return_dict is False:
             return (logits,) if loss is None else (loss, logits)
         return SequenceClassifierOutput(loss=loss, logits=logits)
@@ -260,118 +248,3 @@ def _eager_attention(
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
     return nn.functional.dropout(scores.softmax(-1), dropout_p) @ value
-
-
-def count_labels(config: BertConfig) -> int:
-    """Number of classes; transformers types it as optional."""
-    assert config.num_labels is not None
-    return config.num_labels
-
-
-def shape_of(config: BertConfig) -> BertShape:
-    """The shape of an unpruned BERT classifier."""
-    return BertShape(
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=config.num_attention_heads,
-        head_dim=config.hidden_size // config.num_attention_heads,
-        ffn=config.intermediate_size,
-        labels=count_labels(config),
-        embedding=getattr(config, "embedding_size", None),
-    )
-
-
-def widths_of(config: BertConfig) -> tuple[Widths[int], ...]:
-    """How much is left of each layer of a classifier, cut or not."""
-    if isinstance(config, PrunedBertConfig):
-        return tuple(config.widths(layer) for layer in range(config.num_hidden_layers))
-    shape = shape_of(config)
-    return Architecture.full(shape).widths(shape)
-
-
-def head_dim_of(config: BertConfig) -> int:
-    """The size of a whole head."""
-    if isinstance(config, PrunedBertConfig):
-        return config.head_dim
-    return shape_of(config).head_dim
-
-
-def cut(
-    weights: Mapping[str, Tensor], config: BertConfig, architecture: Architecture
-) -> PrunedBertForSequenceClassification:
-    """Build the smaller model: only the units of `architecture`, with their weights.
-
-    `weights` is the state dict of the unpruned classifier of `config`, under BERT's names. Returns
-    a model in evaluation mode on the CPU. Raises UserError if the architecture does not fit.
-    """
-    shape = shape_of(config)
-    architecture.check(shape)
-    own = {
-        name: value
-        for name, value in config.to_dict().items()
-        if name not in ("model_type", "architectures", "per_layer_config")
-    }
-    sizes = {number: _layer_config(layer) for number, layer in enumerate(architecture.layers)}
-    pruned_config = PrunedBertConfig.from_dict(
-        {**own, "head_dim": shape.head_dim, "per_layer_config": sizes}
-    )
-    with torch.random.fork_rng(devices=[]):  # what transformers fills in is overwritten below
-        model = PrunedBertForSequenceClassification(pruned_config)
-    kept = dict(weights)
-    for number, layer in enumerate(architecture.layers):
-        kept.update(_cut_layer(weights, f"bert.encoder.layer.{number}.", layer, shape.head_dim))
-    model.load_state_dict({name: kept[name].detach().cpu() for name in model.state_dict()})
-    model.train(False)
-    return model
-
-
-def _layer_config(layer: LayerUnits) -> dict[str, Any]:
-    """What the configuration says of one layer; silent on what is whole."""
-    per_head = (("qk_head_dim", layer.query_key), ("v_head_dim", layer.value))
-    inputs = ("query_inputs", "key_inputs", "value_inputs")
-    return {
-        "num_attention_heads": len(layer.heads),
-        "intermediate_size": len(layer.ffn),
-        **{name: len(rows[0]) for name, rows in per_head if rows is not None},
-        **{name: len(getattr(layer, name)) for name in inputs if getattr(layer, name) is not None},
-    }
-
-
-def _cut_layer(
-    weights: Mapping[str, Tensor], prefix: str, layer: LayerUnits, head_dim: int
-) -> dict[str, Tensor]:
-    """The weights of a layer that change their shape, and the buffers that it gains."""
-    device = weights[prefix + "output.dense.weight"].device
-
-    def dimensions(rows: tuple[tuple[int, ...], ...] | None) -> Tensor:
-        """Places of the kept dimensions of the kept heads among those of all heads."""
-        whole = (range(head_dim),) * len(layer.heads)
-        kept = zip(layer.heads, whole if rows is None else rows, strict=True)
-        places = [head * head_dim + dimension for head, row in kept for dimension in row]
-        return torch.tensor(places, dtype=torch.long, device=device)
-
-    query_key, value = dimensions(layer.query_key), dimensions(layer.value)
-    ffn = torch.tensor(layer.ffn, dtype=torch.long, device=device)
-    # (weight, axis that the unit lies on): the rows that make a unit, the columns that use it.
-    pieces = [
-        ("attention.self.query", query_key, 0),
-        ("attention.self.key", query_key, 0),
-        ("attention.self.value", value, 0),
-        ("attention.output.dense", value, 1),
-        ("intermediate.dense", ffn, 0),
-        ("output.dense", ffn, 1),
-    ]
-    result = {}
-    for name, units, axis in pieces:
-        weight = prefix + name + ".weight"
-        result[weight] = weights[weight].index_select(axis, units)
-        if axis == 0:
-            bias = prefix + name + ".bias"
-            result[bias] = weights[bias].index_select(0, units)
-    for which in ("query", "key", "value"):
-        inputs = getattr(layer, f"{which}_inputs")
-        if inputs is not None:
-            name = f"{prefix}attention.self.{which}."
-            result[name + "inputs"] = torch.tensor(inputs, dtype=torch.long, device=device)
-            result[name + "weight"] = result[name + "weight"][:, result[name + "inputs"]]
-    return result

@@ -15,14 +15,20 @@ import torch
 from torch import Tensor
 
 from objectives.architecture import Architecture
+from objectives.cutting import cut
 from objectives.data import Batch
 from objectives.device import to_device
-from objectives.distillation import intermediate_loss, layer_stride, prediction_loss
+from objectives.distillation import (
+    hidden_loss,
+    intermediate_loss,
+    layer_stride,
+    prediction_loss,
+)
 from objectives.errors import UserError
 from objectives.optimisation import PopulationOptimizer
 from objectives.population import Population, Trace
 from objectives.problem import Problem
-from objectives.pruned_bert import PrunedBertForSequenceClassification, cut
+from objectives.pruned_bert import PrunedBertForSequenceClassification
 from objectives.search_method import (
     CurvePoint,
     Outcome,
@@ -31,9 +37,12 @@ from objectives.search_method import (
     SearchResult,
     Stopped,
 )
-from objectives.stages import Stage
+from objectives.stages import Loss, Stage
 
 Masks = Mapping[str, Tensor]
+
+_HIDDEN_WEIGHT = 10.0
+"""Of the hidden states beside the logits. docs/inner_search.md compares a few."""
 
 
 class Alpha(Protocol):
@@ -71,8 +80,8 @@ def staged_search(
 ) -> Iterator[Outcome]:
     """Take all members through the stages of the first; yields one outcome for each."""
     for stage in members[0].stages:
-        if stage.loss == "intermediate":
-            _check_layer_map(problem)
+        if stage.loss != "prediction":
+            _check_layer_map(problem, stage.loss)
     run = _Run(members, problem, alpha, seed, progress)
     run.search()
     for group in _groups(len(members), problem.device):
@@ -235,6 +244,7 @@ class _Training:
         self.fit: dict[str, Tensor] = {}
         if stage.loss == "intermediate":
             self.heads = _matching_heads(problem, population.size, architectures)
+        if stage.loss != "prediction":
             self.fit = _new_fit(problem, population.size, run.seed)
         # One that is not the teacher has all to learn, whatever is cut.
         rates = torch.tensor(
@@ -277,15 +287,19 @@ class _Training:
         ]
 
     def _loss(self, batch: Batch, masks: Masks) -> Tensor:
-        problem = self.run.problem
+        wanted = self.run.problem.teacher_logits[batch.rows]
         if self.stage.loss == "prediction":
-            logits = self.population.logits(batch, masks)
-            return prediction_loss(logits, problem.teacher_logits[batch.rows])
-        student, teacher = Trace(), Trace()
-        self.population.logits(batch, masks, student)
+            return prediction_loss(self.population.logits(batch, masks), wanted)
+        with_scores = self.stage.loss == "intermediate"
+        student, teacher = Trace(with_scores=with_scores), Trace(with_scores=with_scores)
+        logits = self.population.logits(batch, masks, student)
         with torch.no_grad():
             self.run.teacher.logits(batch, trace=teacher)
-        return intermediate_loss(student, teacher, batch.attention_mask, self.heads, self.fit)
+        attended = batch.attention_mask
+        if with_scores:
+            return intermediate_loss(student, teacher, attended, self.heads, self.fit)
+        hidden = hidden_loss(student, teacher, attended, self.fit)
+        return prediction_loss(logits, wanted) + _HIDDEN_WEIGHT * hidden
 
 
 class _Best:
@@ -320,10 +334,10 @@ def _detached(masks: Masks) -> Masks:
     return {space: mask.detach() for space, mask in masks.items()}
 
 
-def _check_layer_map(problem: Problem) -> None:
+def _check_layer_map(problem: Problem, loss: Loss) -> None:
     student, teacher = problem.student.config, problem.teacher.config
     layer_stride(student.num_hidden_layers, teacher.num_hidden_layers)
-    if student.num_attention_heads != teacher.num_attention_heads:
+    if loss == "intermediate" and student.num_attention_heads != teacher.num_attention_heads:
         raise UserError(
             f"the loss 'intermediate' compares attention head by head: the student has "
             f"{student.num_attention_heads} a layer, the teacher {teacher.num_attention_heads}; "

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from objectives.errors import UserError, check_ranges, one_of
 from objectives.optimisation import Schedule
 
-Loss = Literal["prediction", "intermediate"]
+Loss = Literal["prediction", "prediction+hidden", "intermediate"]
 Start = Literal["previous", "student"]
 Keep = Literal["best", "last"]
 
@@ -31,7 +31,8 @@ class Stage:
     searches: bool = False
     """Alpha is trained too. The student is cut after the last stage that searches."""
     loss: Loss = "prediction"
-    """What the weights learn: the teacher's logits, or its attention scores and hidden states."""
+    """What the weights learn: the teacher's logits; these and its hidden states, layer by layer (as
+    CoFi, Xia et al. 2022); or its attention scores and hidden states, as TinyBERT does first."""
     start: Start = "previous"
     """The weights at the start: those of the stage before, or once more the student's own, cut
     where the search is over."""

@@ -181,19 +181,26 @@ def tokenise(
     )
 
 
-def metric_value(metric: Metric, labels: Labels, predictions: Labels) -> float:
-    """The metric of predicted labels; higher is better. NaN if a predicted number is not finite."""
+def metric_value(
+    metric: Metric, labels: Labels, predictions: Labels, counts: Labels | None = None
+) -> float:
+    """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
+
+    `counts` says how often each row stands there; a correlation has none.
+    """
     if metric == "accuracy":
-        return float(accuracy_score(labels, predictions))
+        return float(accuracy_score(labels, predictions, sample_weight=counts))
     if metric == "mcc":
-        return float(matthews_corrcoef(labels, predictions))
+        return float(matthews_corrcoef(labels, predictions, sample_weight=counts))
     if metric == "pearson_spearman":
         if not np.isfinite(predictions).all():
             return float("nan")
         pearson = _correlation(labels, predictions)
         return (pearson + _correlation(rankdata(labels), rankdata(predictions))) / 2
     average = "binary" if labels.max() <= 1 else "macro"
-    return float(f1_score(labels, predictions, average=average, zero_division=0.0))
+    return float(
+        f1_score(labels, predictions, average=average, zero_division=0.0, sample_weight=counts)
+    )
 
 
 def _correlation(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:

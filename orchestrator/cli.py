@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ from orchestrator.errors import RunError
 
 if TYPE_CHECKING:
     from orchestrator.records import Measured, RunRecord
+    from reports.export import Exported
 
 app = typer.Typer(
     name="maskfront",
@@ -31,6 +33,10 @@ app = typer.Typer(
 
 Run = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
+]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Folders of runs: several are laid over one another."),
 ]
 
 
@@ -54,18 +60,28 @@ def run(
     """Launch a study, or continue it up to its number of trials."""
     from objectives.errors import UserError
     from orchestrator.loop import launch
+    from orchestrator.run_folder import RunFolder
     from orchestrator.study_file import load_study
+    from reports.dashboard import publish
     from reports.page import write_report
+
+    def follow(record: RunRecord) -> None:
+        folder = RunFolder(record.folder)
+        folder.write_launch(shlex.join(["maskfront", *sys.argv[1:]]), source)
+        write_report([record], folder.report)
+        publish(record)
 
     console = Console()
     try:
+        loaded = load_study(study, name)
+        source = study.read_text(encoding="utf-8")
         finished = launch(
-            load_study(study, name),
+            loaded,
             trials=trials,
             population=population,
             out=out,
             device=device,
-            callbacks=[lambda record: _write_report(record, None)],
+            callbacks=[follow],
             console=console,
         )
     except UserError as error:
@@ -73,12 +89,12 @@ def run(
     except KeyboardInterrupt:
         _say_to_stderr("interrupted; finished trials are kept, launch again to go on")
         raise typer.Exit(130) from None
-    report = write_report(finished, _report_path(finished))
+    follow(finished)
     folder = shlex.quote(str(finished.folder))
     console.print(_front_table(finished))
     best = finished.front[-1].number if finished.front else "N"
     for line in (
-        f"report     {report}",
+        f"report     {RunFolder(finished.folder).report}",
         f"dashboard  maskfront dashboard {folder}",
         f"export     maskfront export {folder} --trial {best} --out my-model",
     ):
@@ -102,46 +118,152 @@ def front(
 
 @app.command()
 def report(
-    run: Run,
+    runs: Runs,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The page; RUN/report.html by default. A name in .svg or .png: the front."
+            help="The page; RUN/report.html for one run. A name in .svg, .png or .pdf: the front."
         ),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write the page anew while the study runs.")
+    ] = False,
 ) -> None:
-    """Write the HTML page of a run, or a picture of its front."""
+    """Write the HTML page of a run, or of several on the same axes, or a picture of the front."""
     from orchestrator.records import read_run
+    from orchestrator.run_folder import RunFolder
+    from reports.page import write_report
+    from reports.picture import front_image
+    from reports.watch import watch_report
 
-    sys.stdout.write(f"{_write_report(read_run(run), out)}\n")
+    def written(page: Path) -> None:
+        sys.stdout.write(f"{page}\n")
+        sys.stdout.flush()
+
+    if out is None and len(runs) > 1:
+        raise RunError("a page of several runs is none of theirs: name it with --out FILE.html")
+    target = RunFolder(runs[0]).report if out is None else out
+    if watch and target.suffix != ".html":
+        raise RunError(f"--watch writes a page: '{target}' must end in .html")
+    if watch:
+        with suppress(KeyboardInterrupt):
+            watch_report(runs, target, written)
+        return
+    records = [read_run(run) for run in runs]
+    write = write_report if target.suffix == ".html" else front_image
+    written(write(records, target))
 
 
 @app.command()
 def dashboard(
-    run: Run,
+    source: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run, a folder of runs, or a storage's URL.")
+    ],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 8080,
 ) -> None:
-    """Browse a run in optuna-dashboard, until Ctrl-C."""
+    """Browse a run, a folder of runs or a storage in optuna-dashboard, until Ctrl-C."""
     from orchestrator.dashboard import serve
 
     def started(address: str) -> None:
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()
 
-    serve(run, port, started)
+    serve(source, port, started)
 
 
 @app.command()
 def export(
     run: Run,
-    trial: Annotated[int, typer.Option(help="Number of a finished trial.")],
     out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
+    trial: Annotated[int | None, typer.Option(help="This finished trial.")] = None,
+    max_ratio: Annotated[
+        float | None, typer.Option(help="The best model of the front at most this large.")
+    ] = None,
+    min_metric: Annotated[
+        float | None, typer.Option(help="The cheapest model of the front at least this good.")
+    ] = None,
+    knee: Annotated[
+        bool, typer.Option("--knee", help="The model where the front bends most.")
+    ] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file too.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="And one in int8, measured on the data of --study-file.")
+    ] = False,
+    study_file: Annotated[
+        Path | None,
+        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+    ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
+    ] = None,
 ) -> None:
-    """Copy the cut model of a trial, with tokenizer and labels, to a folder."""
+    """Write a model that transformers loads anywhere: chosen by number, size, worth or knee."""
     from orchestrator.records import read_run
-    from reports.export import export as export_model
+    from reports.choice import choose
+    from reports.hub import check_push, push
 
-    sys.stdout.write(f"{export_model(read_run(run), trial, out)}\n")
+    record = read_run(run)
+    number = choose(record, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+    if int8 != (study_file is not None):
+        raise RunError(
+            "--int8 and --study-file go together: what int8 loses is measured on the study's own "
+            "data, which a run folder does not hold"
+        )
+    if push_to_hub is not None:
+        check_push(push_to_hub)
+    exported = _export(record, number, out, onnx=onnx, study_file=study_file)
+    sys.stdout.write(f"{exported.folder}  (trial {number})\n")
+    for note in exported.notes:
+        sys.stdout.write(f"  {note}\n")
+    if push_to_hub is not None:
+        sys.stdout.write(f"{push(out, push_to_hub)}\n")
+
+
+@app.command()
+def bench(
+    models: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Exported models, or models of trials.")
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="The model to compare with; the unpruned twin of the first by default."),
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Sequences; 1, 8 and 32.")] = None,
+    length: Annotated[list[int] | None, typer.Option(help="Tokens in each; 128.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="eager, compile or onnxruntime; all by default.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Forward passes of each that are timed.")] = 20,
+    threads: Annotated[int | None, typer.Option(help="Of one operation on the CPU.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
+) -> None:
+    """Time models side by side: FLOPs ratio against milliseconds."""
+    from objectives.bench import bench as bench_models
+    from objectives.bench import check_engines
+    from objectives.device import choose_device, quiet_libraries
+    from objectives.errors import UserError
+    from reports.timings import timings_document, timings_table
+
+    quiet_libraries()
+    try:
+        timed = bench_models(
+            models,
+            against=against,
+            batches=batch or (1, 8, 32),
+            lengths=length or (128,),
+            engines=check_engines(engine),
+            rounds=rounds,
+            threads=threads,
+            device=choose_device(device),
+            say=_say_to_stderr,
+        )
+    except UserError as error:
+        raise RunError(str(error)) from error
+    if as_json:
+        sys.stdout.write(json.dumps(timings_document(timed), indent=2) + "\n")
+    else:
+        Console().print(timings_table(timed))
 
 
 def main() -> None:
@@ -160,20 +282,20 @@ def _say_to_stderr(line: str) -> None:
     Console(stderr=True).print(f"maskfront: {line}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _write_report(record: RunRecord, out: Path | None) -> Path:
-    from reports.page import write_report
-    from reports.picture import PICTURES, front_image
+def _export(
+    record: RunRecord, trial: int, out: Path, *, onnx: bool, study_file: Path | None
+) -> Exported:
+    from objectives.device import quiet_libraries
+    from objectives.errors import UserError
+    from orchestrator.study_file import load_study_of
+    from reports.export import export as export_model
 
-    target = _report_path(record) if out is None else out
-    if target.suffix in PICTURES:
-        return front_image(record, target)
-    return write_report(record, target)
-
-
-def _report_path(record: RunRecord) -> Path:
-    from orchestrator.run_folder import RunFolder
-
-    return RunFolder(record.folder).report
+    quiet_libraries()
+    try:
+        study = None if study_file is None else load_study_of(study_file, record.name)
+        return export_model(record, trial, out, onnx=onnx, int8=study)
+    except UserError as error:
+        raise RunError(str(error)) from error
 
 
 def _front_table(record: RunRecord) -> Table:

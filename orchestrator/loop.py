@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.artifacts import FileSystemArtifactStore, upload_artifact
+from optuna.artifacts import upload_artifact
 from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import TrialState
 from rich.console import Console
@@ -29,6 +29,7 @@ from objectives.search_method import (
     Stopped,
     populations,
 )
+from orchestrator.artifacts import LinkingStore
 from orchestrator.errors import RunError
 from orchestrator.opening import finished_trials, open_study
 from orchestrator.progress import LaunchProgress
@@ -249,8 +250,9 @@ class _Launch:
         if not math.isfinite(result.metric):
             self._fail(number, f"its {self.bench.metric} is {result.metric}")
             return
-        files = write_trial(self.folder.trial(number), outcome, result, self.bench.tokenizer)
-        store = FileSystemArtifactStore(self.folder.artifacts)
+        full = self.bench.unpruned.widths
+        files = write_trial(self.folder.trial(number), outcome, result, self.bench.tokenizer, full)
+        store = LinkingStore(self.folder.artifacts)
         for file in files:
             upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
         trial.set_constraint(BUDGET, result.violation)

@@ -9,7 +9,7 @@ import optuna
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
-from orchestrator.records import DEFINITION, VERSIONS
+from orchestrator.records import DEFINITION, SOURCES, VERSIONS
 from orchestrator.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage import open_storage
@@ -49,6 +49,7 @@ def open_study(
             outer.enqueue_trial(dict(knobs), skip_if_exists=True)
         outer.set_user_attr(DEFINITION, definition)
     outer.set_user_attr(VERSIONS, _versions(device))
+    outer.set_user_attr(SOURCES, study.sources())
     for trial in known:
         if trial.state is TrialState.RUNNING:  # its process is dead: we hold the folder's lock
             outer.tell(trial.number, state=TrialState.FAIL)

@@ -6,12 +6,14 @@ Imports no torch, so that a front opens in a second.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
+from optuna.distributions import BaseDistribution, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.errors import RunError
@@ -28,11 +30,15 @@ DEFINITION = "definition"
 """Study attribute: what decides a trial's result, to tell one study from another."""
 VERSIONS = "versions"
 """Study attribute: versions and device of the launches."""
+SOURCES = "sources"
+"""Study attribute: `Study.sources`, what the user named; runs from before it was kept have none."""
 BUDGET = "budget"
 """Constraint: abs(cost / cost_full - R) - t R, at most 0 where the budget is met."""
 
 _COST_NAMES = {"flops": "FLOPs", "params": "params", "units": "units", "ms": "latency"}
 """What to call a cost, by its unit up to the "@"."""
+_SPACE = "space."
+"""What the names of the knobs begin with in a study's definition."""
 _ROUNDING = 1e-9
 """A ratio outside its band by less than this is on the edge of it."""
 
@@ -65,6 +71,12 @@ class Measured:
     flops_unit: str
     """Of the two, such as "flops@128"."""
     params: int
+    interval: tuple[float, float] | None = None
+    """95% bootstrap interval of `metric` over the rows of its split; None in an older run."""
+    heldout_interval: tuple[float, float] | None = None
+    widths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """How much is left of each layer, by the names of `objectives.architecture.Widths`; of the
+    unpruned model, that of ratio 1. Empty in an older run."""
 
     @property
     def ratio(self) -> float:
@@ -134,6 +146,17 @@ class TrialRecord:
     knobs: dict[str, Any]
     result: TrialResult | None
     failure: str | None
+    started: datetime | None = None
+    ended: datetime | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """What else the trial was given: where it ran, how far it came before it was stopped."""
+
+    @property
+    def seconds(self) -> float | None:
+        """From its start to its end; None while it runs."""
+        if self.started is None or self.ended is None:
+            return None
+        return (self.ended - self.started).total_seconds()
 
     @property
     def feasible(self) -> bool:
@@ -152,11 +175,21 @@ class RunRecord:
     trials: tuple[TrialRecord, ...]
     definition: dict[str, str]
     versions: dict[str, str]
+    sources: dict[str, str]
 
     @property
     def front(self) -> list[TrialRecord]:
         """The Pareto front of the feasible trials, by rising cost."""
         return pareto_front(self.trials)
+
+    @property
+    def space(self) -> dict[str, BaseDistribution]:
+        """The knobs and what they were drawn from."""
+        return {
+            name.removeprefix(_SPACE): json_to_distribution(text)
+            for name, text in self.definition.items()
+            if name.startswith(_SPACE)
+        }
 
 
 def pareto_front(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -219,12 +252,7 @@ def front_document(run: RunRecord) -> dict[str, Any]:
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder, finished or running. Raises RunError if no run lies there."""
-    paths = RunFolder(folder).existing()
-    storage = open_storage(paths.storage)
-    summaries = optuna.get_all_study_names(storage)
-    if len(summaries) != 1:
-        raise RunError(f"'{paths.storage}' holds {len(summaries)} studies; a run has exactly one")
-    study = optuna.load_study(study_name=summaries[0], storage=storage)
+    study = load_run(folder)
     attributes = study.user_attrs
     if UNPRUNED not in attributes:
         raise RunError(
@@ -242,7 +270,18 @@ def read_run(folder: Path) -> RunRecord:
         ),
         definition=attributes[DEFINITION],
         versions=attributes[VERSIONS],
+        sources=attributes.get(SOURCES, {}),
     )
+
+
+def load_run(folder: Path) -> optuna.Study:
+    """The Optuna study of a run folder. Raises RunError if no run lies there."""
+    paths = RunFolder(folder).existing()
+    storage = open_storage(paths.storage)
+    names = optuna.get_all_study_names(storage)
+    if len(names) != 1:
+        raise RunError(f"'{paths.storage}' holds {len(names)} studies; a run has exactly one")
+    return optuna.load_study(study_name=names[0], storage=storage)
 
 
 def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
@@ -261,6 +300,11 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
         failure=trial.user_attrs.get(FAILURE, "its process ended before it did")
         if trial.state is TrialState.FAIL
         else None,
+        started=trial.datetime_start,
+        ended=trial.datetime_complete,
+        attributes={
+            name: value for name, value in trial.user_attrs.items() if name not in (RESULT, FAILURE)
+        },
     )
 
 
@@ -271,4 +315,6 @@ def _fields(document: dict[str, Any]) -> dict[str, Any]:
         "cost_full": document["flops_full"],
         "flops_unit": document["unit"],
     }
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in {**flops, **document}.items()}
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in {**flops, **document}.items()}
+    fields["widths"] = {k: tuple(v) for k, v in document.get("widths", {}).items()}
+    return fields

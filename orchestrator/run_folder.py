@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from orchestrator.errors import RunError
+
+_LAUNCH = "launch.json"
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,19 @@ class RunFolder:
     def report(self) -> Path:
         """The HTML page."""
         return self.path / "report.html"
+
+    def write_launch(self, command: str, source: str) -> None:
+        """Keep how the run was launched: the command, and the text of the study file."""
+        document = {"command": command, "source": source}
+        write_file_whole(self.path / _LAUNCH, json.dumps(document))
+
+    def read_launch(self) -> dict[str, str] | None:
+        """What `write_launch` kept; None if the run was launched otherwise."""
+        path = self.path / _LAUNCH
+        if not path.is_file():
+            return None
+        document: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        return document
 
     def trial(self, number: int) -> Path:
         """The folder of a finished trial: architecture, result, curve, model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, get_args
 
 from optuna.distributions import BaseDistribution, distribution_to_json
@@ -13,6 +14,7 @@ from objectives.augmentation import Augmentation
 from objectives.cost import CostName, check_priced
 from objectives.errors import UserError
 from objectives.latency import Latency
+from objectives.pretrained import license_of
 from objectives.search_method import SearchMethod
 from objectives.task import Task
 from objectives.teacher import Teacher
@@ -95,6 +97,28 @@ class Study:
         """The method of one trial. Raises UserError for a value out of a field's range."""
         return replace(self.method, **knobs)
 
+    def sources(self) -> dict[str, str]:
+        """What the user named, for people to read: it decides nothing.
+
+        Of a folder only the end of its path, so that a model card tells no home directory.
+        """
+        task = self.task
+        data = task.data if isinstance(task.data, str) else f"{_name_of(task.data)}()"
+        named = {
+            "task": task.name,
+            "data": " ".join(filter(None, [_end_of_path(data), task.subset])),
+            "text": ", ".join(task.columns),
+            "label": task.label,
+            "teacher": _end_of_path(self.teacher.checkpoint),
+            "teacher license": license_of(self.teacher.checkpoint),
+        }
+        if self.student is not None:
+            named |= {
+                "student": _end_of_path(self.student),
+                "student license": license_of(self.student),
+            }
+        return {name: text for name, text in named.items() if text is not None}
+
     def definition(
         self,
         data: str,
@@ -134,3 +158,13 @@ class Study:
             else:
                 flat[name] = str(value)
         return flat
+
+
+def _end_of_path(name: str) -> str:
+    """A name on the hub as it is; of a folder that is there its last two parts."""
+    path = Path(name)
+    return "/".join(path.resolve().parts[-2:]) if path.exists() else name
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import RunError
@@ -22,6 +23,37 @@ def load_study(path: Path, name: str = "study") -> Study:
     """
     from orchestrator.study import Study
 
+    module = _run(path)
+    study = getattr(module, name, None)
+    if not isinstance(study, Study):
+        found = f"no name `{name}`" if study is None else f"`{name}` is a {type(study).__name__}"
+        studies = [known for known, value in vars(module).items() if isinstance(value, Study)]
+        remedy = (
+            f"its studies are {', '.join(studies)}"
+            if studies
+            else "it must end in `study = Study(...)`"
+        )
+        raise RunError(f"study file '{path}': {found}; {remedy}")
+    return study
+
+
+def load_study_of(path: Path, run_name: str) -> Study:
+    """Run the file and return the study in it that a run of this name was launched from.
+
+    Raises RunError if there is none, or if the file raises.
+    """
+    from orchestrator.study import Study
+
+    studies = [value for value in vars(_run(path)).values() if isinstance(value, Study)]
+    for study in studies:
+        if study.name == run_name:
+            return study
+    names = ", ".join(f"'{study.name}'" for study in studies) or "none"
+    raise RunError(f"study file '{path}': no study is named '{run_name}'; its studies: {names}")
+
+
+def _run(path: Path) -> ModuleType:
+    """The module that the file makes. Raises RunError if it cannot be run, or raises."""
     if not path.is_file():
         raise RunError(f"study file '{path}' does not exist")
     spec = importlib.util.spec_from_file_location(_MODULE, path)
@@ -36,17 +68,7 @@ def load_study(path: Path, name: str = "study") -> Study:
         raise RunError(
             f"study file '{path}'{line} raises {type(error).__name__}: {error}"
         ) from error
-    study = getattr(module, name, None)
-    if not isinstance(study, Study):
-        found = f"no name `{name}`" if study is None else f"`{name}` is a {type(study).__name__}"
-        studies = [known for known, value in vars(module).items() if isinstance(value, Study)]
-        remedy = (
-            f"its studies are {', '.join(studies)}"
-            if studies
-            else "it must end in `study = Study(...)`"
-        )
-        raise RunError(f"study file '{path}': {found}; {remedy}")
-    return study
+    return module
 
 
 def _line_in(path: Path, error: BaseException) -> str:

@@ -1,12 +1,17 @@
-"""What a finished trial leaves in its folder: architecture, result, learning curve, cut model."""
+"""What a finished trial leaves in its folder: architecture, result, learning curve, cut model.
+
+Readers leave torch alone, as records.py does.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.heat_map import draw_heat_map
 from orchestrator.run_folder import written_whole
 
 if TYPE_CHECKING:
@@ -15,6 +20,8 @@ if TYPE_CHECKING:
     from objectives.search_method import CurvePoint, SearchResult
     from orchestrator.records import TrialResult
 
+_ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
+_HEAT_MAP = "architecture.png"
 MODEL = "model"
 """Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
 
@@ -24,23 +31,47 @@ def write_trial(
     found: SearchResult,
     result: TrialResult,
     tokenizer: PreTrainedTokenizerBase,
+    full: Mapping[str, Sequence[int]],
 ) -> list[Path]:
     """Write the folder, whole or not at all; returns the files worth showing in a dashboard.
 
-    Raises OSError if the disk refuses.
+    `full` are the widths of the unpruned model. Raises OSError if the disk refuses.
     """
     from safetensors import SafetensorError  # only the process that trains writes models
 
     with written_whole(folder) as unfinished:
-        (unfinished / "architecture.json").write_text(found.architecture.to_json())
-        (unfinished / "result.json").write_text(result.to_json())
-        _write_curve(unfinished / "curve.csv", found.curve)
+        (unfinished / _ARCHITECTURE).write_text(found.architecture.to_json())
+        (unfinished / _RESULT).write_text(result.to_json())
+        _write_curve(unfinished / _CURVE, found.curve)
+        draw_heat_map(found.architecture, full, unfinished / _HEAT_MAP)
         try:
             found.model.save_pretrained(unfinished / MODEL)
         except SafetensorError as error:  # its way of saying that the disk is full
             raise OSError(f"{folder / MODEL}: {error}") from error
         tokenizer.save_pretrained(unfinished / MODEL)
-    return [folder / name for name in ("architecture.json", "result.json", "curve.csv")]
+    model = (f"{MODEL}/config.json", f"{MODEL}/model.safetensors")
+    return [folder / name for name in (_HEAT_MAP, _ARCHITECTURE, _RESULT, _CURVE, *model)]
+
+
+def read_curve(folder: Path) -> list[dict[str, str]]:
+    """The rows of a trial's learning curve, as text; none where the file is gone."""
+    path = folder / _CURVE
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def read_layers(folder: Path) -> list[dict[str, Any]]:
+    """The layers of a trial's architecture.json, each unit list by its name; none if it is gone.
+
+    What `objectives.architecture.Architecture.from_json` reads and checks, without torch.
+    """
+    path = folder / _ARCHITECTURE
+    if not path.is_file():
+        return []
+    layers: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["layers"]
+    return layers
 
 
 def _write_curve(path: Path, curve: Sequence[CurvePoint]) -> None:

@@ -1,15 +1,22 @@
-"""What is left of each layer: heads and FFN neurons of the front's models, as two heat maps."""
+"""What the front's models keep of each layer, in numbers: how many units, and which ones."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
+from orchestrator.records import RunRecord, TrialRecord, TrialResult
+from orchestrator.run_folder import RunFolder
+from orchestrator.trial_files import read_layers
 
-from orchestrator.records import RunRecord
-from reports.pareto import percent
-from reports.theme import LAYOUT
+_WIDTHS = {
+    "query_key": "query and key dimensions",
+    "value": "value dimensions",
+    "query_inputs": "inputs of Q",
+    "key_inputs": "inputs of K",
+    "value_inputs": "inputs of V",
+}
+"""Widths beside heads and FFN neurons, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,80 +48,97 @@ class ArchitecturesView:
 
     trials: tuple[int, ...]
     ratios: tuple[float, ...]
-    heads: Kept
-    ffn: Kept
+    kinds: tuple[Kept, ...]
+    """Heads and FFN neurons, then what else was cut in any model."""
 
 
 def architectures_view(run: RunRecord) -> ArchitecturesView:
-    """Take what each model of the front keeps."""
+    """Take how much each model of the front keeps."""
     found = [(trial.number, trial.result) for trial in run.front if trial.result is not None]
+    results = [result for _, result in found]
     return ArchitecturesView(
         trials=tuple(number for number, _ in found),
-        ratios=tuple(result.ratio for _, result in found),
-        heads=Kept(
-            unit="heads",
-            counts=tuple(result.heads_per_layer for _, result in found),
-            totals=run.unpruned.heads_per_layer,
-        ),
-        ffn=Kept(
-            unit="FFN neurons",
-            counts=tuple(result.ffn_per_layer for _, result in found),
-            totals=run.unpruned.ffn_per_layer,
+        ratios=tuple(result.ratio for result in results),
+        kinds=(
+            Kept(
+                unit="heads",
+                counts=tuple(result.heads_per_layer for result in results),
+                totals=run.unpruned.heads_per_layer,
+            ),
+            Kept(
+                unit="FFN neurons",
+                counts=tuple(result.ffn_per_layer for result in results),
+                totals=run.unpruned.ffn_per_layer,
+            ),
+            *(
+                Kept(
+                    unit=words,
+                    counts=tuple(result.widths[name] for result in results),
+                    totals=tuple(run.unpruned.widths[name]),
+                )
+                for name, words in _WIDTHS.items()
+                if any(_cut(run, result, name) for result in results)
+            ),
         ),
     )
 
 
-def architectures_figure(view: ArchitecturesView) -> go.Figure:
-    """Draw the two heat maps side by side, the smallest model lowest."""
-    rows = [
-        f"{percent(ratio)} (trial {trial})"
-        for trial, ratio in zip(view.trials, view.ratios, strict=True)
-    ]
-    kinds = (view.heads, view.ffn)
-    figure = make_subplots(
-        rows=1,
-        cols=len(kinds),
-        shared_yaxes=True,
-        horizontal_spacing=0.03,
-        subplot_titles=[f"{kept.unit} kept" for kept in kinds],
-    )
-    for column, kept in enumerate(kinds, start=1):
-        layers = [str(layer + 1) for layer in range(len(kept.totals))]
-        figure.add_heatmap(
-            x=layers,
-            y=rows,
-            z=kept.shares,
-            text=[[*row, *[""] * (len(layers) - len(row))] for row in kept.counts],
-            texttemplate="%{text}",
-            hovertext=[
-                _hovers(name, row, kept) for name, row in zip(rows, kept.counts, strict=True)
-            ],
-            hoverinfo="text",
-            hoverongaps=False,
-            coloraxis="coloraxis",
-            xgap=1,
-            ygap=1,
-            row=1,
-            col=column,
+def _cut(run: RunRecord, result: TrialResult, name: str) -> bool:
+    """Whether more of this width is gone than goes with the heads."""
+    full = run.unpruned.widths.get(name)
+    if full is None or name not in result.widths:
+        return False
+    for layer, width in enumerate(result.widths[name]):
+        heads = result.heads_per_layer[layer]
+        by_heads = name in ("query_key", "value")
+        whole = full[layer] * heads // run.unpruned.heads_per_layer[layer]
+        if width != (whole if by_heads else full[layer] if heads else 0):
+            return True
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consensus:
+    """Which units the models of a front agree on."""
+
+    models: int
+    heads: tuple[tuple[float, ...], ...]
+    """One row a layer: the share of the models that keep each head."""
+    ffn_always: tuple[int, ...]
+    """FFN neurons of each layer that every model keeps."""
+    ffn_sometimes: tuple[int, ...]
+    ffn_never: tuple[int, ...]
+
+
+def consensus(run: RunRecord) -> Consensus | None:
+    """Read the architectures of the front; None unless there are two that are all there."""
+    kept = [_kept_units(run, trial) for trial in run.front]
+    layers = len(run.unpruned.heads_per_layer)
+    if len(kept) < 2 or any(len(model) != layers for model in kept):
+        return None
+    heads, always, sometimes, never = [], [], [], []
+    for layer in range(layers):
+        models = [model[layer] for model in kept]
+        heads.append(
+            tuple(
+                sum(head in model["heads"] for model in models) / len(models)
+                for head in range(run.unpruned.heads_per_layer[layer])
+            )
         )
-    figure.update_xaxes(type="category", showgrid=False, title_text="layer")
-    figure.update_yaxes(type="category", showgrid=False, automargin=True)
-    figure.update_layout(
-        **LAYOUT,
-        height=150 + 30 * len(rows),
-        margin={"l": 20, "r": 20, "t": 40, "b": 50},
-        coloraxis={
-            "colorscale": "Cividis",
-            "cmin": 0,
-            "cmax": 1,
-            "colorbar": {"tickformat": ".0%", "thickness": 14},
-        },
+        every = set.intersection(*(model["ffn"] for model in models))
+        some = set.union(*(model["ffn"] for model in models))
+        always.append(len(every))
+        sometimes.append(len(some) - len(every))
+        never.append(run.unpruned.ffn_per_layer[layer] - len(some))
+    return Consensus(
+        models=len(kept),
+        heads=tuple(heads),
+        ffn_always=tuple(always),
+        ffn_sometimes=tuple(sometimes),
+        ffn_never=tuple(never),
     )
-    return figure
 
 
-def _hovers(name: str, row: tuple[int, ...], kept: Kept) -> list[str]:
-    return [
-        f"{name}<br>layer {layer}: {count:,} of {total:,} {kept.unit}"
-        for layer, (count, total) in enumerate(zip(row, kept.totals, strict=False), start=1)
-    ]
+def _kept_units(run: RunRecord, trial: TrialRecord) -> Sequence[Mapping[str, set[int]]]:
+    layers = read_layers(RunFolder(run.folder).trial(trial.number))
+    return [{name: set(layer[name]) for name in ("heads", "ffn")} for layer in layers]

@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
 from orchestrator.run_folder import written_whole
+from reports.card import model_card
+from reports.choice import check_finished
+
+if TYPE_CHECKING:
+    from objectives.problem import Inputs
+    from orchestrator.study import Study
 
 
-def export(run: RunRecord, trial: int, out: Path) -> Path:
-    """Copy a finished trial's model, architecture.json and result.json to `out`; returns `out`.
+@dataclass(frozen=True)
+class Exported:
+    """A folder that was written, and what there is to tell of it."""
+
+    folder: Path
+    notes: tuple[str, ...]
+    """A line for each file beside the model that was made and checked."""
+
+
+def export(
+    run: RunRecord, trial: int, out: Path, *, onnx: bool = False, int8: Study | None = None
+) -> Exported:
+    """Write a finished trial's model to `out`, to be loaded where maskfront is not installed.
+
+    The folder holds model.safetensors, config.json, the tokenizer, a model card README.md,
+    architecture.json, result.json, and pruned_bert.py unless the model is a plain BERT. `onnx` adds
+    onnx/model.onnx, checked against torch. `int8`, the run's own study, adds onnx/model_int8.onnx
+    too, and what that loses on the study's selection and held-out splits.
 
     It is written whole or not at all, and over nothing.
-    Raises RunError if the trial has no model, or if `out` already holds something.
+    Raises RunError if the trial has no model, if `out` already holds something, or if `int8` is
+    another study; UserError if ONNX cannot be had.
     """
-    models = {row.number: row.result.model for row in run.trials if row.result is not None}
-    if trial not in models:
-        finished = ", ".join(str(number) for number in sorted(models)) or "none yet"
-        raise RunError(f"'{run.folder}' has no finished trial {trial}; finished: {finished}")
-    model = run.folder / models[trial]
+    result = check_finished(run, trial)
+    model = run.folder / result.model
     if not model.is_dir():
         raise RunError(
             f"'{model}', the model of trial {trial}, is gone; export another trial, "
@@ -28,8 +50,57 @@ def export(run: RunRecord, trial: int, out: Path) -> Path:
         )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunError(f"'{out}' exists and is not an empty folder; choose another with --out")
+
+    from objectives.exporting import write_model  # torch, which a front does without
+
+    inputs = None if int8 is None else _inputs_of(run, int8)
+    row = next(row for row in run.trials if row.number == trial)
     with written_whole(out.resolve()) as unfinished:  # "." has no name of its own to write beside
-        shutil.copytree(model, unfinished, dirs_exist_ok=True)
+        plain = write_model(model, unfinished)
         for name in ("architecture.json", "result.json"):
             shutil.copy2(model.parent / name, unfinished / name)
-    return out
+        notes = _write_onnx(run, unfinished, inputs) if onnx or inputs is not None else []
+        card = model_card(run, row, plain=plain, notes=notes)
+        (unfinished / "README.md").write_text(card, encoding="utf-8")
+    return Exported(out, tuple(notes))
+
+
+def _inputs_of(run: RunRecord, study: Study) -> Inputs:
+    """The data of the run's study, read again. Raises RunError if it is not what the run saw."""
+    from objectives.problem import read_inputs
+
+    inputs = read_inputs(study.task, study.teacher, None, study.seq_len)
+    if inputs.text.fingerprint != run.definition["task.data"]:
+        raise RunError(
+            f"study '{study.name}' has other data than the run '{run.folder}'; "
+            "name the study file that the run was launched with"
+        )
+    return inputs
+
+
+def _write_onnx(run: RunRecord, folder: Path, inputs: Inputs | None) -> list[str]:
+    from objectives.onnx_model import load_model, score_onnx, write_int8, write_onnx
+
+    (folder / "onnx").mkdir()
+    whole, small = (folder / "onnx" / name for name in ("model.onnx", "model_int8.onnx"))
+    difference = write_onnx(load_model(folder), whole)
+    notes = [
+        f"{whole.relative_to(folder)}: {_megabytes(whole)}; its logits differ from torch's by "
+        f"{difference:.0e} at most, on random inputs of several shapes"
+    ]
+    if inputs is None:
+        return notes
+    write_int8(whole, small)
+    metrics = [
+        f"{score_onnx(whole, inputs, role):.4f} -> {score_onnx(small, inputs, role):.4f}"
+        for role in ("select", "heldout")
+    ]
+    return [
+        *notes,
+        f"{small.relative_to(folder)}: {_megabytes(small)}, dynamically quantised; "
+        f"{run.metric_name} {metrics[0]} (held out {metrics[1]})",
+    ]
+
+
+def _megabytes(file: Path) -> str:
+    return f"{file.stat().st_size / 1e6:.1f} MB"

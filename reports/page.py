@@ -1,78 +1,142 @@
-"""The report: one HTML page that shows a run and needs nothing but itself."""
+"""The report: one HTML page that shows a run, or several on the same axes, and needs no network."""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import math
+import secrets
 import shlex
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.io import to_html
+from plotly.offline import get_plotlyjs
 
-from orchestrator.records import RunRecord, TrialRecord, size_text
-from orchestrator.run_folder import write_file_whole
-from reports.architectures import architectures_figure, architectures_view
-from reports.pareto import answer, knob_texts, pareto_figure, pareto_view
+from orchestrator.records import RunRecord, size_text
+from orchestrator.run_folder import RunFolder, write_file_whole
+from reports.architecture_figures import architecture_section
+from reports.budget_figures import budget_section
+from reports.curves import read_curves
+from reports.document import document
+from reports.front_figure import front_figure
+from reports.outer_figures import outer_section
+from reports.overlay import Overlay, overlay
+from reports.pareto import ParetoView, answer, knob_texts, pareto_view, percent
+from reports.recommended import recommendations
+from reports.timeline_figure import state_text
 
-_TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_TEMPLATES.filters["knobs"] = knob_texts
-_TEMPLATES.filters["size"] = size_text
-
-# Plotly's "Share chart" button uploads the figure to its cloud: there is none on this page.
-_CONFIG = {
-    "displaylogo": False,
-    "showSendToCloud": False,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d"],
-}
+_HERE = Path(__file__).parent
 
 
-def write_report(run: RunRecord, target: Path) -> Path:
-    """Write the page, whole or not at all; returns `target`. Raises OSError if the disk refuses."""
-    view = pareto_view(run)
-    architectures = architectures_view(run)
-    sequence = run.unpruned.flops_unit.partition("@")[2]
-    content = _TEMPLATES.get_template("page.html.j2").render(
-        run=run,
-        view=view,
-        answer=answer(view),
-        counts=Counter(map(state_text, run.trials)),
-        state_text=state_text,
-        sequence=sequence,
-        folder=shlex.quote(str(run.folder)),
-        front=_embedded(pareto_figure(view), "front", with_script=True),
-        architectures=_embedded(architectures_figure(architectures), "architectures")
-        if architectures.trials
-        else None,
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """One run as the template sees it."""
+
+    place: int
+    name: str
+    record: RunRecord
+    view: ParetoView
+    answer: str
+    counts: Mapping[str, int]
+    export: str
+    launch: Mapping[str, str] | None
+
+
+def write_report(runs: Sequence[RunRecord], target: Path, live: bool = False) -> Path:
+    """Write the page of these runs, whole or not at all; returns `target`.
+
+    `live` adds a switch that reloads the page. Raises RunError if the runs share no axes, OSError
+    if the disk refuses.
+    """
+    together = overlay(runs)
+    curves = [read_curves(run) for run in runs]
+    parts = [_part(together, place) for place in range(len(runs))]
+    sections = (
+        budget_section(together, curves),
+        architecture_section(together),
+        outer_section(together),
+    )
+    data = document(together, curves, [part.export for part in parts], target.parent)
+    content = (
+        _templates()
+        .get_template("page.html.j2")
+        .render(
+            title=f"{', '.join(together.names)}: {together.metric_name} against "
+            f"{together.cost_name}",
+            overlay=together,
+            parts=parts,
+            recommended=[(part, row) for part in parts for row in recommendations(part.view)],
+            front=front_figure(together),
+            sections=[section for section in sections if section is not None],
+            document=_finite(data),
+            live=live,
+            nonce=secrets.token_urlsafe(16),
+            css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+            script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),
+            plotly=_packed_plotly(),
+        )
     )
     target.parent.mkdir(parents=True, exist_ok=True)
     write_file_whole(target, content)
     return target
 
 
-def state_text(trial: TrialRecord) -> str:
-    """What became of a trial, in the page's words."""
-    if trial.result is None:
-        return "no result" if trial.state == "finished" else trial.state
-    return "finished" if trial.feasible else "outside budget"
-
-
-def _embedded(figure: go.Figure, name: str, with_script: bool = False) -> Markup:
-    # Plotly writes "<", ">" and "/" inside its JSON as \u003c and so on: no text closes a script.
-    return Markup(
-        to_html(
-            figure,
-            full_html=False,
-            include_plotlyjs=with_script,
-            div_id=name,
-            default_height=f"{figure.layout.height}px",
-            config=_CONFIG,
-        )
+def _part(together: Overlay, place: int) -> _Part:
+    run = together.runs[place]
+    view = pareto_view(run)
+    return _Part(
+        place=place,
+        name=together.names[place],
+        record=run,
+        view=view,
+        answer=answer(view),
+        counts=Counter(map(state_text, run.trials)),
+        export=f"maskfront export {shlex.quote(str(run.folder))}",
+        launch=RunFolder(run.folder).read_launch(),
     )
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters |= {
+        "knobs": knob_texts,
+        "size": size_text,
+        "percent": percent,
+        "state": state_text,
+        "packed": _packed,
+    }
+    return environment
+
+
+@cache
+def _packed_plotly() -> str:
+    """Plotly's script: 2 MB in place of 5."""
+    return _packed(get_plotlyjs())
+
+
+def _packed(text: str) -> str:
+    """base64 of gzip: a fifth of the text, and nothing in it closes an element."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

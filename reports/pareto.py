@@ -1,15 +1,12 @@
-"""The Pareto front of the metric against the cost: in numbers, in one sentence, in a figure."""
+"""The Pareto front of the metric against the cost: in numbers, and in one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
-
-from orchestrator.records import Measured, RunRecord, TrialResult, UnprunedResult, size_text
-from reports.theme import AXIS, BLUE, GREEN, GREY, LAYOUT, ORANGE, VERMILLION, plain
+from orchestrator.records import RunRecord, TrialResult, UnprunedResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,138 +79,6 @@ def knob_texts(knobs: Mapping[str, Any]) -> list[str]:
         f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
         for name, value in knobs.items()
     ]
-
-
-def pareto_figure(view: ParetoView) -> go.Figure:
-    """Draw the view: metric on the selection split against the ratio of cost."""
-    metric_name = view.metric_name
-    grey = {"color": GREY, "size": 8, "symbol": "square", "opacity": 0.45}
-    figure = go.Figure()
-    _add(figure, view, view.dominated, "dominated", marker=grey)
-    cross = {"color": ORANGE, "size": 9, "symbol": "x"}
-    _add(figure, view, view.outside, "outside its budget", marker=cross)
-    _add(
-        figure,
-        view,
-        view.front,
-        "front",
-        mode="lines+markers",
-        legendrank=1,
-        line={"shape": "hv", "color": BLUE, "width": 2},
-        marker={"color": BLUE, "size": 10, "symbol": "circle"},
-    )
-    _add_unpruned(figure, view)
-    figure.update_layout(
-        **LAYOUT,
-        height=480,
-        margin={"l": 60, "r": 20, "t": 30, "b": 60},
-        legend={"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0},
-        xaxis={
-            **AXIS,
-            "title": {
-                "text": f"{view.unpruned.cost_name}, unpruned{_student(view)} = 100% "
-                f"({plain(view.unpruned.unit)})",
-                "standoff": 8,
-            },
-            "tickformat": ".0%",
-            "rangemode": "tozero",
-        },
-        yaxis={**AXIS, "title": {"text": f"{plain(metric_name)}, selection split"}},
-    )
-    return figure
-
-
-def _add_unpruned(figure: go.Figure, view: ParetoView) -> None:
-    """The unpruned model's level, its star at 100%, and the held-out metrics.
-
-    A teacher beyond 100% has its level alone: far to the right, it would crowd the front together.
-    """
-    unpruned, metric_name = view.unpruned, view.metric_name
-    star = [
-        f"{unpruned.label} model",
-        f"{metric_name} {unpruned.metric:.4f}, held out {unpruned.heldout_metric:.4f}",
-        _sizes(unpruned),
-    ]
-    heldout = [
-        (point.result.ratio, point.result.heldout_metric, _hover(point, metric_name))
-        for point in view.front
-    ]
-    level = f"{unpruned.label}: {unpruned.metric:.3f}"
-    if unpruned.ratio <= 1:
-        figure.add_scatter(
-            x=[unpruned.ratio],
-            y=[unpruned.metric],
-            mode="markers",
-            name=star[0],
-            legendrank=2,
-            marker={"color": VERMILLION, "size": 15, "symbol": "star"},
-            hovertext=[_lines(star)],
-            hoverinfo="text",
-        )
-        heldout.append((unpruned.ratio, unpruned.heldout_metric, _lines(star)))
-    else:
-        times = f"{unpruned.ratio:.1f} x the {unpruned.cost_name}"
-        level += f" (held out {unpruned.heldout_metric:.3f}), {times}"
-    if heldout:
-        x, y, texts = zip(*heldout, strict=True)
-        figure.add_scatter(
-            x=x,
-            y=y,
-            mode="markers",
-            name="held out",
-            legendrank=3,
-            marker={"color": GREEN, "size": 9, "symbol": "diamond-open", "line": {"width": 2}},
-            hovertext=texts,
-            hoverinfo="text",
-        )
-    figure.add_hline(
-        y=unpruned.metric,
-        line={"color": VERMILLION, "width": 1.5, "dash": "dash"},
-        annotation={"text": level, "font": {"size": 12}},
-        annotation_position="top left",
-    )
-
-
-def _add(
-    figure: go.Figure,
-    view: ParetoView,
-    points: Sequence[Point],
-    name: str,
-    mode: str = "markers",
-    **style: Any,
-) -> None:
-    if points:
-        figure.add_scatter(
-            x=[point.result.ratio for point in points],
-            y=[point.result.metric for point in points],
-            mode=mode,
-            name=name,
-            hovertext=[_hover(point, view.metric_name) for point in points],
-            hoverinfo="text",
-            **style,
-        )
-
-
-def _hover(point: Point, metric_name: str) -> str:
-    result = point.result
-    return _lines(
-        [
-            f"trial {point.trial}",
-            f"{metric_name} {result.metric:.4f}, held out {result.heldout_metric:.4f}",
-            f"{result.cost_name} ratio {result.ratio:.4f}, "
-            f"target {result.target_ratio:.4f} ± {100 * result.tolerance:g}%",
-            _sizes(result),
-            *knob_texts(point.knobs),
-        ]
-    )
-
-
-def _sizes(model: Measured) -> str:
-    return ", ".join(f"{size_text(size)} {unit}" for unit, size in model.sizes.items())
-
-
-def _lines(lines: Sequence[str]) -> str:
-    return "<br>".join(plain(line) for line in lines)
 
 
 def _student(view: ParetoView) -> str:

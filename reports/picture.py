@@ -1,25 +1,27 @@
-"""The front as a small picture, for a README or a slide."""
+"""The front as a small picture, for a README, a slide or a paper."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
-from reports.pareto import pareto_figure, pareto_view
+from reports.front_figure import front_figure
+from reports.overlay import overlay
 
-PICTURES = (".svg", ".png")
+PICTURES = (".svg", ".png", ".pdf")
 """Suffixes that `front_image` can write."""
 
 
-def front_image(run: RunRecord, target: Path) -> Path:
+def front_image(runs: Sequence[RunRecord], target: Path) -> Path:
     """Write the front on white, 760 x 440; returns `target`.
 
     Raises RunError for another suffix, and if kaleido or its browser is missing.
     """
     if target.suffix not in PICTURES:
-        raise RunError(f"'{target}' ends in '{target.suffix}'; use {' or '.join(PICTURES)}")
-    figure = pareto_figure(pareto_view(run))
+        raise RunError(f"'{target}' ends in '{target.suffix}'; use {', '.join(PICTURES)} or .html")
+    figure = front_figure(overlay(runs))
     figure.update_layout(width=760, height=440, paper_bgcolor="white", plot_bgcolor="white")
     try:
         picture = figure.to_image(format=target.suffix.removeprefix("."))

@@ -1,19 +1,38 @@
-"""Colours and layout that the figures share: safe for colour-blind eyes, on light and on dark."""
+"""What the figures share: colours for colour-blind eyes, a layout for light and dark, a panel."""
 
 from __future__ import annotations
 
 import html
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
+
+import plotly.graph_objects as go
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 # Okabe and Ito, "Color Universal Design" (2008).
 BLUE = "#0072B2"
 GREEN = "#009E73"
 ORANGE = "#E69F00"
 VERMILLION = "#D55E00"
+PURPLE = "#CC79A7"
+SKY = "#56B4E9"
 GREY = "#808080"
 
+RUN_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+RUN_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon")
+"""Of the runs of an overlay, in turn: never told by colour alone."""
+RUN_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
 _GRID = "rgba(128, 128, 128, 0.25)"
-AXIS = {"gridcolor": _GRID, "zeroline": False, "automargin": True}
+AXIS = {
+    "gridcolor": _GRID,
+    "zeroline": False,
+    "automargin": True,
+    "ticks": "outside",  # a gap between the numbers and the axis
+    "tickcolor": "rgba(0, 0, 0, 0)",
+}
 
 LAYOUT: dict[str, Any] = {
     "template": "none",
@@ -24,6 +43,66 @@ LAYOUT: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """A figure of the page. What is drawn is also a table and a CSV file there."""
+
+    name: str
+    """Its element on the page: letters, digits and "-"."""
+    title: str
+    figure: go.Figure
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A chapter of the page."""
+
+    name: str
+    title: str
+    sentences: tuple[str, ...]
+    """What to see in the panels."""
+    panels: tuple[Panel, ...]
+
+
+def run_style(place: int) -> dict[str, Any]:
+    """Marker of the run at this place of an overlay."""
+    return {
+        "color": RUN_COLOURS[place % len(RUN_COLOURS)],
+        "symbol": RUN_SYMBOLS[place % len(RUN_SYMBOLS)],
+    }
+
+
+def run_line(place: int) -> dict[str, Any]:
+    """Line of the run at this place of an overlay."""
+    return {
+        "color": RUN_COLOURS[place % len(RUN_COLOURS)],
+        "dash": RUN_DASHES[place % len(RUN_DASHES)],
+        "width": 2,
+    }
+
+
+def knob_axis(distribution: BaseDistribution | None) -> dict[str, Any]:
+    """The axis of a knob that is drawn from this distribution."""
+    if isinstance(distribution, CategoricalDistribution):
+        return {"type": "category"}
+    if getattr(distribution, "log", False):
+        low, high = distribution.low, distribution.high  # type: ignore[union-attr]
+        ticks = [low, math.sqrt(low * high), high]  # no range: with shared axes Plotly forgets all
+        return {"type": "log", "tickvals": ticks, "tickformat": ".2~g"}
+    return {"nticks": 4}
+
+
+def brief(values: Iterable[Any]) -> list[Any]:
+    """Numbers to five digits: what an eye can tell apart, in a third of the page's bytes."""
+    return [float(f"{value:.5g}") if isinstance(value, float) else value for value in values]
+
+
 def plain(text: object) -> str:
     """Text for a figure, where Plotly would take `<b>` and its like for markup."""
     return html.escape(str(text), quote=False)
+
+
+def lines(texts: list[str]) -> str:
+    """Lines of text for a hover."""
+    return "<br>".join(plain(text) for text in texts)

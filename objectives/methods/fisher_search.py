@@ -25,6 +25,7 @@ from objectives.architecture import check_spaces
 from objectives.budget import TargetSchedule
 from objectives.errors import check_ranges, one_of
 from objectives.fisher_alpha import FisherAlpha
+from objectives.importance import Squares
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress, SearchMethod
 from objectives.staged_search import staged_search
@@ -39,7 +40,7 @@ class FisherSearch(SearchMethod):
         {"flops_weight", "target_ratio", "tolerance", "grad_rescale"}
     )
 
-    flops_weight: float = 1.0
+    flops_weight: float = 0.9
     """lambda: the power of its price that a unit's worth is divided by; 1 ranks by worth per FLOP,
     less favours heads, the dear units, more favours neurons. >= 0."""
     target_ratio: float = 0.5
@@ -55,6 +56,8 @@ class FisherSearch(SearchMethod):
         Stage(name="search", epochs=0.25, learning_rate=3e-4, schedule="constant", searches=True),
         Stage(name="recover", epochs=2.75, learning_rate=3e-4, keep="best"),
     )
+    squares: Squares = "logits"
+    """Of what: "loss" on the labels, as Kwon et al., or "logits", how far the answer moves."""
     batch_size: int = 32
     """Sequences in a batch of `train` and in one of `alpha`."""
     target_schedule: TargetSchedule = "cubic"
@@ -73,7 +76,10 @@ class FisherSearch(SearchMethod):
                 "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
                 "grad_rescale": (0 < self.grad_rescale <= 1, "in (0, 1]"),
                 "batch_size": (self.batch_size >= 1, ">= 1"),
-                **one_of(self, {"target_schedule": get_args(TargetSchedule)}),
+                **one_of(
+                    self,
+                    {"target_schedule": get_args(TargetSchedule), "squares": get_args(Squares)},
+                ),
                 "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
                 "refresh": (self.refresh >= 1, ">= 1"),
             },

@@ -17,10 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from objectives.architecture import Architecture
 from objectives.cost import Params
+from objectives.cutting import widths_of
 from objectives.evaluate import count_parameters, predict
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
-from objectives.pruned_bert import widths_of
 from objectives.search_method import (
     Outcome,
     SearchFailure,

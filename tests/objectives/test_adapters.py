@@ -30,6 +30,7 @@ from objectives import pretrained
 from objectives.adapters import ADAPTERS, AdaptedBert, as_bert
 from objectives.architecture import Architecture
 from objectives.cost import Flops, Params
+from objectives.cutting import cut, shape_of
 from objectives.data import Split
 from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict
@@ -37,7 +38,6 @@ from objectives.latency import load_latency
 from objectives.optimisation import weight_optimizer
 from objectives.population import Population
 from objectives.problem import read_inputs
-from objectives.pruned_bert import cut, shape_of
 from objectives.student import keep_layers, load_student
 from objectives.task import Examples, Task, tokenise
 from objectives.teacher import Teacher, load_teacher

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from objectives.architecture import SPACES, Architecture, BertShape, LayerUnits, units_of
 from objectives.cost import Cost, Flops, Params, Units
+from objectives.cutting import cut
 from objectives.evaluate import count_parameters
 from objectives.problem import Problem
-from objectives.pruned_bert import cut
 from tests.conftest import TINY
 from tests.objectives.conformance import counted_flops
 from tests.objectives.strategies import COMBINATIONS, architectures, masks_of, shapes

@@ -41,7 +41,10 @@ def test_without_a_search_it_cuts_by_the_fisher_information_per_flop(problem: Pr
     method = replace(QUICK, stages=(RECOVER,))
     price = problem.cost.of_one_unit()
     expected = discretise(
-        {s: v / price[s] for s, v in importance_of_student(problem, method.spaces).items()},
+        {
+            s: v / price[s]
+            for s, v in importance_of_student(problem, method.spaces, method.squares).items()
+        },
         problem.cost,
         target=method.target_ratio * problem.cost_full,
         tolerance=method.tolerance,

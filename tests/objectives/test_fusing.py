@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from objectives.architecture import Architecture, LayerUnits
+from objectives.cutting import cut
 from objectives.data import Batch
 from objectives.errors import UserError
 from objectives.optimisation import weight_optimizer
 from objectives.population import Population
 from objectives.problem import Problem
-from objectives.pruned_bert import PrunedBertForSequenceClassification, cut
+from objectives.pruned_bert import PrunedBertForSequenceClassification
 from tests.conftest import TINY
 from tests.objectives.strategies import architectures
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from objectives.architecture import units_of
 from objectives.data import Split
-from objectives.importance import fisher_importance
+from objectives.importance import _directions, fisher_importance
 from objectives.population import Population
 from objectives.problem import Problem
 from tests.conftest import TINY
@@ -25,6 +25,15 @@ def first_rows(split: Split, rows: int) -> Split:
         input_ids=split.input_ids[:rows],
         token_type_ids=split.token_type_ids[:rows],
         labels=split.labels[:rows],
+    )
+
+
+def twice(split: Split) -> Split:
+    return replace(
+        split,
+        input_ids=[row for row in split.input_ids for _ in range(2)],
+        token_type_ids=[row for row in split.token_type_ids for _ in range(2)],
+        labels=split.labels.repeat(2),
     )
 
 
@@ -63,14 +72,14 @@ def test_it_is_the_mean_over_rows_of_each_rows_squared_gradient(
         for space, mask in masks.items():
             assert mask.grad is not None
             expected[space] += mask.grad[0].square() / len(split)
-    actual = fisher_importance(uncertain.student, split, TINY, spaces, "cpu")
+    actual = fisher_importance(uncertain.student, split, TINY, spaces, "loss", "cpu")
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-9)
 
 
 def test_it_agrees_with_finite_differences_of_the_loss(uncertain: Problem) -> None:
     split = first_rows(uncertain.alpha, 1)
     population = Population.of([uncertain.student])
-    importance = fisher_importance(uncertain.student, split, TINY, SPACES, "cpu")
+    importance = fisher_importance(uncertain.student, split, TINY, SPACES, "loss", "cpu")
     for space, value in importance.items():
         for place in value.flatten().topk(3).indices.tolist():
             losses = []
@@ -82,9 +91,34 @@ def test_it_agrees_with_finite_differences_of_the_loss(uncertain: Problem) -> No
             assert value.flatten()[place].item() == pytest.approx(slope**2, rel=0.02)
 
 
+def test_squares_of_logits_are_how_far_their_differences_move(uncertain: Problem) -> None:
+    """Each row stands there once for every axis of the differences of its three logits."""
+    split = twice(first_rows(uncertain.alpha, 6))
+    population = Population.of([uncertain.student])
+    expected = {space: torch.zeros(mask.shape[1:]) for space, mask in open_masks().items()}
+    for row in range(len(split)):
+        masks = {space: mask.requires_grad_() for space, mask in open_masks().items()}
+        logits = population.logits(split.batch(np.array([row]), "cpu"), masks)[0, 0]
+        for value in logits - logits.mean():
+            gradients = torch.autograd.grad(value, list(masks.values()), retain_graph=True)
+            for space, gradient in zip(masks, gradients, strict=True):
+                expected[space] += gradient[0].square() / len(split)
+    actual = fisher_importance(uncertain.student, split, TINY, SPACES, "logits", "cpu")
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-9)
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3, 7])
+def test_the_directions_of_logits_stand_for_all_their_differences(outputs: int) -> None:
+    rows = torch.arange(6 * max(1, outputs - 1))
+    directions = _directions(rows, outputs)
+    covariance = directions.T @ directions / len(rows)
+    differences = torch.eye(outputs) - (1 / outputs if outputs > 1 else 0)
+    torch.testing.assert_close(covariance, differences)
+
+
 def test_units_without_effect_have_none_and_planted_units_have_some(problem: Problem) -> None:
     planted = planted_problem(problem)
-    importance = fisher_importance(planted.student, planted.alpha, TINY, SPACES, "cpu")
+    importance = fisher_importance(planted.student, planted.alpha, TINY, SPACES, "loss", "cpu")
     for space in ("heads", "ffn"):
         found = [tuple(row.nonzero().flatten().tolist()) for row in importance[space]]
         assert found == [getattr(layer, space) for layer in PLANTED.layers]
@@ -99,7 +133,7 @@ def test_units_without_effect_have_none_and_planted_units_have_some(problem: Pro
 
 def test_only_the_spaces_that_are_asked_for_are_measured(problem: Problem) -> None:
     split = first_rows(problem.alpha, 2)
-    both = fisher_importance(problem.student, split, TINY, SPACES, "cpu")
-    one = fisher_importance(problem.student, split, TINY, ("ffn",), "cpu")
+    both = fisher_importance(problem.student, split, TINY, SPACES, "loss", "cpu")
+    one = fisher_importance(problem.student, split, TINY, ("ffn",), "loss", "cpu")
     assert one.keys() == {"ffn"}
     torch.testing.assert_close(one["ffn"], both["ffn"])

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from transformers import BertForSequenceClassification
 
 from objectives.architecture import SPACES, units_of
+from objectives.cutting import cut
 from objectives.data import Batch
 from objectives.population import Population
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
-from objectives.pruned_bert import cut
 from tests.conftest import TINY
 from tests.objectives.conformance import ATOL
 from tests.objectives.strategies import COMBINATIONS, architectures, masks_of

@@ -14,12 +14,12 @@ from transformers import AutoModelForSequenceClassification, BertForSequenceClas
 
 from objectives.architecture import Architecture
 from objectives.cost import CostName, Flops
+from objectives.cutting import cut
 from objectives.data import Split
 from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict
 from objectives.pretrained import load_tokenizer
 from objectives.problem import Workbench, prepare, read_inputs
-from objectives.pruned_bert import cut
 from objectives.roles import load
 from objectives.task import Task
 from objectives.teacher import Teacher

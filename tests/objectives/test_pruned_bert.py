@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +11,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForSequenceClassification, PreTrainedModel, pipeline
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedModel,
+    pipeline,
+)
+from transformers.dynamic_module_utils import get_imports
 
+from objectives import pruned_bert
 from objectives.architecture import Architecture, LayerUnits
+from objectives.cutting import cut, shape_of, widths_of
 from objectives.errors import UserError
 from objectives.evaluate import predict
 from objectives.pretrained import Classifier
 from objectives.problem import Problem, Workbench
-from objectives.pruned_bert import PrunedBertForSequenceClassification, cut, widths_of
+from objectives.pruned_bert import PrunedBertForSequenceClassification
 from tests.conftest import MARKERS, TINY
 from tests.objectives.conformance import ATOL, random_states
 from tests.objectives.strategies import COMBINATIONS, architectures
@@ -197,6 +207,36 @@ def test_it_gives_a_loss_where_labels_are_given(
     loss, logits = ragged(**inputs, labels=batch.labels, return_dict=False)
     assert torch.equal(loss, output.loss)
     assert torch.equal(logits, output.logits)
+
+
+@pytest.mark.parametrize(("outputs", "problem_type"), [(1, None), (1, "regression"), (3, None)])
+def test_its_loss_is_that_of_transformers_own_bert(outputs: int, problem_type: str | None) -> None:
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        num_labels=outputs,
+        problem_type=problem_type,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        bert = BertForSequenceClassification(config).eval()
+    model = cut(bert.state_dict(), config, Architecture.full(shape_of(config)))
+    input_ids = torch.arange(12).view(4, 3)
+    labels = torch.tensor([0.5, 2, -1, 7]) if outputs == 1 else torch.tensor([0, 2, 1, 1])
+    losses = [one(input_ids=input_ids, labels=labels).loss for one in (model, bert)]
+    torch.testing.assert_close(*losses)
+    if outputs == 1:
+        logits = model(input_ids=input_ids).logits
+        torch.testing.assert_close(losses[0], ((logits[:, 0] - labels) ** 2).mean())
+
+
+def test_the_modelling_file_needs_torch_and_transformers_alone() -> None:
+    assert pruned_bert.__file__
+    imported = set(get_imports(pruned_bert.__file__)) - sys.stdlib_module_names
+    assert imported == {"torch", "transformers"}
 
 
 def test_it_trains_with_the_checkpoints_dropout(

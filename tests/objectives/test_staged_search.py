@@ -6,19 +6,22 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import objectives.staged_search
+from objectives.cutting import cut
+from objectives.distillation import hidden_loss, prediction_loss
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
+from objectives.population import Population, Trace
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
-from objectives.pruned_bert import cut
 from objectives.search_method import SearchResult
-from objectives.stages import FOUR_STEPS, Stage
+from objectives.stages import FOUR_STEPS, Loss, Stage
 from objectives.student import keep_layers
 from tests.objectives.conformance import assert_same, logits_of, run, search_alone
 
@@ -114,9 +117,29 @@ def test_the_four_steps_run_and_each_learns(
         assert sum(own[-5:]) < sum(own[:5]), stage.name
 
 
-def test_layers_that_do_not_map_onto_one_another_are_refused(problem: Problem) -> None:
+def test_hidden_states_are_learnt_beside_the_logits(problem: Problem) -> None:
+    def recovered(loss: Loss) -> tuple[float, float]:
+        stages = (Stage(name="recover", epochs=4, learning_rate=1e-3, loss=loss),)
+        model = search_alone(replace(QUICK, stages=stages, target_ratio=0.5), problem).model
+        batch = problem.train.batch(np.arange(32), "cpu")
+        student, teacher = Trace(), Trace()
+        with torch.no_grad():
+            logits = Population.of([model]).logits(batch, trace=student)
+            wanted = Population.of([problem.teacher]).logits(batch, trace=teacher)
+        return (
+            prediction_loss(logits, wanted[0]).item(),
+            hidden_loss(student, teacher, batch.attention_mask, {}).item(),
+        )
+
+    answers, inside = zip(recovered("prediction"), recovered("prediction+hidden"), strict=True)
+    assert inside[1] < inside[0] / 2
+    assert answers[1] < answers[0] + 0.05
+
+
+@pytest.mark.parametrize("loss", ["intermediate", "prediction+hidden"])
+def test_layers_that_do_not_map_onto_one_another_are_refused(problem: Problem, loss: Loss) -> None:
     student = keep_layers(problem.teacher, (0, 2))
     two_of_three = replace(problem, student=student)
-    stages = (replace(SEARCH, loss="intermediate"),)
+    stages = (replace(SEARCH, loss=loss),)
     with pytest.raises(UserError, match=r"3 layers .* are no multiple of the student's 2"):
         run([replace(QUICK, stages=stages)], two_of_three)

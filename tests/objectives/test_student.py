@@ -10,10 +10,10 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
 from objectives.cost import Flops
+from objectives.cutting import shape_of
 from objectives.errors import UserError
 from objectives.evaluate import predict
 from objectives.problem import Inputs, Workbench, prepare, read_inputs
-from objectives.pruned_bert import shape_of
 from objectives.task import Task
 from objectives.teacher import Teacher
 from tests.conftest import MARKERS, TINY, SilentProgress

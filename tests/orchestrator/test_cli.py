@@ -14,10 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from optuna_dashboard import get_note
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from orchestrator import launch
-from orchestrator.study_file import load_study
+from orchestrator.errors import RunError
+from orchestrator.records import load_run
+from orchestrator.study_file import load_study, load_study_of
 
 WriteStudy = Callable[..., Path]
 
@@ -29,7 +32,7 @@ def maskfront(*arguments: object, cwd: Path | None = None) -> subprocess.Complet
         capture_output=True,
         text=True,
         cwd=cwd,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_TOKEN": "", "HF_TOKEN_PATH": "none"},
         timeout=110,
         check=False,
     )
@@ -49,7 +52,13 @@ def test_run_ends_with_the_front_the_report_and_the_next_commands(
     done = maskfront("run", write_study(), "--trials", 2, "--population", 1, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "tiny"
-    assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "study = Study(" in page, "the study's file is in its report"
+    study = load_run(folder)
+    assert get_note(study).startswith("**"), "the run keeps its dashboard up to date"
+    attributes = study._storage.get_study_system_attrs(study._study_id)
+    assert any(name.startswith("dashboard:plot_data:front") for name in attributes)
     assert "accuracy against FLOPs" in done.stdout
     assert "texts longer than 16 tokens (Task.max_length) are cut off: train" in done.stdout
     assert "unpruned" in done.stdout
@@ -144,7 +153,14 @@ def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None
         assert detail["objective_names"] == ["accuracy", "flops@16"]
         trial = detail["trials"][0]
         names = {artifact["filename"] for artifact in trial["artifacts"]}
-        assert names == {"architecture.json", "result.json", "curve.csv"}
+        assert names == {
+            "architecture.json",
+            "architecture.png",
+            "config.json",
+            "curve.csv",
+            "model.safetensors",
+            "result.json",
+        }
     finally:
         server.terminate()
         server.wait(timeout=20)
@@ -240,6 +256,8 @@ def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) 
         (["run", "nowhere.py"], "study file 'nowhere.py' does not exist"),
         (["front", "nowhere"], "'nowhere' is no run folder"),
         (["report", "nowhere"], "'nowhere' is no run folder"),
+        (["report", "one", "other"], "name it with --out FILE.html"),
+        (["report", "one", "--watch", "--out", "front.svg"], "must end in .html"),
         (["dashboard", "nowhere"], "'nowhere' is no run folder"),
         (["export", "nowhere", "--trial", "0", "--out", "m"], "'nowhere' is no run folder"),
     ],
@@ -308,6 +326,60 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
     done = maskfront("export", run_folder, "--trial", 99, "--out", tmp_path / "model")
     assert_one_clear_line(done, "99")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "choose a model in one way: .*; got none of them"),
+        (["--knee", "--trial", 0], "got --trial and --knee"),
+        (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
+        (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
+        (["--knee", "--int8"], "--int8 and --study-file go together"),
+        (
+            ["--knee", "--push-to-hub", "me/my-model"],
+            "log in with `hf auth login`, or set HF_TOKEN",
+        ),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused(
+    run_folder: Path, tmp_path: Path, options: list[object], message: str
+) -> None:
+    done = maskfront("export", run_folder, *options, "--out", tmp_path / "model")
+    assert_one_clear_line(done, message)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_card_names_what_the_run_was_made_from(run_folder: Path, tmp_path: Path) -> None:
+    done = maskfront("export", run_folder, "--knee", "--out", tmp_path / "model")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r".*/model  \(trial \d\)\n", done.stdout)
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "| task | tiny |" in card
+    assert re.search(r"\| data \| tiny-data\d*/|\| data \| [^/|]+/tiny-data\d*", card)
+    assert re.search(r"\| teacher \| checkpoint\d*/tiny-bert \|", card)
+
+
+def test_bench_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
+    point = json.loads(maskfront("front", run_folder, "--json").stdout)["front"][0]
+    model = run_folder / point["model"]
+    shape = ("--engine", "eager", "--batch", 2, "--length", 16, "--rounds", 1)
+    done = maskfront("bench", model, *shape, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [row["model"] for row in document["timings"]] == ["unpruned", str(model)]
+    assert document["timings"][1]["flops"] == point["flops"]
+    assert document["timings"][1]["flops_ratio"] == point["ratio"]
+    done = maskfront("bench", model, "--engine", "tpu")
+    assert_one_clear_line(done, "no engine 'tpu'; there are eager, compile, onnxruntime")
+
+
+def test_the_study_of_a_run_is_found_in_its_file(write_study: WriteStudy) -> None:
+    path = write_study(("study = Study(", "import dataclasses\nstudy = Study("))
+    path.write_text(f"{path.read_text()}\nlarge = dataclasses.replace(study, name='big')\n")
+    assert load_study_of(path, "big").name == "big"
+    with pytest.raises(RunError, match="no study is named 'huge'; its studies: 'tiny', 'big'"):
+        load_study_of(path, "huge")
 
 
 def assert_one_clear_line(done: subprocess.CompletedProcess[str], message: str) -> None:

@@ -25,9 +25,9 @@ from objectives import latency
 from objectives.architecture import Architecture, BertShape
 from objectives.augmentation import Augmentation
 from objectives.cost import CostName, Flops
+from objectives.cutting import cut
 from objectives.errors import UserError
 from objectives.problem import Problem
-from objectives.pruned_bert import cut
 from objectives.search_method import (
     Outcome,
     Progress,

@@ -104,6 +104,7 @@ def test_the_document_has_what_a_script_needs() -> None:
         trials=(trial(0, 0.8, 500),),
         definition={},
         versions={},
+        sources={},
     )
     document = front_document(run)
     assert document["unpruned"] == {

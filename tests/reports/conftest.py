@@ -1,25 +1,65 @@
-"""Runs made by hand: what the reports read, without a study."""
+"""Runs made by hand, a run in a real storage, and the browser that opens their pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+import optuna
 import pytest
+from optuna.artifacts import upload_artifact
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    distribution_to_json,
+)
+from optuna.trial import TrialState
 
-from orchestrator.records import RunRecord, TrialRecord, TrialResult, UnprunedResult
+from orchestrator.artifacts import LinkingStore
+from orchestrator.records import (
+    BUDGET,
+    DEFINITION,
+    FAILURE,
+    RESULT,
+    UNPRUNED,
+    VERSIONS,
+    RunRecord,
+    TrialRecord,
+    TrialResult,
+    UnprunedResult,
+    read_run,
+)
+from orchestrator.run_folder import RunFolder
+from orchestrator.storage import open_storage
 
 MakeTrial: TypeAlias = Callable[..., TrialRecord]
 MakeRun: TypeAlias = Callable[..., RunRecord]
 
 FLOPS = 1_000_000
+SPACE: dict[str, BaseDistribution] = {
+    "flops_weight": FloatDistribution(0.1, 10, log=True),
+    "target_ratio": FloatDistribution(0.1, 1, log=True),
+    "tolerance": FloatDistribution(0.01, 0.1),
+    "mode": CategoricalDistribution(["soft", "hard"]),
+}
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
+START = datetime(2026, 11, 21, 10, 0, 0)
 
 
-def _trial(number: int, flops: int, metric: float, *, target: float | None = None) -> TrialRecord:
+def _trial(
+    number: int, flops: int, metric: float, *, target: float | None = None, **changes: Any
+) -> TrialRecord:
     """A finished trial, in the middle of its budget unless `target` says otherwise."""
-    return TrialRecord(
+    trial = TrialRecord(
         number=number,
         state="finished",
         knobs={"flops_weight": 1 / 3, "mode": "soft"},
@@ -42,6 +82,7 @@ def _trial(number: int, flops: int, metric: float, *, target: float | None = Non
         ),
         failure=None,
     )
+    return replace(trial, **changes)
 
 
 def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
@@ -66,6 +107,7 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
         trials=tuple(trials),
         definition={"seed": "7", "task.metric": "accuracy"},
         versions={"torch": "2.13.0", "device": "cpu"},
+        sources={"task": "tweets", "data": "tweets()", "teacher": "hub/bert"},
     )
     return replace(run, **changes)
 
@@ -113,3 +155,179 @@ def mixed_run() -> RunRecord:
             *unfinished,
         ]
     )
+
+
+def _definition(seed: int) -> dict[str, str]:
+    space = {f"space.{name}": distribution_to_json(d) for name, d in SPACE.items()}
+    return {"name": "many", "seed": str(seed), "task.metric": "accuracy", "task.data": "x"} | space
+
+
+def _drawn(number: int, generator: np.random.Generator) -> TrialRecord:
+    """A finished trial with knobs, intervals and times: more FLOPs are better, with noise."""
+    knobs = {
+        "flops_weight": float(10 ** generator.uniform(-1, 1)),
+        "target_ratio": float(10 ** generator.uniform(-1, 0)),
+        "tolerance": float(generator.uniform(0.01, 0.1)),
+        "mode": str(generator.choice(["soft", "hard"])),
+    }
+    missed = 1.3 if generator.random() < 0.1 else 1.0
+    flops = min(FLOPS, int(knobs["target_ratio"] * missed * FLOPS))
+    ratio = flops / FLOPS
+    metric = float(0.88 * (1 - math.exp(-7 * ratio)) + generator.normal(0, 0.005))
+    trial = _trial(number, flops, metric, target=knobs["target_ratio"], knobs=knobs)
+    assert trial.result is not None
+    heads, ffn = round(4 * ratio), round(32 * ratio)
+    result = replace(
+        trial.result,
+        tolerance=knobs["tolerance"],
+        interval=(metric - 0.02, metric + 0.02),
+        heldout_interval=(metric - 0.03, metric + 0.01),
+        heads_per_layer=(heads, min(4, heads + 1)),
+        ffn_per_layer=(ffn, ffn // 2),
+        widths={
+            "heads": (heads, min(4, heads + 1)),
+            "query_key": (4 * heads, 4 * min(4, heads + 1)),
+            "ffn": (ffn, ffn // 2),
+        },
+    )
+    started = START + timedelta(seconds=50 * (number // 4))
+    ended = started + timedelta(seconds=40 + 3 * (number % 4))
+    return replace(trial, result=result, started=started, ended=ended)
+
+
+def many_run(trials: int, seed: int = 0, **changes: Any) -> RunRecord:
+    """A run of drawn trials, every 50th of which has failed."""
+    generator = np.random.default_rng(seed)
+    rows = [_drawn(number, generator) for number in range(trials)]
+    rows = [
+        replace(row, state="failed", result=None, failure="loss is not finite")
+        if row.number % 50 == 49
+        else row
+        for row in rows
+    ]
+    run = _run(rows, name="many", definition=_definition(seed))
+    unpruned = replace(run.unpruned, widths={"query_key": (32, 32), "ffn": (32, 32)})
+    return replace(run, unpruned=unpruned, **changes)
+
+
+@pytest.fixture(scope="session")
+def make_many() -> Callable[..., RunRecord]:
+    """Makes a run of so many drawn trials."""
+    return many_run
+
+
+def write_trial_files(folder: Path, result: TrialResult) -> list[Path]:
+    """What a trial leaves, without its weights; returns the files for the dashboard."""
+    folder.mkdir(parents=True)
+    layers = [
+        {"heads": list(range(heads)), "ffn": list(range(ffn))}
+        for heads, ffn in zip(result.heads_per_layer, result.ffn_per_layer, strict=True)
+    ]
+    document = {"format": "maskfront-architecture-2", "layers": layers}
+    (folder / "architecture.json").write_text(json.dumps(document))
+    (folder / "result.json").write_text(result.to_json())
+    soft = min(1.0, result.ratio + 0.02)
+    rows = [f"search,{step},{1 / (step + 1)},{soft}" for step in range(40)]
+    rows += [f"recover,{step},{0.5 / (step + 1)}," for step in range(40)]
+    (folder / "curve.csv").write_text("\n".join(["stage,step,loss,open_ratio", *rows]) + "\n")
+    (folder / "page.html").write_text("<script>fetch('/api/studies')</script>")
+    return [folder / name for name in ("architecture.json", "curve.csv", "page.html")]
+
+
+@pytest.fixture(scope="session")
+def stored_run(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    """40 trials in a real storage, told as a launch tells them, with their files."""
+    folder = RunFolder(tmp_path_factory.mktemp("runs") / "many")
+    folder.artifacts.mkdir(parents=True)
+    store_run(folder, many_run(40))
+    return read_run(folder.path)
+
+
+def store_run(folder: RunFolder, run: RunRecord) -> None:
+    """Write a run made by hand into a storage of its own."""
+    study = optuna.create_study(
+        storage=open_storage(folder.storage),
+        study_name=run.name,
+        directions=["maximize", "minimize"],
+        sampler=optuna.samplers.RandomSampler(seed=0),
+    )
+    study.set_user_attr(DEFINITION, run.definition)
+    study.set_user_attr(VERSIONS, run.versions)
+    study.set_user_attr(UNPRUNED, asdict(run.unpruned))
+    for row in run.trials:
+        study.enqueue_trial(row.knobs)
+        trial = study.ask(dict(SPACE))
+        if row.result is None:
+            trial.set_user_attr(FAILURE, row.failure)
+            study.tell(trial, state=TrialState.FAIL)
+            continue
+        store = LinkingStore(folder.artifacts)
+        for file in write_trial_files(folder.trial(row.number), row.result):
+            upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
+        trial.set_constraint(BUDGET, row.result.violation)
+        trial.set_user_attr(RESULT, asdict(row.result))
+        study.tell(trial, [row.result.metric, float(row.result.cost)])
+
+
+class Tab:
+    """A page of the browser, and all that it said and asked for."""
+
+    def __init__(self, context: Any) -> None:
+        self.page = context.new_page()
+        self.seen: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.seen.append(f"console: {message.text}"))
+        self.page.on("pageerror", lambda error: self.seen.append(f"error: {error}"))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def open_report(self, path: Path, hash_: str = "") -> Any:
+        """Open a report from the disk and wait until its front is drawn."""
+        self.page.goto(path.as_uri() + hash_)
+        self.page.wait_for_selector("#front[data-drawn]", state="attached", timeout=60_000)
+        return self.page
+
+    def open_whole(self, path: Path) -> Any:
+        """Open a report from the disk and wait until all its figures are drawn."""
+        self.open_report(path)
+        self.page.wait_for_selector("body[data-ready]", state="attached", timeout=60_000)
+        return self.page
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium."""
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="NOT TESTED: no playwright; pip install 'maskfront[test]'"
+    )
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"NOT TESTED: the page in a real browser; found none of {', '.join(BROWSERS)}")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_tab(browser: Any) -> Iterator[Callable[..., Tab]]:
+    """Opens a tab without a network; "dark" opens one of a reader who likes it dark."""
+    contexts = []
+
+    def open_one(scheme: str = "light", offline: bool = True) -> Tab:
+        context = browser.new_context(
+            offline=offline, color_scheme=scheme, viewport={"width": 1200, "height": 900}
+        )
+        contexts.append(context)
+        return Tab(context)
+
+    yield open_one
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where screenshots go: a folder that the environment names, or the test's own."""
+    folder = Path(os.environ.get("MASKFRONT_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

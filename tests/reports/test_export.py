@@ -1,30 +1,88 @@
-"""From a trial to a model folder: whole, over nothing, or an error that says what to do."""
+"""From a trial to a model folder: whole, over nothing, and loaded where maskfront is not."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from huggingface_hub import metadata_load
+from optuna.distributions import FloatDistribution
+from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, pipeline
 
+from objectives import onnx_model
+from objectives.architecture import Architecture, LayerUnits
+from objectives.cutting import cut
+from objectives.errors import UserError
+from objectives.methods.mask_search import MaskSearch
+from objectives.onnx_model import open_session, run_session
+from objectives.problem import Problem, Workbench
+from objectives.pruned_bert import PrunedBertForSequenceClassification
+from objectives.roles import load
+from objectives.task import Task
+from objectives.teacher import Teacher
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
+from orchestrator.study import Study
+from reports.card import model_card
 from reports.export import export
+from tests.conftest import TINY
 
-FILES = {"architecture.json", "result.json", "config.json", "model.safetensors", "vocab.txt"}
+FILES = {
+    "README.md",
+    "architecture.json",
+    "config.json",
+    "model.safetensors",
+    "result.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
+TEXTS = ["bab joy fel gim", "grief", "toast bab bab", "fel"]
+RAGGED = Architecture(
+    (
+        LayerUnits(
+            (0, 2),
+            (1, 5, 40),
+            query_key=((0, 3, 7), (1, 2, 3)),
+            value=((4,), (0,)),
+            query_inputs=(0, 9, 31),
+        ),
+        LayerUnits((), tuple(range(30))),
+        LayerUnits((3,), ()),
+    )
+)
+EVEN = Architecture((LayerUnits(tuple(range(TINY.heads)), (2, 3, 5, 7)),) * TINY.layers)
+
+
+@pytest.fixture(scope="module")
+def folder(
+    problem: Problem, workbench: Workbench, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Of a run whose trial 3 is ragged and whose trial 2 is a plain BERT."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    for number, architecture in ((3, RAGGED), (2, EVEN)):
+        trial = folder / "trials" / f"{number:05d}"
+        model = cut(problem.student.state_dict(), problem.student.config, architecture)
+        model.save_pretrained(trial / "model")
+        workbench.tokenizer.save_pretrained(trial / "model")
+        (trial / "architecture.json").write_text(architecture.to_json())
+        for name in ("result.json", "curve.csv"):
+            (trial / name).write_text(name)
+    return folder
 
 
 @pytest.fixture
-def run(tmp_path: Path, make_run: Any, make_trial: Any) -> RunRecord:
-    """Trials 3 and 1 have finished; the folder of trial 3 is on the disk."""
-    folder = tmp_path / "runs" / "tiny"
-    model = folder / "trials" / "00003" / "model"
-    model.mkdir(parents=True)
-    for name in ("config.json", "model.safetensors", "vocab.txt"):
-        (model / name).write_text(name)
-    for name in ("architecture.json", "result.json", "curve.csv"):
-        (model.parent / name).write_text(name)
-    trials = [make_trial(3, 500_000, 0.8), make_trial(1, 600_000, 0.8, target=0.2)]
+def run(folder: Path, make_run: Any, make_trial: Any) -> RunRecord:
+    """Trials 2 and 3 are on the disk; trial 1 is gone."""
+    trials = [make_trial(number, 100_000 * number + 200_000, 0.8) for number in (3, 2, 1)]
     record: RunRecord = make_run(trials, folder=folder)
     return record
 
@@ -34,14 +92,25 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_copies_model_architecture_and_result(run: RunRecord, tmp_path: Path, exists: bool) -> None:
+def test_a_ragged_model_comes_with_its_code(run: RunRecord, tmp_path: Path, exists: bool) -> None:
     out = tmp_path / "to" / "my-model"
     if exists:
         out.mkdir(parents=True)
-    assert export(run, 3, out) == out
-    assert names(out) == FILES
-    assert (out / "model.safetensors").read_text() == "model.safetensors"
+    assert export(run, 3, out).folder == out
+    assert names(out) == FILES | {"pruned_bert.py"}
+    assert (out / "architecture.json").read_text() == RAGGED.to_json()
     assert names(out.parent) == {"my-model"}
+
+
+def test_an_even_model_is_transformers_own(run: RunRecord, tmp_path: Path) -> None:
+    out = export(run, 2, tmp_path / "plain").folder
+    assert names(out) == FILES
+    config = json.loads((out / "config.json").read_text())
+    assert config["model_type"] == "bert"
+    assert config["intermediate_size"] == 4
+    assert not {"auto_map", "per_layer_config", "head_dim"} & set(config)
+    model = AutoModelForSequenceClassification.from_pretrained(out)
+    assert type(model) is BertForSequenceClassification
 
 
 def test_exports_into_an_empty_current_folder(
@@ -50,19 +119,108 @@ def test_exports_into_an_empty_current_folder(
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    export(run, 3, Path("."))
+    export(run, 2, Path("."))
     assert names(here) == FILES
 
 
-@pytest.mark.parametrize("trial", [0, -1])
-def test_names_the_finished_trials(run: RunRecord, tmp_path: Path, trial: int) -> None:
-    with pytest.raises(RunError, match=f"no finished trial {trial}; finished: 1, 3$"):
-        export(run, trial, tmp_path / "out")
+WITHOUT_MASKFRONT = """
+import sys, json
+from importlib.util import find_spec
+site, plain, ragged, *texts = sys.argv[1:]
+sys.path.append(site)
+assert not [name for name in ("objectives", "orchestrator", "reports") if find_spec(name)]
+import torch, transformers
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+transformers.utils.logging.set_verbosity_error()
+try:
+    AutoModelForSequenceClassification.from_pretrained(ragged, trust_remote_code=False)
+    sys.exit("it ran code that nobody trusted")
+except ValueError:
+    pass
+for folder, trust in ((plain, False), (ragged, True)):
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=trust)
+    with torch.no_grad():
+        logits = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    classify = pipeline(
+        "text-classification", model=folder, device="cpu", trust_remote_code=trust
+    )
+    answers = classify(texts, top_k=None, function_to_apply="none", batch_size=2)
+    scores = [{answer["label"]: answer["score"] for answer in text} for text in answers]
+    print(json.dumps([logits.tolist(), scores]))
+"""
 
 
-def test_a_run_without_finished_trials_says_so(make_run: Any, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"finished: none yet$"):
-        export(make_run(), 0, tmp_path / "out")
+def test_without_maskfront_it_gives_the_same_logits(
+    run: RunRecord, folder: Path, workbench: Workbench, tmp_path: Path
+) -> None:
+    """In a Python that has the packages but, without their .pth files, nothing editable."""
+    moved = []
+    for trial in (2, 3):
+        out = export(run, trial, tmp_path / "model").folder
+        moved.append(out.rename(tmp_path / f"moved {trial}"))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-I", "-S", "-c", WITHOUT_MASKFRONT),
+            *(sysconfig.get_path("purelib"), *map(str, moved), *TEXTS),
+        ],
+        env={"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    inputs = workbench.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    for trial, line in zip((2, 3), done.stdout.splitlines(), strict=True):
+        logits, scores = json.loads(line)
+        model = PrunedBertForSequenceClassification.from_pretrained(
+            folder / "trials" / f"{trial:05d}" / "model"
+        )
+        with torch.no_grad():
+            expected = model(**inputs).logits
+        torch.testing.assert_close(torch.tensor(logits), expected, atol=1e-5, rtol=0)
+        by_label = [[text[name] for name in model.config.label2id] for text in scores]
+        torch.testing.assert_close(torch.tensor(by_label), expected, atol=1e-5, rtol=0)
+
+
+def test_with_maskfront_it_needs_no_flag(run: RunRecord, tmp_path: Path) -> None:
+    out = export(run, 3, tmp_path / "model").folder
+    for trust in ({}, {"trust_remote_code": True}):
+        model = AutoModelForSequenceClassification.from_pretrained(out, **trust)
+        assert type(model) is PrunedBertForSequenceClassification
+    classify = pipeline("text-classification", model=str(out), device="cpu")
+    assert {answer["label"] for answer in classify(TEXTS)} <= set(model.config.label2id)
+
+
+def test_the_card_says_what_it_is_and_was_made_from(run: RunRecord, tmp_path: Path) -> None:
+    named = {"task": "a|b\nc", "data": "tweets()", "teacher": "hub/bert"}
+    licensed = {**named, "teacher license": "apache-2.0"}
+    out = export(replace(run, sources=licensed), 3, tmp_path / "model").folder
+    card = (out / "README.md").read_text(encoding="utf-8")
+    metadata = metadata_load(out / "README.md")
+    assert metadata is not None
+    assert metadata["license"] == "apache-2.0"
+    assert metadata["pipeline_tag"] == "text-classification"
+    for line in (
+        "A BERT classifier at 50.0% of the FLOPs of the model that it was cut from",
+        'model="this-folder", trust_remote_code=True)',
+        "| accuracy, selection split | 0.8000 | 0.9000 |",
+        "| accuracy, held-out split | 0.7900 | 0.8800 |",
+        "| flops@16 | 500,000 | 1,000,000 |",
+        "| params | 50,000 | 100,000 |",
+        "| task | a\\|b c |",
+        "| teacher license | apache-2.0 |",
+        "| flops_weight | 0.3333 |",
+        "| mode | soft |",
+        "| heads in each layer | 1, 4 |",
+    ):
+        assert line in card
+    plain = model_card(replace(run, sources={}), run.trials[0], plain=True, notes=["a note"])
+    assert "trust_remote_code" not in plain
+    assert "license:" not in plain
+    assert "The license of the teacher is unknown" in plain
+    assert "| data | not recorded |" in plain
+    assert "\n- a note\n\n" in plain
 
 
 def test_a_model_that_is_gone(run: RunRecord, tmp_path: Path) -> None:
@@ -82,8 +240,86 @@ def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:
     assert (folder / "thesis.txt").read_text() == "mine"
 
 
-def test_leaves_nothing_behind_when_it_fails(run: RunRecord, tmp_path: Path) -> None:
-    (run.folder / "trials" / "00003" / "result.json").unlink()
+def test_leaves_nothing_behind_when_it_fails(run: RunRecord, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / "trials" / "00003" / "result.json").unlink()
     with pytest.raises(FileNotFoundError):
-        export(run, 3, tmp_path / "to" / "my-model")
+        export(replace(run, folder=tmp_path / "run"), 3, tmp_path / "to" / "my-model")
     assert names(tmp_path / "to") == set()
+
+
+@pytest.fixture
+def study(planted_task: Task, tiny_bert: str) -> Study:
+    return Study(
+        name="tiny",
+        task=planted_task,
+        teacher=Teacher(checkpoint=tiny_bert),
+        method=MaskSearch(),
+        space={"target_ratio": FloatDistribution(0.1, 1)},
+    )
+
+
+def test_onnx_gives_torchs_logits_and_int8_says_what_it_loses(
+    run: RunRecord, study: Study, planted_task: Task, workbench: Workbench, tmp_path: Path
+) -> None:
+    data = load(planted_task).fingerprint
+    run = replace(run, definition={**run.definition, "task.data": data})
+    exported = export(run, 3, tmp_path / "model", onnx=True, int8=study)
+    out = exported.folder
+    assert names(out / "onnx") == {"model.onnx", "model_int8.onnx"}
+    small, large = ((out / "onnx" / f).stat().st_size for f in ("model_int8.onnx", "model.onnx"))
+    assert small < large
+    inputs = workbench.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    model = AutoModelForSequenceClassification.from_pretrained(out)
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    logits = run_session(open_session(out / "onnx" / "model.onnx", 1), inputs)
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+    of_onnx, of_int8 = exported.notes
+    score = workbench.score(model, RAGGED)
+    assert of_onnx.startswith("onnx/model.onnx: ")
+    assert f"accuracy {score.metric:.4f} -> " in of_int8
+    assert f"(held out {score.heldout_metric:.4f} -> " in of_int8
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert all(f"- {note}\n" in card for note in exported.notes)
+
+
+def test_int8_is_measured_on_the_runs_own_data_only(
+    run: RunRecord, study: Study, tmp_path: Path
+) -> None:
+    run = replace(run, definition={**run.definition, "task.data": "another"})
+    with pytest.raises(RunError, match="study 'tiny' has other data than the run"):
+        export(run, 3, tmp_path / "model", int8=study)
+    assert names(tmp_path) == set()
+
+
+def spoil_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = onnx_model.run_session
+    monkeypatch.setattr(onnx_model, "run_session", lambda *given: right(*given) + 0.01)
+
+
+def hide_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_model, "find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (spoil_results, r"other logits than torch: they differ by 1\.0e-02 at batch 1, length 2"),
+        (
+            hide_onnx,
+            r"ONNX needs onnx, onnxscript, onnxruntime; .* pip install 'maskfront\[onnx\]'",
+        ),
+    ],
+)
+def test_without_a_good_onnx_file_nothing_is_written(
+    run: RunRecord,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[pytest.MonkeyPatch], None],
+    message: str,
+) -> None:
+    change(monkeypatch)
+    with pytest.raises(UserError, match=message):
+        export(run, 2, tmp_path / "model", onnx=True)
+    assert names(tmp_path) == set()

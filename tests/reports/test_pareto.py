@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.records import RunRecord, TrialRecord, TrialResult, pareto_front
-from reports.architectures import architectures_figure, architectures_view
-from reports.pareto import answer, knob_texts, pareto_figure, pareto_view, percent
+from reports.front_figure import front_figure
+from reports.overlay import overlay
+from reports.pareto import answer, knob_texts, pareto_view, percent
 
 ROWS = st.lists(
     # Few values, so that ties of metric, of FLOPs and of both are common.
@@ -95,7 +96,7 @@ def test_knobs_are_short() -> None:
 
 
 def test_figure_shows_each_kind_by_shape_and_colour(mixed_run: RunRecord) -> None:
-    figure = pareto_figure(pareto_view(mixed_run))
+    figure = front_figure(overlay([mixed_run]))
     traces = {trace.name: trace for trace in figure.data}
     assert list(traces["front"].x) == [0.4, 0.7]
     assert list(traces["front"].y) == [0.81, 0.89]
@@ -111,13 +112,14 @@ def test_figure_shows_each_kind_by_shape_and_colour(mixed_run: RunRecord) -> Non
 
 def test_a_teacher_far_beyond_the_student_is_a_line_and_no_point(mixed_run: RunRecord) -> None:
     large = replace(mixed_run.unpruned, **dict.fromkeys(("cost", "flops"), 18_000_000))
-    view = pareto_view(replace(mixed_run, unpruned=large))
-    figure = pareto_figure(view)
+    run = replace(mixed_run, unpruned=large)
+    view = pareto_view(run)
+    figure = front_figure(overlay([run]))
     assert max(x for trace in figure.data for x in trace.x) == 0.7
     assert "unpruned model" not in {trace.name for trace in figure.data}
     assert [line.y0 for line in figure.layout.shapes] == [0.9]
-    (annotation,) = figure.layout.annotations
-    assert annotation.text == "teacher: 0.900 (held out 0.880), 18.0 x the FLOPs"
+    texts = [annotation.text for annotation in figure.layout.annotations]
+    assert "teacher: 0.900 (held out 0.880), 18.0 x the FLOPs" in texts
     assert figure.layout.xaxis.title.text == "FLOPs, unpruned student = 100% (flops@16)"
     assert answer(view) == (
         "At 40% of the unpruned student's FLOPs the model keeps 90.0% of the teacher's accuracy "
@@ -127,9 +129,8 @@ def test_a_teacher_far_beyond_the_student_is_a_line_and_no_point(mixed_run: RunR
 
 def test_a_teacher_beyond_the_student_before_any_trial(make_run: Any) -> None:
     run = make_run()
-    figure = pareto_figure(
-        pareto_view(replace(run, unpruned=replace(run.unpruned, cost=10**8, flops=10**8)))
-    )
+    unpruned = replace(run.unpruned, cost=10**8, flops=10**8)
+    figure = front_figure(overlay([replace(run, unpruned=unpruned)]))
     assert len(figure.data) == 0
     assert [line.y0 for line in figure.layout.shapes] == [0.9]
 
@@ -148,43 +149,31 @@ def test_answer_names_the_teacher_where_no_share_can_be_given(
 
 
 def test_hover_says_what_a_point_is(mixed_run: RunRecord) -> None:
-    figure = pareto_figure(pareto_view(mixed_run))
+    figure = front_figure(overlay([mixed_run]))
     (front,) = (trace for trace in figure.data if trace.name == "front")
     assert front.hovertext[0].split("<br>") == [
         "trial 1",
         "accuracy 0.8100, held out 0.8000",
         "FLOPs ratio 0.4000, target 0.4000 ± 5%",
         "400,000 flops@16, 40,000 params",
-        "flops_weight = 0.3333",
-        "mode = soft",
     ]
 
 
-def test_hover_takes_no_markup_from_a_knob(make_run: Any, make_trial: Any) -> None:
-    trial = replace(make_trial(0, 500_000, 0.8), knobs={"<b>k</b>": "<a href='x'>"})
-    figure = pareto_figure(pareto_view(make_run([trial])))
-    (front,) = (trace for trace in figure.data if trace.name == "front")
-    assert front.hovertext[0].endswith("<br>&lt;b&gt;k&lt;/b&gt; = &lt;a href='x'&gt;")
+def test_a_point_knows_its_run_and_its_trial(mixed_run: RunRecord) -> None:
+    figure = front_figure(overlay([mixed_run]))
+    keys = {trace.name: list(trace.customdata) for trace in figure.data}
+    assert keys["front"] == [[0, 1], [0, 0]]
+    assert keys["dominated"] == [[0, 2]]
+    assert keys["held out"] == [[0, 1], [0, 0], [0, None]]
 
 
-def test_architectures_are_shares_of_the_unpruned_layers(mixed_run: RunRecord) -> None:
-    view = architectures_view(mixed_run)
-    assert view.trials == (1, 0)
-    assert view.ratios == (0.4, 0.7)
-    assert view.heads.shares == ((0.25, 1.0), (0.25, 1.0))
-    assert view.ffn.shares == ((0.0, 0.5), (0.0, 0.5))
-    heads, ffn = architectures_figure(view).data
-    assert heads.hovertext[0][0] == "40% (trial 1)<br>layer 1: 1 of 4 heads"
-    assert ffn.hovertext[1][1] == "70% (trial 0)<br>layer 2: 16 of 32 FFN neurons"
-
-
-def test_a_student_with_fewer_layers_leaves_cells_empty(make_run: Any, make_trial: Any) -> None:
-    trial = make_trial(0, 500_000, 0.8)
-    short = replace(trial.result, heads_per_layer=(2,), ffn_per_layer=(8,))
-    view = architectures_view(make_run([replace(trial, result=short)]))
-    assert view.heads.shares == ((0.5, None),)
-    assert view.ffn.shares == ((0.25, None),)
-    assert list(architectures_figure(view).data[0].text[0]) == [2, ""]
+def test_intervals_are_thin_lines_around_their_points(make_many: Any) -> None:
+    run = make_many(20)
+    figure = front_figure(overlay([run]))
+    traces = {trace.name: trace for trace in figure.data}
+    assert traces["front"].error_y.array == pytest.approx([0.02] * len(run.front))
+    assert traces["held out"].error_y is not None
+    assert traces["unpruned model"].error_y.array is None  # made by hand without one
 
 
 def test_every_word_of_a_timed_run_is_of_its_time(timed_run: RunRecord) -> None:
@@ -192,7 +181,7 @@ def test_every_word_of_a_timed_run_is_of_its_time(timed_run: RunRecord) -> None:
     assert answer(view) == (
         "At 40% of the latency the model keeps 90.0% of its accuracy (held out: 90.9%)."
     )
-    figure = pareto_figure(view)
+    figure = front_figure(overlay([timed_run]))
     assert figure.layout.xaxis.title.text == ("latency, unpruned = 100% (ms@cpu-2threads-b1-s16)")
     (front,) = (trace for trace in figure.data if trace.name == "front")
     assert list(front.x) == [0.4, 0.7]

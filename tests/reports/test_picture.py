@@ -14,8 +14,8 @@ from reports.picture import PICTURES, front_image
 
 
 def test_another_suffix_is_refused(mixed_run: RunRecord, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"ends in '\.pdf'; use \.svg or \.png"):
-        front_image(mixed_run, tmp_path / "front.pdf")
+    with pytest.raises(RunError, match=r"ends in '\.gif'; use \.svg, \.png, \.pdf or \.html"):
+        front_image([mixed_run], tmp_path / "front.gif")
 
 
 def test_a_missing_kaleido_is_named(
@@ -23,7 +23,7 @@ def test_a_missing_kaleido_is_named(
 ) -> None:
     monkeypatch.setattr("plotly.io._kaleido._KALEIDO_AVAILABLE", False)
     with pytest.raises(RunError, match=r"pip install 'maskfront\[image\]'"):
-        front_image(mixed_run, tmp_path / "front.svg")
+        front_image([mixed_run], tmp_path / "front.svg")
     assert not (tmp_path / "front.svg").exists()
 
 
@@ -35,7 +35,7 @@ def test_a_missing_browser_is_named(
         pytest.skip("NOT TESTED: kaleido has a browser of its own here")
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "no-browser"))
     with pytest.raises(RunError, match="let BROWSER_PATH name the executable"):
-        front_image(mixed_run, tmp_path / "front.svg")
+        front_image([mixed_run], tmp_path / "front.svg")
 
 
 @pytest.mark.parametrize("suffix", PICTURES)
@@ -49,13 +49,15 @@ def test_picture_is_small_and_on_white(
         pytest.skip(f"NOT TESTED: the picture; no BROWSER_PATH, and none of {', '.join(names)}")
     monkeypatch.setenv("BROWSER_PATH", browser)
     target = tmp_path / "pictures" / f"front{suffix}"
-    assert front_image(mixed_run, target) == target
+    assert front_image([mixed_run], target) == target
     content = target.read_bytes()
     if suffix == ".svg":
         text = content.decode()
         assert 'width="760" height="440"' in text
         assert "unpruned: 0.900" in text
         assert "rgb(255, 255, 255)" in text
+    elif suffix == ".pdf":
+        assert content.startswith(b"%PDF-")
     else:
         assert content.startswith(b"\x89PNG")
         assert [int.from_bytes(content[at : at + 4]) for at in (16, 20)] == [760, 440]

@@ -1,0 +1,216 @@
+"""What the searches keep of the teacher: GLUE tasks x ratios x seeds, at equal training steps.
+
+MiniLM-L6 is fine-tuned on each task once; the students are cut from it (heads and FFN neurons).
+Every method takes the same number of steps on the same rows at the same peak rate and ends within
+1% of the ratio:
+
+- `one-shot`: Fisher masks after Kwon et al. 2022 (squares of the loss on the labels, worth per
+  FLOP), then distillation of the logits: the method that a search has to beat.
+- `one-shot+hidden`: the same masks, and hidden states distilled beside the logits.
+- `fisher`: FisherSearch as it is by default, with the stages of this benchmark.
+- `anneal`, `seed`, `dap`: the presets of MaskSearch, a third of the steps for the search. `seed`
+  chooses heads by a softmax, which no budget reaches: it keeps its own number of heads.
+
+    python -m benchmarks.search_quality --glue FOLDER [--tasks sst2 cola rte] [--seeds 0 1 2]
+        [--ratios 0.5 0.25 0.1] [--methods one-shot fisher ...] [--spaces heads ffn]
+
+FOLDER holds the data set nyu-mll/glue. Writes benchmarks/results/search_quality.json row by row and
+goes on where it was stopped; prints the table of all rows there. KL is the mean divergence from the
+teacher's answers on the selection split, in nats; seeds change the order of the batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Set
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn import functional
+
+from objectives.device import quiet_libraries
+from objectives.evaluate import predict
+from objectives.glue import glue
+from objectives.methods.fisher_search import FisherSearch
+from objectives.methods.mask_search import MaskSearch
+from objectives.problem import Workbench, prepare, read_inputs
+from objectives.search_method import SearchMethod, SearchResult
+from objectives.stages import Loss, Stage
+from objectives.task import Task
+from objectives.teacher import Teacher
+from studies.quickstart import minilm
+
+RESULTS = Path(__file__).parent / "results" / "search_quality.json"
+EPOCHS = {"sst2": 1.0, "cola": 1.5, "rte": 3.0}
+TEACHER_EPOCHS = {"sst2": 3, "cola": 3, "rte": 5}
+RATE = 3e-4
+TOLERANCE = 0.01
+
+
+def task(name: str, folder: str) -> Task:
+    """The rows of a task: SST-2 is cut down to 10,000, all of the others are taken."""
+    sizes: dict[str, dict[str, int]] = {
+        "sst2": {"train": 10_000, "alpha": 1000, "select": 1500, "max_length": 64},
+        "cola": {"alpha": 500, "select": 1000, "max_length": 64},
+        "rte": {"alpha": 200, "select": 300, "max_length": 128},
+    }
+    return glue(name, folder, **sizes[name])
+
+
+def method(name: str, epochs: float, spaces: tuple[str, ...]) -> SearchMethod:
+    """A method whose stages take so many epochs in all."""
+
+    def distil(share: float, loss: Loss) -> Stage:
+        return Stage(name="recover", epochs=share * epochs, learning_rate=RATE, loss=loss)
+
+    if name in ("one-shot", "one-shot+hidden"):
+        loss: Loss = "prediction" if name == "one-shot" else "prediction+hidden"
+        return FisherSearch(
+            spaces=spaces, squares="loss", flops_weight=1.0, stages=(distil(1, loss),)
+        )
+    if name == "fisher":
+        return FisherSearch(spaces=spaces, stages=(distil(1, "prediction+hidden"),))
+    search = Stage(name="search", epochs=epochs / 3, learning_rate=RATE, searches=True)
+    stages = (search, distil(2 / 3, "prediction"))
+    return MaskSearch.preset(name, spaces=spaces, stages=stages)
+
+
+class Silent:
+    """Progress that nobody watches, and nobody stops."""
+
+    def note(self, line: str) -> None:
+        pass
+
+    def begin(self, stage: str, steps: int) -> None:
+        pass
+
+    def advance(self) -> Set[int]:
+        return frozenset()
+
+
+def measure(bench: Workbench, searched: SearchMethod, seed: int) -> dict[str, Any]:
+    """One trial: what it keeps, how it scores."""
+    started = time.perf_counter()
+    [outcome] = type(searched).search([searched], bench.problem, seed=seed, progress=Silent())
+    seconds = time.perf_counter() - started
+    if not isinstance(outcome, SearchResult):
+        return {"failed": repr(outcome)}
+    score = bench.score(outcome.model, outcome.architecture)
+    wanted, answered = (
+        predict(model, bench.select, "cpu").log_softmax(-1)
+        for model in (bench.problem.teacher, outcome.model)
+    )
+    divergence = functional.kl_div(answered, wanted, reduction="batchmean", log_target=True)
+    return {
+        "kl": float(divergence),
+        "select": score.metric,
+        "heldout": score.heldout_metric,
+        "reached": score.cost / bench.problem.cost_full,
+        "heads": outcome.architecture.heads_per_layer,
+        "ffn": outcome.architecture.ffn_per_layer,
+        "seconds": seconds,
+    }
+
+
+def run(arguments: argparse.Namespace, console: Console) -> None:
+    """All rows that the file does not hold yet."""
+    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    spaces = tuple(arguments.spaces)
+    for name in arguments.tasks:
+        teacher = Teacher(checkpoint=str(minilm), epochs=TEACHER_EPOCHS[name])
+        bench = prepare(
+            read_inputs(task(name, arguments.glue), teacher, None, None),
+            cache=arguments.cache,
+            seed=0,
+            device="cpu",
+            progress=Silent(),
+        )
+        for seed in arguments.seeds:
+            for ratio in arguments.ratios:
+                for label in arguments.methods:
+                    key = {
+                        "task": name,
+                        "spaces": "+".join(spaces),
+                        "method": label,
+                        "ratio": ratio,
+                        "seed": seed,
+                    }
+                    if any(key.items() <= row.items() for row in rows):
+                        continue
+                    searched = method(label, EPOCHS[name], spaces)
+                    trial = replace(searched, target_ratio=ratio, tolerance=TOLERANCE)  # type: ignore[call-arg]
+                    whole = {
+                        "teacher_select": bench.unpruned.metric,
+                        "teacher_heldout": bench.unpruned.heldout_metric,
+                    }
+                    rows.append({**key, **whole, **measure(bench, trial, seed)})
+                    _write(rows)
+                    console.print(rows[-1])
+
+
+def _write(rows: list[dict[str, Any]]) -> None:
+    document = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "torch": torch.__version__,
+        "epochs": EPOCHS,
+        "rows": rows,
+    }
+    unfinished = RESULTS.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(document, indent=1) + "\n")
+    unfinished.replace(RESULTS)
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """Means over the seeds, with the standard error of the mean."""
+    columns = ("task", "spaces", "ratio", "method", "seeds", "KL", "select", "held out", "reached")
+    printed = Table(*columns, title="What the searches keep")
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = (row["task"], row["spaces"], row["ratio"], row["method"])
+        groups.setdefault(key, []).append(row)
+    for key, group in sorted(groups.items(), key=lambda item: (*item[0][:2], -item[0][2])):
+        finished = [row for row in group if "failed" not in row]
+        cells = [
+            _mean([row[column] for row in finished])
+            for column in ("kl", "select", "heldout", "reached")
+        ]
+        printed.add_row(*map(str, key), f"{len(finished)}/{len(group)}", *cells)
+    return printed
+
+
+def _mean(values: list[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.4f}" if values else "-"
+    error = statistics.stdev(values) / len(values) ** 0.5
+    return f"{statistics.mean(values):.4f} ± {error:.4f}"
+
+
+def main() -> None:
+    """Measure what is missing, print the table."""
+    parser = argparse.ArgumentParser(description="What the searches keep of the teacher.")
+    parser.add_argument("--glue", required=True)
+    parser.add_argument("--cache", type=Path, required=True, help="folder for the teachers")
+    parser.add_argument("--tasks", nargs="+", default=list(EPOCHS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--ratios", nargs="+", type=float, default=[0.5, 0.25, 0.1])
+    parser.add_argument("--methods", nargs="+", default=["one-shot", "fisher"])
+    parser.add_argument("--spaces", nargs="+", default=["heads", "ffn"])
+    arguments = parser.parse_args()
+    arguments.cache.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    quiet_libraries()
+    run(arguments, console)
+    console.print(table(json.loads(RESULTS.read_text())["rows"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""A cut model as a folder that transformers loads where maskfront is not installed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from objectives import pruned_bert
+from objectives.architecture import Widths
+from objectives.cutting import widths_of
+from objectives.pretrained import load_tokenizer
+from objectives.pruned_bert import PrunedBertForSequenceClassification
+
+_OWN_NAMES = ("model_type", "architectures", "per_layer_config", "head_dim")
+"""What a cut model's configuration says and BERT's does not, or says otherwise."""
+_PER_LAYER_NAMES = ("qk_head_dim", "v_head_dim", "query_inputs", "key_inputs", "value_inputs")
+
+
+def write_model(source: Path, out: Path) -> bool:
+    """Write a trial's model and tokenizer to the folder `out`; returns whether it is a plain BERT.
+
+    If not, the folder holds the file of the cut model's classes, and its configuration names them:
+    transformers runs it for a user who passes `trust_remote_code=True`, and prefers the registered
+    classes, without the flag, where objectives was imported.
+    """
+    with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
+        model = PrunedBertForSequenceClassification.from_pretrained(source)
+        plain = plain_bert(model)
+    if plain is None:
+        assert pruned_bert.__file__ is not None
+        file = Path(pruned_bert.__file__)
+        model.config.auto_map = {
+            "AutoConfig": f"{file.stem}.{type(model.config).__name__}",
+            "AutoModelForSequenceClassification": f"{file.stem}.{type(model).__name__}",
+        }
+        for name in _PER_LAYER_NAMES:  # a reader who does not know these wants them said globally
+            setattr(model.config, name, None)
+        shutil.copyfile(file, out / file.name)
+    (model if plain is None else plain).save_pretrained(out)
+    load_tokenizer(str(source)).save_pretrained(out)
+    return plain is not None
+
+
+def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceClassification | None:
+    """The same model as transformers' own class, or None where that cannot be said.
+
+    BERT knows one number of FFN neurons for all layers, at least one, and heads that fill the
+    hidden size; and no pooler or embeddings but its own.
+    """
+    config, widths = model.config, widths_of(model.config)
+    hidden, heads = config.hidden_size, config.hidden_size // config.head_dim
+    ffn = widths[0].ffn
+    whole = Widths(heads, hidden, hidden, hidden, hidden, hidden, ffn)
+    as_bert_does = config.pooler_act == "tanh" and config.embedding_size is None
+    if not ffn or not as_bert_does or any(layer != whole for layer in widths):
+        return None
+    own = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}
+    plain: BertForSequenceClassification = BertForSequenceClassification(
+        BertConfig.from_dict({**own, "num_attention_heads": heads, "intermediate_size": ffn})
+    )
+    plain.load_state_dict(model.state_dict())
+    plain.train(False)
+    return plain

@@ -1,0 +1,180 @@
+"""A classifier as an ONNX file, checked against torch; its int8 twin, with what that costs.
+
+Needs the extra "onnx". The exporter is torch's own (dynamo), the runtime onnxruntime on the CPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from objectives.data import Split
+from objectives.errors import UserError
+from objectives.evaluate import EVALUATION_BATCH, metric_of
+from objectives.problem import Inputs
+from objectives.task import tokenise
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_TOLERANCE = 1e-4
+"""Largest difference of logits from torch's, times the largest logit where that is above 1."""
+
+
+def check_installed(*packages: str) -> None:
+    """Raise UserError, which says what to install, unless these packages are there."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"ONNX needs {', '.join(missing)}; install the extra: pip install 'maskfront[onnx]'"
+        )
+
+
+def load_model(folder: Path) -> PreTrainedModel:
+    """The classifier of an exported folder, in evaluation mode on the CPU; runs no code of it.
+
+    Raises UserError where there is none.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
+                folder, use_safetensors=True, trust_remote_code=False, local_files_only=True
+            )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"'{folder}': no classifier could be loaded from it ({reason})") from error
+    model.train(False)
+    return model
+
+
+def write_onnx(model: PreTrainedModel, file: Path) -> float:
+    """Write the model with batch and length open; returns its largest difference from torch.
+
+    Inputs are input_ids, attention_mask and token_type_ids, each (batch, length) int64; the output
+    is logits, (batch, C) float32. Raises UserError, and leaves no file, where onnxruntime does not
+    give torch's logits.
+    """
+    check_installed("onnx", "onnxscript", "onnxruntime")
+    longest = model.config.max_position_embeddings
+    with _silent_exporter():
+        program = torch.onnx.export(
+            model,
+            kwargs=_random_inputs(model, 2, min(16, longest)),
+            dynamo=True,
+            dynamic_shapes={name: {0: "batch", 1: "length"} for name in _INPUTS},
+            output_names=["logits"],
+            verbose=False,
+        )
+    assert program is not None
+    program.save(file)
+    try:
+        return _check(model, file, [(1, 2), (1, min(33, longest)), (5, min(128, longest))])
+    except UserError:
+        file.unlink()
+        raise
+
+
+def write_int8(file: Path, quantised: Path) -> None:
+    """Write an ONNX file's twin whose weights are int8; activations are quantised as they come.
+
+    A scale for each output of a layer, and 7 bits: the products of 8 saturate on a CPU without
+    VNNI, and what was measured would hold on the CPU that measured it.
+    """
+    check_installed("onnx", "onnxruntime")
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(file)
+    # The quantiser turns weights around; it stumbles over the shapes that they had.
+    del model.graph.value_info[:]
+    with _silent_exporter():
+        quantize_dynamic(
+            model, quantised, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8
+        )
+
+
+def open_session(file: Path, threads: int | None = None) -> onnxruntime.InferenceSession:
+    """An ONNX file ready to run on the CPU; `threads` of one operation, None for all cores."""
+    check_installed("onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    # Threads that wait for the next call must not take the time of what is measured beside it.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
+def run_session(session: onnxruntime.InferenceSession, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Logits (batch, C) float32 of inputs as `write_onnx` names them."""
+    feeds = {name: inputs[name].long().numpy() for name in _INPUTS}
+    return torch.from_numpy(session.run(["logits"], feeds)[0])
+
+
+def predict_onnx(file: Path, split: Split) -> Tensor:
+    """Logits (rows, C) of every row of the split, in its order; `evaluate.predict` in ONNX."""
+    session = open_session(file)
+    logits = torch.empty(len(split), session.get_outputs()[0].shape[-1])
+    for batch in split.in_order(EVALUATION_BATCH, "cpu"):
+        inputs = {name: getattr(batch, name) for name in _INPUTS}
+        logits[batch.rows] = run_session(session, inputs)
+    return logits
+
+
+def score_onnx(file: Path, inputs: Inputs, role: str) -> float:
+    """The task's metric of an ONNX file on one role of a study's data."""
+    task = inputs.task
+    split = tokenise(
+        inputs.text.roles[role], role, inputs.tokenizer, task.max_length, inputs.label_order
+    )
+    return metric_of(predict_onnx(file, split), split, task.metric)
+
+
+@torch.no_grad()
+def _check(model: PreTrainedModel, file: Path, shapes: Sequence[tuple[int, int]]) -> float:
+    session, worst = open_session(file), 0.0
+    for batch, length in shapes:
+        inputs = _random_inputs(model, batch, length)
+        expected: Tensor = model(**inputs).logits
+        difference = (run_session(session, inputs) - expected).abs().max().item()
+        if not difference <= _TOLERANCE * max(1.0, expected.abs().max().item()):
+            raise UserError(
+                f"onnxruntime gives other logits than torch: they differ by {difference:.1e} at "
+                f"batch {batch}, length {length}; the model is not exported to ONNX"
+            )
+        worst = max(worst, difference)
+    return worst
+
+
+def _random_inputs(model: PreTrainedModel, batch: int, length: int) -> dict[str, Tensor]:
+    """Random tokens of the model's vocabulary; every row but the first is padded somewhere."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(model.config.vocab_size, (batch, length), generator=generator)
+    types = torch.randint(model.config.type_vocab_size, (batch, length), generator=generator)
+    ends = torch.randint(1, length + 1, (batch, 1), generator=generator)
+    ends[0] = length
+    mask = (torch.arange(length) < ends).long()
+    return dict(zip(_INPUTS, (tokens, mask, types), strict=True))
+
+
+@contextmanager
+def _silent_exporter() -> Iterator[None]:
+    """The exporter warns of operators that no BERT has, and of its own deprecations."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

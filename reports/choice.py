@@ -1,0 +1,97 @@
+"""Which point of a front to take: by its number, by what it may cost, by what it must be worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.errors import RunError
+from orchestrator.records import RunRecord, TrialResult
+
+
+def choose(
+    run: RunRecord,
+    *,
+    trial: int | None = None,
+    max_ratio: float | None = None,
+    min_metric: float | None = None,
+    knee: bool = False,
+) -> int:
+    """The number of a finished trial, chosen in exactly one way; all but `trial` look at the front.
+
+    max_ratio    the best metric of a model whose cost ratio is at most this
+    min_metric   the cheapest model whose metric on the selection split is at least this
+    knee         the model at the front's `knee`
+
+    Raises RunError for none or several ways, for a trial that has no model, for an empty front, and
+    where nothing on the front gets there; then it says what comes nearest.
+    """
+    ways = {
+        "--trial": trial is not None,
+        "--max-ratio": max_ratio is not None,
+        "--min-metric": min_metric is not None,
+        "--knee": knee,
+    }
+    chosen = [way for way, given in ways.items() if given]
+    if len(chosen) != 1:
+        given = " and ".join(chosen) if chosen else "none of them"
+        raise RunError(f"choose a model in one way: {', '.join(ways)}; got {given}")
+    if trial is not None:
+        check_finished(run, trial)
+        return trial
+    points = [(row.number, row.result) for row in run.front if row.result is not None]
+    if not points:
+        raise RunError(f"'{run.folder}' has no model on its front yet; name one with --trial")
+    if max_ratio is not None:
+        within = [number for number, result in points if result.ratio <= max_ratio]
+        if not within:
+            number, nearest = points[0]
+            raise RunError(
+                f"'{run.folder}' has no model with {nearest.cost_name} ratio <= {max_ratio:g} on "
+                f"its front; the nearest is trial {number} with {nearest.ratio:.4f}"
+            )
+        return within[-1]
+    if min_metric is not None:
+        good = [number for number, result in points if result.metric >= min_metric]
+        if not good:
+            number, nearest = points[-1]
+            raise RunError(
+                f"'{run.folder}' has no model with {run.metric_name} >= {min_metric:g} on its "
+                f"front; the nearest is trial {number} with {nearest.metric:.4f}"
+            )
+        return good[0]
+    return points[knee_of([result for _, result in points])][0]
+
+
+def knee_of(front: Sequence[TrialResult]) -> int:
+    """Place of the knee in a front that is sorted by rising cost.
+
+    Both axes are scaled to [0, 1] from the cheapest to the dearest model of the front. The knee is
+    where the scaled metric exceeds the scaled cost most: the point furthest above the line that
+    joins the two ends (Satopaa et al. 2011, "Finding a Kneedle in a haystack", without smoothing).
+    Of equals the cheapest; so a front that bends the other way gives its cheapest model.
+    """
+    first, last = front[0], front[-1]
+    if len(front) == 1:
+        return 0
+    gains = [
+        (result.metric - first.metric) / (last.metric - first.metric)
+        - (result.cost - first.cost) / (last.cost - first.cost)
+        for result in front
+    ]
+    return gains.index(max(gains))
+
+
+def check_finished(run: RunRecord, trial: int) -> TrialResult:
+    """The result of a finished trial. Raises RunError for any other, and says what became of it."""
+    rows = {row.number: row for row in run.trials}
+    row = rows.get(trial)
+    if row is not None and row.result is not None:
+        return row.result
+    finished = ", ".join(str(n) for n in sorted(rows) if rows[n].result is not None) or "none yet"
+    if row is None:
+        raise RunError(f"'{run.folder}' has no trial {trial}; finished: {finished}")
+    failure = "" if row.failure is None else f" ({row.failure})"
+    raise RunError(
+        f"'{run.folder}': trial {trial} has no model, it is {row.state}{failure}; "
+        f"finished: {finished}"
+    )

@@ -1,0 +1,92 @@
+"""Learning curves of trials, thinned to what a screen shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from orchestrator.records import RunRecord
+from orchestrator.run_folder import RunFolder
+from orchestrator.trial_files import read_curve
+
+_POINTS = (16, 60)
+"""Kept of a curve: at least, at most; its stages share them."""
+_ALL_POINTS = 12_000
+"""Kept of all curves of a run: a page of many trials stays small."""
+_LABELS = ("stage", "step")
+"""Columns that say where a row stands, and measure nothing."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a method measured while it trained one student: one row a step, stage by stage."""
+
+    rows: Sequence[Mapping[str, str]]
+
+    @cached_property
+    def columns(self) -> dict[str, list[tuple[int, float]]]:
+        """Of each measure its values, numbered by row; empty cells and words are left out."""
+        names = [name for name in (self.rows[0] if self.rows else ()) if name not in _LABELS]
+        found = {
+            name: [
+                (place, value)
+                for place, row in enumerate(self.rows)
+                if (value := _number(row[name])) is not None
+            ]
+            for name in names
+        }
+        return {name: values for name, values in found.items() if values}
+
+    @property
+    def stages(self) -> dict[str, int]:
+        """The stages by the row they start with."""
+        starts: dict[str, int] = {}
+        for place, row in enumerate(self.rows):
+            starts.setdefault(row.get("stage", ""), place)
+        return starts
+
+    def thinned(self, points: int) -> dict[str, list[tuple[int, float]]]:
+        """`columns` to four digits, and about so many `points`."""
+        starts = [*self.stages.values(), len(self.rows)]
+        points = max(4, points // len(starts[1:]))
+        kept: set[int] = set()
+        for start, end in pairwise(starts):
+            step = max(1, math.ceil((end - start) / points))
+            kept |= {*range(start, end, step), end - 1}
+        return {
+            name: [(place, float(f"{value:.4g}")) for place, value in values if place in kept]
+            for name, values in self.columns.items()
+        }
+
+
+Curves = Mapping[int, Curve]
+"""Of one run, by the numbers of its trials."""
+
+
+def read_curves(run: RunRecord, trials: Iterable[int] | None = None) -> dict[int, Curve]:
+    """The curves of these trials, or of all finished ones, whose files are there."""
+    folder = RunFolder(run.folder)
+    wanted = (
+        [trial.number for trial in run.trials if trial.result is not None]
+        if trials is None
+        else trials
+    )
+    curves = {number: Curve(read_curve(folder.trial(number))) for number in wanted}
+    return {number: curve for number, curve in curves.items() if curve.rows}
+
+
+def points_each(curves: int) -> int:
+    """Points that a page has room for in each of so many curves."""
+    least, most = _POINTS
+    return min(most, max(least, _ALL_POINTS // max(1, curves)))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

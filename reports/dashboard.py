@@ -1,0 +1,120 @@
+"""What optuna-dashboard shows of a run beside its own figures: notes, and the front.
+
+All of it lies in the Optuna study, so that any dashboard on the storage shows it.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from types import SimpleNamespace
+from typing import cast
+
+import optuna
+import plotly.graph_objects as go
+from optuna.exceptions import ExperimentalWarning
+from optuna_dashboard import save_note, save_plotly_graph_object
+from optuna_dashboard._note import get_note_from_system_attrs  # its own asks the storage each time
+
+from orchestrator.records import RunRecord, TrialRecord, load_run
+from reports.front_figure import front_figure
+from reports.overlay import overlay
+from reports.pareto import answer, pareto_view, percent
+from reports.recommended import recommendations
+
+FRONT = "front"
+"""Id of the figure in the study."""
+
+
+def publish(run: RunRecord) -> None:
+    """Write the notes of the study and of its ended trials, and its front, into the Optuna study.
+
+    A trial's note is written once and never over what a reader wrote in its place.
+    """
+    study = load_run(run.folder)
+    attributes = study._storage.get_study_system_attrs(study._study_id)
+    ids = {trial.number: trial._trial_id for trial in study.get_trials(deepcopy=False)}
+    note = _study_note(run)
+    if get_note_from_system_attrs(attributes, None)["body"] != note:
+        save_note(study, note)
+    for trial in run.trials:
+        text = _trial_note(run, trial)
+        if text and not get_note_from_system_attrs(attributes, ids[trial.number])["version"]:
+            # What `save_note` needs of a trial; a real one would be asked for its parameters.
+            place = SimpleNamespace(
+                storage=study._storage, study=study, _trial_id=ids[trial.number]
+            )
+            save_note(cast(optuna.Trial, place), text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        save_plotly_graph_object(study, _front(run), graph_object_id=FRONT)
+
+
+def _front(run: RunRecord) -> go.Figure:
+    """The front without what only the report's page uses: it is stored in rows of 2 kB."""
+    figure = front_figure(overlay([run]))
+    for trace in figure.data:
+        trace.customdata = None
+        if not trace.name.startswith(("front", "held out")):
+            trace.hovertext = None
+            trace.hoverinfo = None
+    figure.update_layout(title="The Pareto front", margin={"t": 50, "l": 70})
+    return figure
+
+
+def _study_note(run: RunRecord) -> str:
+    view = pareto_view(run)
+    unpruned = run.unpruned
+    lines = [f"**{markdown(answer(view))}**", ""]
+    rows = recommendations(view)
+    if rows:
+        lines += [
+            f"| | trial | {markdown(run.metric_name)} | held out | {unpruned.cost_name} ratio |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {', '.join(row.reasons)} | {row.point.trial} | {row.point.result.metric:.4f} "
+            f"| {row.point.result.heldout_metric:.4f} | {percent(row.point.result.ratio)} |"
+            for row in rows
+        ]
+        lines.append("")
+    lines += [
+        f"Objectives: {markdown(run.metric_name)} on the selection split (up) and "
+        f"{unpruned.cost_name} in {markdown(unpruned.unit)} (down).",
+        "A trial with a constraint above 0 missed its budget and is on no front.",
+        "`maskfront export` with `--trial N` takes a model; `maskfront report` writes the page.",
+    ]
+    return "\n".join(lines)
+
+
+def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
+    """Empty while there is nothing to say."""
+    if trial.state == "failed":
+        return f"Failed: {markdown(trial.failure)}"
+    if trial.state == "stopped":
+        return "Stopped early."
+    result = trial.result
+    if result is None:
+        return ""
+    met = "inside" if trial.feasible else "**outside**"
+    lines = [
+        f"{result.cost_name} ratio {result.ratio:.4f}, {met} the band around its target "
+        f"{result.target_ratio:.4f} ± {100 * result.tolerance:.3g}%. "
+        f"{markdown(run.metric_name)} {result.metric:.4f}, held out {result.heldout_metric:.4f}.",
+        "",
+        "| layer | heads | FFN neurons |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {layer + 1} | {heads} of {run.unpruned.heads_per_layer[layer]} "
+        f"| {ffn:,} of {run.unpruned.ffn_per_layer[layer]:,} |"
+        for layer, (heads, ffn) in enumerate(
+            zip(result.heads_per_layer, result.ffn_per_layer, strict=True)
+        )
+    ]
+    return "\n".join(lines)
+
+
+def markdown(text: object) -> str:
+    """Text as Markdown that shows it as it is."""
+    return re.sub(r"([\\`*_{}\[\]()#+\-!|<>~&.])", r"\\\1", " ".join(str(text).split()))

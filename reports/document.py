@@ -1,0 +1,95 @@
+"""The data of the page as one JSON document: what its cards, tables and switch read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.records import Measured, RunRecord, TrialRecord
+from orchestrator.run_folder import RunFolder
+from reports.curves import Curves, points_each
+from reports.overlay import Overlay
+from reports.timeline_figure import state_text
+
+FORMAT = "maskfront-report-1"
+
+
+def document(
+    overlay: Overlay, curves: Sequence[Curves], commands: Sequence[str], page_folder: Path
+) -> dict[str, Any]:
+    """Everything but the figures, as plain data.
+
+    `commands` are the export commands of the runs, without trial and folder; links to artifacts are
+    relative to `page_folder`.
+    """
+    return {
+        "format": FORMAT,
+        "metric": overlay.metric_name,
+        "cost": overlay.cost_name,
+        "units": list(overlay.units),
+        "runs": [
+            {
+                "name": name,
+                "metric": run.metric_name,
+                "export": command,
+                "unpruned": {"label": run.unpruned.label, **_measured(run.unpruned)},
+                "layers": {
+                    "heads": run.unpruned.heads_per_layer,
+                    "ffn": run.unpruned.ffn_per_layer,
+                },
+                "front": [trial.number for trial in run.front],
+                "trials": [_trial(run, trial, own, page_folder) for trial in run.trials],
+            }
+            for name, run, own, command in zip(
+                overlay.names, overlay.runs, curves, commands, strict=True
+            )
+        ],
+    }
+
+
+def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "trial": trial.number,
+        "state": state_text(trial),
+        "knobs": trial.knobs,
+    }
+    if trial.failure:
+        row["failure"] = trial.failure
+    if trial.attributes:
+        row["attributes"] = dict(trial.attributes)
+    if trial.seconds is not None:
+        row["seconds"] = round(trial.seconds, 1)
+    result = trial.result
+    if result is not None:
+        row |= _measured(result) | {
+            "target_ratio": result.target_ratio,
+            "tolerance": result.tolerance,
+            "heads": result.heads_per_layer,
+            "ffn": result.ffn_per_layer,
+        }
+        folder = RunFolder(run.folder).trial(trial.number)
+        if folder.is_dir():
+            row["folder"] = Path(os.path.relpath(folder, page_folder)).as_posix()
+            row["files"] = sorted(path.name for path in folder.iterdir() if path.is_file())
+    curve = curves.get(trial.number)
+    if curve is not None:
+        row["stages"] = curve.stages
+        row["curve"] = {
+            name: [list(axis) for axis in zip(*values, strict=True)]
+            for name, values in curve.thinned(points_each(len(curves))).items()
+        }
+    return row
+
+
+def _measured(model: Measured) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "metric": model.metric,
+        "heldout_metric": model.heldout_metric,
+        "ratio": model.ratio,
+        "sizes": model.sizes,
+    }
+    if model.interval and model.heldout_interval:
+        row |= {"interval": model.interval, "heldout_interval": model.heldout_interval}
+    return row

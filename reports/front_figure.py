@@ -1,0 +1,252 @@
+"""The figure of the front: metric against cost, every finished trial by what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from orchestrator.records import Measured, RunRecord, size_text
+from reports.overlay import Overlay
+from reports.pareto import ParetoView, Point, pareto_view
+from reports.recommended import recommendations
+from reports.theme import (
+    AXIS,
+    BLUE,
+    GREEN,
+    GREY,
+    LAYOUT,
+    ORANGE,
+    VERMILLION,
+    lines,
+    plain,
+    run_line,
+    run_style,
+)
+
+
+def front_figure(overlay: Overlay) -> go.Figure:
+    """Draw metric on the selection split against the ratio of cost.
+
+    A point carries the places of its run and its trial, from which the page opens its card and
+    takes its size in another unit.
+    """
+    figure = go.Figure()
+    for place, run in enumerate(overlay.runs):
+        _Drawing(figure, overlay, place, run).draw()
+    _add_levels(figure, overlay)
+    unit = f" ({plain(overlay.units[0])})" if len(overlay.units) > 1 else ""
+    students = {run.unpruned.label == "teacher" for run in overlay.runs}
+    legend: dict[str, Any] = {"orientation": "h", "xref": "container", "x": 0}
+    figure.update_layout(
+        **LAYOUT,
+        height=480 + 40 * (len(overlay.runs) - 1),
+        margin={"l": 60, "r": 20, "t": 30, "b": 60},
+        legend={**legend, "yref": "container", "y": 0},
+        xaxis={
+            **AXIS,
+            "title": {
+                "text": f"{overlay.cost_name}, unpruned{' student' * (students == {True})} = 100%"
+                f"{unit}",
+                "standoff": 8,
+            },
+            "tickformat": ".0%",
+            "rangemode": "tozero",
+        },
+        yaxis={
+            **AXIS,
+            "title": {"text": f"{plain(overlay.metric_name)}, selection split"},
+            **({"tickformat": ".0%"} if overlay.relative else {}),
+        },
+    )
+    return figure
+
+
+class _Drawing:
+    """One run on its way into the figure."""
+
+    def __init__(self, figure: go.Figure, overlay: Overlay, place: int, run: RunRecord):
+        self.figure, self.overlay, self.place, self.run = figure, overlay, place, run
+        self.view: ParetoView = pareto_view(run)
+        self.prefix = f"{overlay.names[place]}: " if overlay.several else ""
+
+    def draw(self) -> None:
+        several, style, line = self.overlay.several, run_style(self.place), run_line(self.place)
+        faint = {"size": 8, "symbol": "square", "color": GREY, "opacity": 0.45}
+        self._add_plainly(
+            self.view.dominated,
+            "dominated",
+            marker={**faint, **(style if several else {}), "opacity": 0.3 if several else 0.45},
+        )
+        missed = {"color": style["color"] if several else ORANGE, "size": 9, "symbol": "x"}
+        self._add_plainly(self.view.outside, "outside its budget", marker=missed)
+        self._add(
+            self.view.front,
+            "front",
+            hovertext=[self._hover(point) for point in self.view.front],
+            hoverinfo="text",
+            mode="lines+markers",
+            legendrank=1,
+            line={"shape": "hv", **(line if several else {"color": BLUE, "width": 2})},
+            marker={"size": 10, **(style if several else {"color": BLUE, "symbol": "circle"})},
+            error_y=self._error([point.result for point in self.view.front]),
+        )
+        self._add_unpruned()
+        if not several:
+            self._name_recommended()
+
+    def _name_recommended(self) -> None:
+        """Write beside the models to look at first what they are."""
+        for row in recommendations(self.view):
+            result = row.point.result
+            self.figure.add_annotation(
+                x=result.ratio,
+                y=self.overlay.metric(self.run, result.metric),
+                text=plain(", ".join(row.reasons)),
+                showarrow=True,
+                arrowhead=0,
+                arrowwidth=1,
+                ax=50,
+                ay=36,
+                xanchor="left",
+                font={"size": 12},
+            )
+
+    def _add_unpruned(self) -> None:
+        """The unpruned model's star at 100%, and the held-out metrics.
+
+        A teacher beyond 100% has no star: far to the right, it would crowd the front together.
+        """
+        unpruned, several = self.run.unpruned, self.overlay.several
+        colour = run_style(self.place)["color"]
+        star = f"{self.prefix}{unpruned.label} model"
+        heldout: list[tuple[float, Measured, str, int | None]] = [
+            (point.result.ratio, point.result, self._hover(point), point.trial)
+            for point in self.view.front
+        ]
+        if unpruned.ratio <= 1:
+            text = lines([star, self._worth(unpruned), _sizes(unpruned)])
+            self.figure.add_scatter(
+                x=[unpruned.ratio],
+                y=[self.overlay.metric(self.run, unpruned.metric)],
+                mode="markers",
+                name=plain(star),
+                legendrank=2,
+                showlegend=not several,
+                marker={
+                    "color": colour if several else VERMILLION,
+                    "size": 15,
+                    "symbol": "star",
+                },
+                error_y=self._error([unpruned]),
+                customdata=[[self.place, None]],
+                hovertext=[text],
+                hoverinfo="text",
+            )
+            heldout.append((unpruned.ratio, unpruned, text, None))
+        if heldout:
+            models = [model for _, model, _, _ in heldout]
+            self.figure.add_scatter(
+                x=[ratio for ratio, _, _, _ in heldout],
+                y=[self.overlay.metric(self.run, model.heldout_metric) for model in models],
+                mode="markers",
+                name=plain(f"{self.prefix}held out"),
+                legendrank=3,
+                visible="legendonly" if several else None,
+                marker={
+                    "color": colour if several else GREEN,
+                    "size": 9,
+                    "symbol": "diamond-open",
+                    "line": {"width": 2},
+                },
+                error_y=self._error(models, heldout=True),
+                customdata=[[self.place, trial] for _, _, _, trial in heldout],
+                hovertext=[text for _, _, text, _ in heldout],
+                hoverinfo="text",
+            )
+
+    def _add(self, points: Sequence[Point], name: str, mode: str = "markers", **style: Any) -> None:
+        if points:
+            self.figure.add_scatter(
+                x=[point.result.ratio for point in points],
+                y=[self.overlay.metric(self.run, point.result.metric) for point in points],
+                mode=mode,
+                name=plain(self.prefix + name),
+                customdata=[[self.place, point.trial] for point in points],
+                **style,
+            )
+
+    def _add_plainly(self, points: Sequence[Point], name: str, **style: Any) -> None:
+        """Points off the front: there may be a thousand, each hover made where it is looked at."""
+        template = f"{plain(self.prefix)}trial %{{customdata[1]}}<br>{plain(self.run.metric_name)} "
+        self._add(points, name, hovertemplate=template + "%{y}<br>%{x}<extra></extra>", **style)
+
+    def _error(self, models: Sequence[Measured], heldout: bool = False) -> dict[str, Any] | None:
+        """Thin lines over the bootstrap intervals of the models that have one."""
+        above, below = [], []
+        for model in models:
+            value = model.heldout_metric if heldout else model.metric
+            interval = model.heldout_interval if heldout else model.interval
+            low, high = interval or (value, value)
+            low, value, high = (self.overlay.metric(self.run, one) for one in (low, value, high))
+            above.append(max(0.0, high - value))
+            below.append(max(0.0, value - low))
+        if not any(above) and not any(below):
+            return None
+        return {
+            "type": "data",
+            "symmetric": False,
+            "array": above,
+            "arrayminus": below,
+            "thickness": 1,
+            "width": 0,
+        }
+
+    def _hover(self, point: Point) -> str:
+        result = point.result
+        return lines(
+            [
+                f"{self.prefix}trial {point.trial}",
+                self._worth(result),
+                f"{result.cost_name} ratio {result.ratio:.4f}, "
+                f"target {result.target_ratio:.4f} ± {100 * result.tolerance:g}%",
+                _sizes(result),
+            ]
+        )
+
+    def _worth(self, model: Measured) -> str:
+        name = self.run.metric_name
+        return f"{name} {model.metric:.4f}, held out {model.heldout_metric:.4f}"
+
+
+def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
+    """A dashed line at the metric of each unpruned model; runs with the same one share it."""
+    levels: dict[float, list[int]] = {}
+    for place, run in enumerate(overlay.runs):
+        levels.setdefault(overlay.metric(run, run.unpruned.metric), []).append(place)
+    for level, places in levels.items():
+        unpruned = overlay.runs[places[0]].unpruned
+        text = f"{unpruned.label}: {unpruned.metric:.3f}"
+        if unpruned.ratio > 1:
+            times = f"{unpruned.ratio:.1f} x the {unpruned.cost_name}"
+            text += f" (held out {unpruned.heldout_metric:.3f}), {times}"
+        if overlay.relative:
+            text = unpruned.label
+        elif len(levels) > 1:
+            text = f"{overlay.names[places[0]]}: {text}"
+        alone = overlay.several and len(levels) > 1
+        figure.add_hline(
+            y=level,
+            line={
+                "color": run_style(places[0])["color"] if alone else VERMILLION,
+                "width": 1.5,
+                "dash": "dash",
+            },
+            annotation={"text": plain(text), "font": {"size": 12}},
+            annotation_position="top left",
+        )
+
+
+def _sizes(model: Measured) -> str:
+    return ", ".join(f"{size_text(size)} {unit}" for unit, size in model.sizes.items())

@@ -1,0 +1,183 @@
+"""How the outer loop went, in numbers: hypervolume, attainment, importance, where time went.
+
+Hypervolume and importance are Optuna's own, of a study made from the records.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.trial import FrozenTrial, create_trial
+
+from orchestrator.records import BUDGET, RunRecord, TrialRecord
+
+FEWEST = 10
+"""Finished trials below which an importance would be noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypervolume:
+    """How the front of a run grew, as a share of the ideal: the unpruned metric for nothing."""
+
+    trials: tuple[int, ...]
+    """Numbers of the finished trials, in the order in which they ended."""
+    seconds: tuple[float, ...]
+    """When they ended, on the run's busy clock; empty if no times are known."""
+    shares: tuple[float, ...]
+
+
+def reference_point(run: RunRecord) -> tuple[float, float]:
+    """The worst corner (metric, ratio) of the hypervolume: half the unpruned metric at ratio 1.
+
+    It depends on the task alone, so that runs can be compared. Where the unpruned metric is 0 or
+    less, as a correlation may be, it is that metric less 1.
+    """
+    metric = run.unpruned.metric
+    return (metric / 2 if metric > 0 else metric - 1, 1.0)
+
+
+def hypervolume(run: RunRecord) -> Hypervolume:
+    """The hypervolume of metric and ratio after each finished trial."""
+    ended = sorted(
+        (trial for trial in run.trials if trial.result is not None),
+        key=lambda trial: (trial.ended or datetime.max, trial.number),
+    )
+    if not ended:
+        return Hypervolume(trials=(), seconds=(), shares=())
+    worst, ratio = reference_point(run)
+    from optuna.visualization import plot_hypervolume_history  # 1 s, with its importance
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        figure = plot_hypervolume_history(_study(run, ended), [worst, ratio])
+    ideal = (run.unpruned.metric - worst) * ratio
+    clock = BusyClock(run.trials)
+    return Hypervolume(
+        trials=tuple(trial.number for trial in ended),
+        seconds=tuple(clock(trial.ended) for trial in ended if trial.ended) if clock else (),
+        shares=tuple(float(value) / ideal for value in figure.data[0].y),
+    )
+
+
+class BusyClock:
+    """Seconds in which at least one trial ran, up to a moment.
+
+    The night between two launches is left out. False if no trial has a time.
+    """
+
+    def __init__(self, trials: Sequence[TrialRecord]):
+        times = [time for t in trials for time in (t.started, t.ended) if time]
+        latest = max(times, default=None)
+        spans = sorted((t.started, t.ended or latest) for t in trials if t.started)
+        self._busy: list[tuple[datetime, datetime]] = []
+        for start, end in spans:
+            assert end is not None
+            if self._busy and start <= self._busy[-1][1]:
+                self._busy[-1] = (self._busy[-1][0], max(end, self._busy[-1][1]))
+            else:
+                self._busy.append((start, end))
+
+    @property
+    def now(self) -> float:
+        """Seconds up to the last thing that is known."""
+        return self(self._busy[-1][1]) if self._busy else 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._busy)
+
+    def __call__(self, moment: datetime) -> float:
+        return sum(
+            (min(moment, end) - start).total_seconds()
+            for start, end in self._busy
+            if start < moment
+        )
+
+
+def quartiles(
+    histories: Sequence[Sequence[tuple[float, float]]],
+) -> tuple[list[float], list[list[float]]]:
+    """Where any of several staircases (x, y) steps, and the quartiles of their heights there.
+
+    A staircase is 0 before its first step. It ends where the first of them ends.
+    """
+    end = min(history[-1][0] for history in histories)
+    steps = sorted({x for history in histories for x, _ in history if x <= end})
+    heights = [[_height(history, x) for history in histories] for x in steps]
+    return steps, np.quantile(heights, (0.25, 0.5, 0.75), axis=1).tolist()
+
+
+def _height(staircase: Sequence[tuple[float, float]], x: float) -> float:
+    reached = bisect_right(staircase, x, key=lambda step: step[0])
+    return staircase[reached - 1][1] if reached else 0.0
+
+
+def attainment(
+    fronts: Sequence[Sequence[tuple[float, float]]], level: float
+) -> list[tuple[float, float]]:
+    """The metric that at least a share `level` of the runs reach at each ratio, as a staircase.
+
+    The empirical attainment surface (Fonseca and Fleming 1996) of fronts of (ratio, metric).
+    """
+    needed = max(1, math.ceil(level * len(fronts)))
+    surface: list[tuple[float, float]] = []
+    for ratio in sorted({ratio for front in fronts for ratio, _ in front}):
+        reached = sorted(
+            (max((m for r, m in front if r <= ratio), default=-math.inf) for front in fronts),
+            reverse=True,
+        )[needed - 1]
+        if reached > (surface[-1][1] if surface else -math.inf):
+            surface.append((ratio, reached))
+    return surface
+
+
+def importances(run: RunRecord) -> dict[str, dict[str, float]]:
+    """How much each knob decides of the best 10% of each objective (PED-ANOVA), summing to 1.
+
+    Optuna's measure takes low values for good: a metric is negated before it sees it. Empty below
+    `FEWEST` finished trials, or if the study tunes nothing.
+    """
+    ended = [trial for trial in run.trials if trial.result is not None]
+    if len(ended) < FEWEST or not run.space:
+        return {}
+    study = _study(run, ended)
+    targets = {
+        run.metric_name: lambda trial: -trial.values[0],
+        run.unpruned.cost_name: lambda trial: trial.values[1],
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "low is good" is what we give it
+        return {
+            name: optuna.importance.get_param_importances(study, target=target)
+            for name, target in targets.items()
+        }
+
+
+def _study(run: RunRecord, trials: Sequence[TrialRecord]) -> optuna.Study:
+    """The finished trials in this order, valued (metric, ratio), in memory."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        study = optuna.create_study(directions=["maximize", "minimize"])
+        study.add_trials([_frozen(run, trial) for trial in trials])
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+    return study
+
+
+def _frozen(run: RunRecord, trial: TrialRecord) -> FrozenTrial:
+    assert trial.result is not None
+    knobs = {name: trial.knobs[name] for name in run.space if name in trial.knobs}
+    return create_trial(
+        values=[trial.result.metric, trial.result.ratio],
+        params=knobs,
+        distributions={name: run.space[name] for name in knobs},
+        constraints={BUDGET: trial.result.violation},
+    )

@@ -1,0 +1,94 @@
+"""Several runs on one page: what to call each, which are seeds of one study, what they share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.errors import RunError
+from orchestrator.records import RunRecord
+
+_SEEDLESS = ("seed", "name")
+"""What seeds of one study may differ in."""
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """One run or several, on the same axes. One run is the plain case."""
+
+    runs: tuple[RunRecord, ...]
+    names: tuple[str, ...]
+    """What the page calls each run; no two are alike."""
+
+    @property
+    def several(self) -> bool:
+        """Whether a run must be named to be told from another."""
+        return len(self.runs) > 1
+
+    @property
+    def relative(self) -> bool:
+        """Whether metrics are shares of the unpruned model's: those of two tasks share no axis."""
+        tasks = {(run.metric_name, run.definition.get("task.data")) for run in self.runs}
+        return len(tasks) > 1
+
+    @property
+    def metric_name(self) -> str:
+        """What the metric axis shows."""
+        names = " / ".join(dict.fromkeys(run.metric_name for run in self.runs))
+        return f"{names}, share of the unpruned model's" if self.relative else names
+
+    @property
+    def cost_name(self) -> str:
+        """What all runs count, such as "FLOPs"."""
+        return self.runs[0].unpruned.cost_name
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that sizes of all runs are known in: what an absolute axis may show."""
+        first, *others = (tuple(run.unpruned.sizes) for run in self.runs)
+        return tuple(unit for unit in first if all(unit in other for other in others))
+
+    def metric(self, run: RunRecord, value: float) -> float:
+        """A metric of the run as the metric axis shows it."""
+        return value / run.unpruned.metric if self.relative else value
+
+    @property
+    def groups(self) -> dict[str, list[int]]:
+        """Places of the runs that differ in nothing but their seed, by a name for them."""
+        by_study: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        for place, run in enumerate(self.runs):
+            shared = {k: v for k, v in run.definition.items() if k not in _SEEDLESS}
+            by_study.setdefault(tuple(sorted(shared.items())), []).append(place)
+        groups = {}
+        for places in by_study.values():
+            name = self.names[places[0]]
+            if len(places) > 1:
+                name += f" and {len(places) - 1} more seed{'s' if len(places) > 2 else ''}"
+            groups[name] = places
+        return groups
+
+
+def overlay(runs: Sequence[RunRecord]) -> Overlay:
+    """Put runs on one page. Raises RunError if they count different things.
+
+    A run is called by its study, and by its folder too where that does not tell it from another.
+    """
+    costs = dict.fromkeys(run.unpruned.cost_name for run in runs)
+    if len(costs) > 1:
+        raise RunError(
+            f"the runs count {' and '.join(costs)}; two costs share no axis: make a report of each"
+        )
+    known = Counter(run.name for run in runs)
+    names = [run.name if known[run.name] == 1 else f"{run.name} ({run.folder})" for run in runs]
+    seen: Counter[str] = Counter()
+    for place, name in enumerate(names):
+        seen[name] += 1
+        if seen[name] > 1:
+            names[place] = f"{name} {seen[name]}"
+    if any(run.unpruned.metric <= 0 for run in runs) and Overlay(tuple(runs), ()).relative:
+        raise RunError(
+            "the runs are of several tasks, and an unpruned metric of 0 or less has no shares: "
+            "make a report of each"
+        )
+    return Overlay(tuple(runs), tuple(names))

@@ -1,0 +1,321 @@
+// The page at work: figures, the switch of the cost axis, cards of trials, tables and downloads.
+
+const byId = (id) => document.getElementById(id);
+
+/* A text that the page holds packed: base64 of gzip. */
+async function unpack(id) {
+  const packed = Uint8Array.from(atob(byId(id).textContent), (c) => c.charCodeAt(0));
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
+const text = await unpack("data");
+const data = JSON.parse(text);
+const layouts = {}; // of the figures that are drawn
+const config = {
+  displaylogo: false,
+  responsive: true,
+  showSendToCloud: false, // Plotly's "Share chart" uploads the figure to its cloud: there is none here
+  modeBarButtonsToRemove: ["select2d", "lasso2d"],
+};
+
+/* An element with attributes and children; text is only ever text. */
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+async function loadPlotly() {
+  const script = make("script");
+  script.nonce = document.querySelector("script[nonce]").nonce;
+  script.textContent = await unpack("plotly");
+  document.head.append(script);
+}
+
+async function draw(name) {
+  const spec = JSON.parse(await unpack(`figure-${name}`));
+  layouts[name] = spec.layout;
+  const plot = byId(name);
+  await Plotly.newPlot(plot, spec.data, spec.layout, config);
+  plot.on("plotly_click", ({ points }) => {
+    const key = points[0].customdata;
+    if (Array.isArray(key) && key[1] !== null) openCard(key[0], key[1]);
+  });
+  plot.dataset.drawn = Math.round(performance.now());
+}
+
+async function drawAll() {
+  await loadPlotly();
+  await draw("front");
+  openFromAddress();
+  for (const { id } of document.querySelectorAll("script[id^=figure-]")) {
+    const name = id.replace("figure-", "");
+    await new Promise((next) => setTimeout(next)); // let the reader scroll meanwhile
+    if (name !== "front") await draw(name);
+  }
+  document.body.dataset.ready = "yes";
+}
+
+/* The switch: every point knows its run and its trial, and a trial its size in each unit. */
+function switchAxis(unit) {
+  const plot = byId("front");
+  const places = [], xs = [], modes = [];
+  plot.data.forEach((trace, place) => {
+    if (!trace.customdata) return;
+    places.push(place);
+    xs.push(trace.customdata.map(([run, number]) => sizeOf(run, number, unit)));
+    const line = Boolean(trace.line?.shape);
+    modes.push(line && (!unit || unit === data.units[0]) ? "lines+markers" : "markers");
+  });
+  plot.ownAnnotations ??= plot.layout.annotations;
+  plot.dataset.ratioTitle ??= plot.layout.xaxis.title.text;
+  const title = unit || plot.dataset.ratioTitle;
+  Plotly.update(
+    plot,
+    { x: xs, mode: modes },
+    { annotations: unit ? plot.layout.annotations.filter((one) => one.xref !== "x") : plot.ownAnnotations, "xaxis.title.text": title, "xaxis.tickformat": unit ? ".3~s" : ".0%", "xaxis.autorange": true },
+    places,
+  );
+}
+
+function sizeOf(run, number, unit) {
+  const model = number === null ? data.runs[run].unpruned : trialOf(run, number);
+  return unit ? model.sizes[unit] : model.ratio;
+}
+
+function trialOf(run, number) {
+  return data.runs[run].trials.find((row) => row.trial === number);
+}
+
+/* Cards. */
+let opener = null;
+
+function openCard(run, number) {
+  const trial = trialOf(run, number);
+  if (!trial) return;
+  const card = byId("card");
+  if (card.hidden) opener = document.activeElement;
+  const title = make("h3", { id: "card-title" }, nameOf(run, number));
+  const close = make("button", { type: "button", id: "close" }, "Close");
+  close.addEventListener("click", closeCard);
+  const columns = make("div", { class: "columns" }, facts(run, trial));
+  if (trial.heads) columns.append(layers(run, trial));
+  card.replaceChildren(make("header", {}, title, close), columns);
+  if (trial.curve) drawCurve(card, trial);
+  if (trial.metric !== undefined) {
+    const command = `${data.runs[run].export} --trial ${number} --out my-model`;
+    card.append(make("p", {}, make("code", {}, command)));
+  }
+  if (trial.folder) card.append(artifacts(trial));
+  card.hidden = false;
+  byId("pick").value = `${run} ${number}`;
+  history.replaceState(null, "", `#trial-${run}-${number}`);
+  card.focus({ preventScroll: true });
+  card.scrollIntoView({ block: "nearest" });
+}
+
+function closeCard() {
+  byId("card").hidden = true;
+  byId("pick").value = "";
+  history.replaceState(null, "", location.pathname + location.search);
+  opener?.focus();
+}
+
+function nameOf(run, number) {
+  const prefix = data.runs.length > 1 ? `${data.runs[run].name}: ` : "";
+  return `${prefix}trial ${number}`;
+}
+
+function facts(run, trial) {
+  const rows = [["state", trial.state + (trial.failure ? `: ${trial.failure}` : "")]];
+  if (trial.metric !== undefined) {
+    rows.push(
+      [data.runs[run].metric, withInterval(trial.metric, trial.interval)],
+      ["held out", withInterval(trial.heldout_metric, trial.heldout_interval)],
+      [`${data.cost} ratio`, trial.ratio.toFixed(4)],
+      ["target ratio", `${trial.target_ratio.toFixed(4)} ± ${(100 * trial.tolerance).toPrecision(3)}%`],
+      ...Object.entries(trial.sizes).map(([unit, size]) => [unit, size.toLocaleString("en")]),
+    );
+  }
+  if (trial.seconds !== undefined) rows.push(["seconds", trial.seconds]);
+  for (const named of [trial.knobs, trial.attributes ?? {}])
+    for (const [name, value] of Object.entries(named)) rows.push([name, short(value)]);
+  return tableOf("What it was asked, and what it is", ["name", "value"], rows);
+}
+
+function withInterval(value, interval) {
+  const range = interval ? ` (95%: ${interval[0].toFixed(3)} to ${interval[1].toFixed(3)})` : "";
+  return value.toFixed(4) + range;
+}
+
+function short(value) {
+  if (typeof value === "number") return Number.isInteger(value) ? value : value.toPrecision(4);
+  return typeof value === "object" ? JSON.stringify(value) : value;
+}
+
+function layers(run, trial) {
+  const full = data.runs[run].layers;
+  const rows = trial.heads.map((heads, layer) => [
+    layer + 1, `${heads} of ${full.heads[layer]}`, `${trial.ffn[layer]} of ${full.ffn[layer]}`,
+  ]);
+  return tableOf("What is left of each layer", ["layer", "heads", "FFN neurons"], rows);
+}
+
+function artifacts(trial) {
+  const links = [...trial.files, "model/"].map((file) =>
+    make("li", {}, make("a", { href: encodeURI(`${trial.folder}/${file}`) }, file)));
+  return make("div", {}, make("p", {}, "Its files, beside this page:"), make("ul", {}, ...links));
+}
+
+/* One small plot above another, on the steps of the search. */
+function drawCurve(card, trial) {
+  const names = Object.keys(trial.curve);
+  const height = 60 + 110 * names.length;
+  const plot = make("div", { class: "plot", id: "curve", style: `height: ${height}px` });
+  card.append(make("h4", {}, "Learning curves"), plot);
+  const front = layouts.front;
+  const axis = { gridcolor: front.xaxis.gridcolor, zeroline: false, automargin: true };
+  const layout = {
+    ...front,
+    height, xaxis: { ...axis, anchor: `y${names.length}`, title: { text: "step", standoff: 8 } },
+    shapes: [], annotations: [], showlegend: false, margin: { l: 60, r: 20, t: 30, b: 50 },
+  };
+  const traces = names.map((name, place) => {
+    const own = place ? `y${place + 1}` : "y";
+    const top = 1 - place / names.length;
+    layout[own.replace("y", "yaxis")] = { ...axis, domain: [Math.max(0, top - 0.75 / names.length), top], nticks: 4 };
+    layout.annotations.push({
+      text: escapeMarkup(name), xref: "paper", x: 1, xanchor: "right", yref: "paper", y: top, yanchor: "top", showarrow: false,
+    });
+    const [x, y] = trial.curve[name];
+    return { x, y, yaxis: own, name: escapeMarkup(name), mode: "lines", line: { color: "#0072B2" } };
+  });
+  for (const [stage, start] of Object.entries(trial.stages)) {
+    layout.shapes.push({
+      type: "line", x0: start, x1: start, yref: "paper", y0: 0, y1: 1, line: { width: 1, dash: "dot", color: "#808080" },
+    });
+    layout.annotations.push({
+      x: start, xanchor: "left", yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: escapeMarkup(stage),
+    });
+  }
+  card.hidden = false;
+  Plotly.newPlot(plot, traces, layout, { ...config, displayModeBar: false });
+}
+
+function escapeMarkup(text) {
+  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+function openFromAddress() {
+  const found = location.hash.match(/^#trial-(\d+)-(\d+)$/);
+  if (found) openCard(Number(found[1]), Number(found[2]));
+}
+
+/* Tables and downloads. */
+function tableOf(caption, columns, rows) {
+  const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)));
+  const body = rows.map((row) =>
+    make("tr", {}, ...row.map((cell, place) =>
+      place ? make("td", {}, String(cell ?? "")) : make("th", { scope: "row" }, String(cell ?? "")))));
+  const table = make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body));
+  return make("div", { class: "wide tall", role: "region", tabindex: "0", "aria-label": caption }, table);
+}
+
+/* What a figure draws, one row a point, without the columns that are empty. */
+function figureRows(plot) {
+  const columns = ["series", "x axis", "x", "y axis", "y", "low", "high", "start", "value", "run", "trial"];
+  const rows = [];
+  for (const trace of plot.data) {
+    const title = (axis) => plot.layout[axis]?.title?.text ?? "";
+    const [xTitle, yTitle] = ["x", "y"].map((own) => title((trace[`${own}axis`] ?? own).replace(own, `${own}axis`)));
+    if (trace.type === "heatmap") {
+      trace.z.forEach((line, i) => line.forEach((value, j) =>
+        rows.push([trace.name, xTitle, trace.x[j], yTitle, trace.y[i], null, null, null, trace.text?.[i]?.[j] ?? value])));
+      continue;
+    }
+    (trace.x ?? []).forEach((x, i) => {
+      if (x === null) return;
+      const bar = trace.error_y?.array ? trace.error_y : null;
+      const y = trace.y[i];
+      const [run, number] = trace.customdata?.[i] ?? [];
+      rows.push([
+        trace.name, xTitle, x, yTitle, y, bar && y - (bar.arrayminus ?? bar.array)[i], bar && y + bar.array[i],
+        trace.base?.[i], null, data.runs[run]?.name, number,
+      ]);
+    });
+  }
+  const kept = columns.map((_, place) => rows.some((row) => (row[place] ?? "") !== ""));
+  const only = (row) => columns.map((_, place) => row[place] ?? "").filter((_, place) => kept[place]);
+  return { columns: only(columns), rows: rows.map(only) };
+}
+
+function trialRows() {
+  const knobs = [...new Set(data.runs.flatMap((run) => run.trials.flatMap((row) => Object.keys(row.knobs))))];
+  const columns = ["run", "trial", "state", "metric", "heldout_metric", "ratio", "target_ratio", "seconds"];
+  const rows = data.runs.flatMap((run) => run.trials.map((row) => [
+    run.name, ...columns.slice(1).map((name) => row[name]),
+    ...data.units.map((unit) => row.sizes?.[unit]), ...knobs.map((name) => row.knobs[name]),
+  ]));
+  return { columns: [...columns, ...data.units, ...knobs], rows };
+}
+
+function csvOf({ columns, rows }) {
+  const cell = (value) => {
+    let text = String(value ?? "");
+    if (typeof value === "string" && /^[=+\-@\t]/.test(text)) text = `'${text}`; // no formula for a spreadsheet
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
+}
+
+function download(name, type, content) {
+  const link = make("a", { download: name, href: URL.createObjectURL(new Blob([content], { type })) });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+const MOST_ROWS = 500; // more would be no table to read; the CSV has all
+
+function showNumbers(details) {
+  if (!details.open || details.querySelector("table")) return;
+  const name = details.dataset.figure;
+  const { columns, rows } = figureRows(byId(name));
+  const shown = rows.length > MOST_ROWS ? `The first ${MOST_ROWS} of ${rows.length} rows` : `${rows.length} rows`;
+  const tidy = rows.slice(0, MOST_ROWS).map((row) => row.map(short));
+  const button = make("button", { type: "button" }, "All as CSV");
+  button.addEventListener("click", () => download(`${name}.csv`, "text/csv", csvOf(figureRows(byId(name)))));
+  details.append(make("p", { class: "tools" }, button), tableOf(shown, columns, tidy));
+}
+
+/* What the reader does. */
+for (const details of document.querySelectorAll("details.data"))
+  details.addEventListener("toggle", () => showNumbers(details));
+for (const button of document.querySelectorAll("button.trial"))
+  button.addEventListener("click", () => openCard(Number(button.dataset.run), Number(button.dataset.trial)));
+byId("axis").addEventListener("change", (event) => switchAxis(event.target.value));
+data.runs.forEach((run, place) => {
+  for (const { trial } of run.trials) byId("pick").append(make("option", { value: `${place} ${trial}` }, nameOf(place, trial)));
+});
+byId("pick").addEventListener("change", (event) => {
+  if (event.target.value) openCard(...event.target.value.split(" ").map(Number));
+  else closeCard();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !byId("card").hidden) closeCard();
+});
+byId("csv").addEventListener("click", () => download("trials.csv", "text/csv", csvOf(trialRows())));
+byId("json").addEventListener("click", () => download("report.json", "application/json", text));
+const follow = byId("follow");
+if (follow) {
+  let timer;
+  const set = () => {
+    clearTimeout(timer);
+    if (follow.checked) timer = setTimeout(() => location.reload(), 10_000);
+    try { sessionStorage.setItem("follow", follow.checked ? "yes" : ""); } catch { /* private window */ }
+  };
+  try { follow.checked = sessionStorage.getItem("follow") === "yes"; } catch { /* private window */ }
+  follow.addEventListener("change", set);
+  set();
+}
+drawAll();

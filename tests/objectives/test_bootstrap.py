@@ -1,0 +1,53 @@
+"""The interval of a metric: against theory, and against a bootstrap row by row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from objectives.bootstrap import bootstrap_interval
+from objectives.task import Metric, metric_value
+
+
+def answers(rows: int, good: float, labels: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(3)
+    truth = generator.integers(labels, size=rows)
+    wrong = (truth + generator.integers(1, labels, size=rows)) % labels
+    return truth, np.where(generator.random(rows) < good, truth, wrong)
+
+
+def test_accuracy_has_the_interval_of_a_binomial() -> None:
+    truth, said = answers(1000, 0.85)
+    share = float((truth == said).mean())
+    low, high = bootstrap_interval("accuracy", truth, said)
+    spread = 1.96 * math.sqrt(share * (1 - share) / 1000)
+    assert (low, high) == pytest.approx((share - spread, share + spread), abs=0.004)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mcc", "f1"])
+@pytest.mark.parametrize("labels", [2, 3])
+def test_counting_pairs_is_drawing_rows(metric: Metric, labels: int) -> None:
+    truth, said = answers(300, 0.7, labels)
+    generator = np.random.default_rng(0)
+    draws = generator.integers(300, size=(1500, 300))
+    values = [metric_value(metric, truth[rows], said[rows]) for rows in draws]
+    theirs = np.quantile(values, [0.025, 0.975])
+    assert bootstrap_interval(metric, truth, said) == pytest.approx(theirs, abs=0.02)
+
+
+def test_a_correlation_is_drawn_by_rows() -> None:
+    generator = np.random.default_rng(1)
+    truth = generator.normal(size=400).astype(np.float32)
+    said = (truth + generator.normal(size=400)).astype(np.float32)
+    low, high = bootstrap_interval("pearson_spearman", truth, said)
+    value = metric_value("pearson_spearman", truth, said)
+    assert low < value < high
+    assert high - low == pytest.approx(2 * 1.96 * (1 - value**2) / 20, rel=0.3)
+
+
+def test_the_same_answers_have_the_same_interval_and_perfect_ones_have_none() -> None:
+    truth, said = answers(200, 0.8)
+    assert bootstrap_interval("mcc", truth, said) == bootstrap_interval("mcc", truth, said)
+    assert bootstrap_interval("f1", truth, truth) == (1.0, 1.0)

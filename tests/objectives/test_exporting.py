@@ -1,0 +1,65 @@
+"""When a cut model is a plain BERT, and what is written if it is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import BertForSequenceClassification
+
+from objectives.architecture import Architecture, LayerUnits
+from objectives.cutting import cut
+from objectives.evaluate import predict
+from objectives.exporting import plain_bert
+from objectives.problem import Problem
+from tests.conftest import TINY
+from tests.objectives.conformance import random_states
+
+HEADS = tuple(range(TINY.heads))
+
+
+@given(
+    ffn=st.integers(1, TINY.ffn).flatmap(
+        lambda size: st.tuples(
+            *[st.sets(st.integers(0, TINY.ffn - 1), min_size=size, max_size=size)] * TINY.layers
+        )
+    )
+)
+def test_layers_of_one_ffn_width_and_whole_heads_are_a_plain_bert(
+    problem: Problem, ffn: tuple[set[int], ...]
+) -> None:
+    layers = tuple(LayerUnits(HEADS, tuple(sorted(neurons))) for neurons in ffn)
+    model = cut(problem.student.state_dict(), problem.student.config, Architecture(layers))
+    plain = plain_bert(model)
+    assert type(plain) is BertForSequenceClassification
+    assert not plain.training
+    assert plain.config.id2label == model.config.id2label
+    logits = predict(plain, problem.alpha, "cpu"), predict(model, problem.alpha, "cpu")
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=0)
+
+
+WHOLE = LayerUnits(HEADS, (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (WHOLE, WHOLE, replace(WHOLE, ffn=(1, 2))),
+        (replace(WHOLE, heads=(0, 1)),) * 3,
+        (WHOLE, WHOLE, replace(WHOLE, heads=())),
+        (replace(WHOLE, ffn=()),) * 3,
+        (replace(WHOLE, query_key=((0, 1),) * TINY.heads),) * 3,
+        (replace(WHOLE, value=((0, 1),) * TINY.heads),) * 3,
+        (replace(WHOLE, key_inputs=(0, 1)),) * 3,
+    ],
+)
+def test_what_bert_has_no_word_for_is_no_plain_bert(
+    problem: Problem, layers: tuple[LayerUnits, ...]
+) -> None:
+    model = cut(problem.student.state_dict(), problem.student.config, Architecture(layers))
+    before = random_states()
+    assert plain_bert(model) is None
+    assert random_states() == before

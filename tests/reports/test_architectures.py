@@ -1,0 +1,80 @@
+"""What the front's models keep: counts against the unpruned layers, and what they agree on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.records import RunRecord
+from orchestrator.run_folder import RunFolder
+from reports.architecture_figures import architecture_section, architectures_figure
+from reports.architectures import architectures_view, consensus
+from reports.overlay import overlay
+from tests.reports.conftest import write_trial_files
+
+
+def test_architectures_are_shares_of_the_unpruned_layers(mixed_run: RunRecord) -> None:
+    view = architectures_view(mixed_run)
+    assert view.trials == (1, 0)
+    assert view.ratios == (0.4, 0.7)
+    heads, ffn = view.kinds
+    assert heads.shares == ((0.25, 1.0), (0.25, 1.0))
+    assert ffn.shares == ((0.0, 0.5), (0.0, 0.5))
+    drawn_heads, drawn_ffn = architectures_figure(view).data
+    assert drawn_heads.hovertext[0][0] == "40% (trial 1)<br>layer 1: 1 of 4 heads"
+    assert drawn_ffn.hovertext[1][1] == "70% (trial 0)<br>layer 2: 16 of 32 FFN neurons"
+
+
+def test_a_student_with_fewer_layers_leaves_cells_empty(make_run: Any, make_trial: Any) -> None:
+    trial = make_trial(0, 500_000, 0.8)
+    short = replace(trial.result, heads_per_layer=(2,), ffn_per_layer=(8,))
+    view = architectures_view(make_run([replace(trial, result=short)]))
+    assert [kept.shares for kept in view.kinds] == [((0.5, None),), ((0.25, None),)]
+    assert list(architectures_figure(view).data[0].text[0]) == [2, ""]
+
+
+def test_other_widths_are_drawn_where_more_is_gone_than_the_heads(
+    make_run: Any, make_trial: Any
+) -> None:
+    """The unpruned model has 8 dimensions a head; trial 0 keeps 1 and 4 heads."""
+    trial = make_trial(0, 500_000, 0.8)
+
+    def kinds(**widths: tuple[int, ...]) -> list[str]:
+        run = make_run([replace(trial, result=replace(trial.result, widths=widths))])
+        full = {"query_key": (32, 32), "value": (32, 32), "query_inputs": (64, 64)}
+        run = replace(run, unpruned=replace(run.unpruned, widths=full))
+        return [kept.unit for kept in architectures_view(run).kinds][2:]
+
+    whole = {"query_key": (8, 32), "value": (8, 32), "query_inputs": (64, 64)}
+    assert kinds(**whole) == []
+    assert kinds(**{**whole, "query_key": (8, 20)}) == ["query and key dimensions"]
+    assert kinds(**{**whole, "query_inputs": (64, 60)}) == ["inputs of Q"]
+    assert kinds() == []
+
+
+def test_models_agree_on_the_units_that_all_of_them_have(
+    make_run: Any, make_trial: Any, tmp_path: Path
+) -> None:
+    trials = [make_trial(0, 500_000, 0.8), make_trial(1, 600_000, 0.9)]
+    sizes = [((1, 4), (0, 16)), ((2, 3), (10, 32))]
+    trials = [
+        replace(trial, result=replace(trial.result, heads_per_layer=heads, ffn_per_layer=ffn))
+        for trial, (heads, ffn) in zip(trials, sizes, strict=True)
+    ]
+    run = make_run(trials, folder=tmp_path)
+    assert consensus(run) is None, "their files are not there"
+    for trial in trials:
+        write_trial_files(RunFolder(tmp_path).trial(trial.number), trial.result)
+    agreed = consensus(run)
+    assert agreed is not None
+    assert agreed.heads == ((1.0, 0.5, 0.0, 0.0), (1.0, 1.0, 1.0, 0.5))
+    assert agreed.ffn_always == (0, 16)
+    assert agreed.ffn_sometimes == (10, 16)
+    assert agreed.ffn_never == (22, 0)
+    section = architecture_section(overlay([run]))
+    assert section is not None
+    assert section.sentences == (
+        "4 of 8 heads (layer.head: 1.1, 2.1, 2.2, 2.3) and 16 of 64 FFN neurons are in all 2 "
+        "models of the front; 2 heads and 22 neurons are in none.",
+    )

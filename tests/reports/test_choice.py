@@ -1,0 +1,107 @@
+"""One way to choose a model of a front, its laws, and what is said where nothing gets there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.errors import RunError
+from orchestrator.records import RunRecord
+from reports.choice import choose, knee_of
+
+
+@pytest.fixture
+def bent_run(make_run: Any, make_trial: Any) -> RunRecord:
+    """A front of four, whose cheap half brings most of the metric; one trial is no part of it."""
+    run: RunRecord = make_run(
+        [
+            make_trial(0, 900_000, 0.90),
+            make_trial(1, 200_000, 0.60),
+            make_trial(2, 400_000, 0.80),
+            make_trial(3, 600_000, 0.85),
+            make_trial(4, 100_000, 0.99, target=0.5),
+        ]
+    )
+    return run
+
+
+@pytest.mark.parametrize(
+    ("way", "trial"),
+    [
+        ({"trial": 4}, 4),
+        ({"max_ratio": 0.4}, 2),
+        ({"max_ratio": 0.59}, 2),
+        ({"max_ratio": 1}, 0),
+        ({"min_metric": 0.80}, 2),
+        ({"min_metric": 0.81}, 3),
+        ({"min_metric": 0.1}, 1),
+        ({"knee": True}, 2),
+    ],
+)
+def test_each_way_finds_its_model(bent_run: RunRecord, way: dict[str, Any], trial: int) -> None:
+    assert choose(bent_run, **way) == trial
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ({"max_ratio": 0.1}, r"FLOPs ratio <= 0\.1 on its front; the nearest is trial 1 with 0\.2"),
+        ({"min_metric": 0.95}, r"accuracy >= 0\.95 .*; the nearest is trial 0 with 0\.9000$"),
+        ({"trial": 9}, r"no trial 9; finished: 0, 1, 2, 3, 4$"),
+        ({}, "in one way: --trial, --max-ratio, --min-metric, --knee; got none of them"),
+        ({"trial": 0, "knee": True}, "got --trial and --knee"),
+        ({"max_ratio": 0.0, "min_metric": 0.0}, "got --max-ratio and --min-metric"),
+    ],
+)
+def test_what_cannot_be_chosen_is_said(
+    bent_run: RunRecord, way: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RunError, match=message):
+        choose(bent_run, **way)
+
+
+@pytest.mark.parametrize(
+    ("trial", "message"),
+    [
+        (4, r"trial 4 has no model, it is failed \(all units closed\); finished: 0, 1, 2, 3$"),
+        (5, "trial 5 has no model, it is stopped;"),
+        (6, "trial 6 has no model, it is running;"),
+    ],
+)
+def test_a_trial_without_a_model_says_what_became_of_it(
+    mixed_run: RunRecord, trial: int, message: str
+) -> None:
+    with pytest.raises(RunError, match=message):
+        choose(mixed_run, trial=trial)
+
+
+def test_an_empty_front_has_nothing_to_choose(make_run: Any, make_trial: Any) -> None:
+    run = make_run([make_trial(0, 500_000, 0.8, target=0.1)])
+    for way in ({"knee": True}, {"max_ratio": 1.0}, {"min_metric": 0.0}):
+        with pytest.raises(RunError, match=r"no model on its front yet; name one with --trial$"):
+            choose(run, **way)
+    assert choose(run, trial=0) == 0
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=8),
+    scale=st.sampled_from([0.5, 2.0, 64.0]),
+)
+def test_the_knee_lies_on_no_axis_scale_and_above_the_line_between_the_ends(
+    steps: list[tuple[int, int]], scale: float, make_trial: Any
+) -> None:
+    costs, metrics, front = 0, 0, []
+    for number, (cost, metric) in enumerate(steps):
+        costs, metrics = costs + cost, metrics + metric
+        front.append(make_trial(number, costs, metrics / 1024).result)
+    knee = knee_of(front)
+    scaled = [replace(r, cost=r.cost * scale, metric=r.metric * scale) for r in front]
+    assert knee_of(scaled) == knee
+    first, last, at = front[0], front[-1], front[knee]
+    rise, run = last.metric - first.metric, last.cost - first.cost
+    for other in front:
+        assert (at.metric - other.metric) * run >= (at.cost - other.cost) * rise - 1e-9

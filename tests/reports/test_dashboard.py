@@ -1,0 +1,218 @@
+"""optuna-dashboard on a real study over HTTP: what the run publishes is there, and shown."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import waitress
+
+from orchestrator.dashboard import HOST, application
+from orchestrator.records import RunRecord, front_document, load_run, read_run
+from orchestrator.run_folder import RunFolder
+from reports.dashboard import _trial_note, markdown, publish
+from tests.reports.conftest import many_run, store_run
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs of one study."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in range(2):
+        paths = RunFolder(folder / f"seed-{seed}")
+        paths.artifacts.mkdir(parents=True)
+        store_run(paths, many_run(12, seed=seed))
+        publish(read_run(paths.path))
+    return folder
+
+
+class Served:
+    """A dashboard, and what it answers."""
+
+    def __init__(self, source: Path | str):
+        self.server = waitress.create_server(application(source), host=HOST, port=0)
+        self.address = f"http://{HOST}:{self.server.effective_port}"
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.close()
+        self.thread.join(timeout=10)
+
+    def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        given = {"Content-Type": "application/json", **headers}
+        request = urllib.request.Request(self.address + path, data, given, method=method)
+        return urllib.request.urlopen(request, timeout=30)
+
+    def json(self, path: str) -> Any:
+        with self.ask(path) as answer:
+            return json.load(answer)
+
+    def refused(self, *args: Any, **kwargs: Any) -> str:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            self.ask(*args, **kwargs)
+        with caught.value as error:
+            assert error.code == 403
+            return str(json.load(error)["reason"])
+
+
+@pytest.fixture(scope="module")
+def one(runs: Path) -> Iterator[Served]:
+    served = Served(runs / "seed-0")
+    yield served
+    served.close()
+
+
+@pytest.fixture(scope="module")
+def both(runs: Path) -> Iterator[Served]:
+    served = Served(runs)
+    yield served
+    served.close()
+
+
+def test_a_study_has_its_note_its_objectives_and_its_front(runs: Path, one: Served) -> None:
+    run = read_run(runs / "seed-0")
+    study = one.json("/api/studies/1")
+    assert study["directions"] == ["maximize", "minimize"]
+    assert study["note"]["body"].startswith("**At ")
+    assert "knee" in study["note"]["body"]
+    (graph,) = study["plotly_graph_objects"]
+    assert graph["id"] == "front"
+    (front,) = (t for t in json.loads(graph["graph_object"])["data"] if t["name"] == "front")
+    assert front["y"] == [point["metric"] for point in front_document(run)["front"]]
+    assert len(graph["graph_object"]) < 20_000
+
+
+def test_constraints_are_seen_and_no_trial_outside_its_budget_is_best(
+    runs: Path, one: Served
+) -> None:
+    """Traps D1: the dashboard reads constraints where Optuna 5 no longer writes them."""
+    run = read_run(runs / "seed-0")
+    study = one.json("/api/studies/1")
+    for row in study["trials"]:
+        trial = run.trials[row["number"]]
+        assert trial.result is not None
+        assert row["constraints"] == [trial.result.violation]
+        assert ("**outside** the band" in row["note"]["body"]) == (not trial.feasible)
+        assert "| 1 | " in row["note"]["body"]
+    front = sorted(point["trial"] for point in front_document(run)["front"])
+    assert [row["number"] for row in study["best_trials"]] == front
+    later = one.json("/api/studies/1?after=10")
+    assert [row["number"] for row in later["trials"]] == [10, 11]
+    assert [row["number"] for row in later["best_trials"]] == front
+
+
+def test_artifacts_download_and_run_nothing(runs: Path, one: Served) -> None:
+    (trial,) = (t for t in one.json("/api/studies/1")["trials"] if t["number"] == 3)
+    files = {artifact["filename"]: artifact["artifact_id"] for artifact in trial["artifacts"]}
+    assert set(files) == {"architecture.json", "curve.csv", "page.html"}
+    folder = RunFolder(runs / "seed-0").trial(3)
+    for name, artifact in files.items():
+        with one.ask(f"/artifacts/1/{trial['trial_id']}/{artifact}") as answer:
+            assert answer.read() == (folder / name).read_bytes()
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            assert answer.headers["Content-Security-Policy"].startswith("sandbox;")
+            assert answer.headers["Access-Control-Allow-Origin"] is None
+
+
+def test_what_would_change_a_run_is_refused(runs: Path, one: Served) -> None:
+    for method, path, body in (
+        ("DELETE", "/api/studies/1", {}),
+        ("POST", "/api/studies/1/rename", {"study_name": "mine"}),
+        ("POST", "/api/studies", {"study_name": "mine", "directions": ["minimize"]}),
+        ("POST", "/api/trials/1/user-attrs", {"user_attrs": {"a": 1}}),
+        ("DELETE", "/api/artifacts/1/1/00", None),
+    ):
+        assert "deleting its folder" in one.refused(path, method, body)
+    assert "127.0.0.1 and localhost alone" in one.refused("/api/studies", Host="evil.example")
+    assert len(list((runs / "seed-0" / "artifacts").iterdir())) == 36
+    assert len(read_run(runs / "seed-0").trials) == 12
+
+
+@pytest.mark.parametrize("name", ["one", "both"])
+def test_a_note_can_be_written_and_is_kept(
+    name: str, runs: Path, request: pytest.FixtureRequest
+) -> None:
+    served: Served = request.getfixturevalue(name)
+    run = runs / "seed-1" if name == "both" else runs / "seed-0"
+    (study_id,) = (
+        study["study_id"]
+        for study in served.json("/api/studies")["study_summaries"]
+        if name == "one" or study["study_name"].startswith("seed-1")
+    )
+    trial = served.json(f"/api/studies/{study_id}")["trials"][2]
+    version = trial["note"]["version"] + 1
+    body = {"body": f"mine, of {name}", "version": version}
+    with served.ask(f"/api/studies/{study_id}/{trial['trial_id']}/note", "PUT", body) as answer:
+        assert answer.status == 204
+    publish(read_run(run))  # what a reader wrote stays
+    again = served.json(f"/api/studies/{study_id}")["trials"]
+    assert [t["note"]["body"] for t in again].count(f"mine, of {name}") == 1
+    assert again[2]["note"]["body"] == f"mine, of {name}"
+
+
+def test_a_folder_of_runs_is_one_dashboard(runs: Path, both: Served) -> None:
+    studies = {
+        study["study_name"]: study["study_id"]
+        for study in both.json("/api/studies")["study_summaries"]
+    }
+    assert set(studies) == {"seed-0: many", "seed-1: many"}
+    for seed, name in enumerate(studies):
+        study = both.json(f"/api/studies/{studies[name]}")
+        run = read_run(runs / f"seed-{seed}")
+        assert [row["values"][0] for row in study["trials"]] == [
+            trial.result.metric for trial in run.trials if trial.result is not None
+        ]
+        trial = study["trials"][0]
+        artifact = trial["artifacts"][0]["artifact_id"]
+        path = f"/artifacts/{studies[name]}/{trial['trial_id']}/{artifact}"
+        with both.ask(path) as answer:
+            assert answer.status == 200
+
+
+def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:
+    served = Served(f"sqlite:///{runs / 'seed-0' / 'study.db'}")
+    assert served.json("/api/studies")["study_summaries"][0]["study_name"] == "many"
+    served.close()
+
+
+def test_a_browser_shows_it(
+    runs: Path, one: Served, open_tab: Callable[..., Any], pictures: Path
+) -> None:
+    tab = open_tab(offline=False)
+    tab.page.goto(f"{one.address}/dashboard/studies/1")
+    tab.page.wait_for_selector("text=The Pareto front", timeout=60_000)
+    tab.page.screenshot(path=pictures / "dashboard.png", full_page=True)
+    tab.page.goto(f"{one.address}/dashboard/studies/1/trials?numbers=5")
+    tab.page.wait_for_selector("text=architecture.json", timeout=60_000)
+    assert tab.page.locator("text=of 32").count() >= 2
+    tab.page.screenshot(path=pictures / "dashboard-trial.png")
+    assert tab.seen == []
+    assert all(url.startswith((one.address, "data:", "blob:")) for url in tab.requests)
+
+
+def test_notes_take_no_markup_from_anyone(mixed_run: RunRecord) -> None:
+    hostile = "<img src=x onerror=alert(1)> [x](javascript:alert(1)) **bold** `code`\n# head"
+    assert markdown(hostile) == (
+        r"\<img src=x onerror=alert\(1\)\> \[x\]\(javascript:alert\(1\)\) \*\*bold\*\* "
+        r"\`code\` \# head"
+    )
+    failed = replace(mixed_run.trials[4], failure=hostile)
+    assert _trial_note(mixed_run, failed) == f"Failed: {markdown(hostile)}"
+
+
+def test_publishing_again_changes_nothing(runs: Path) -> None:
+    study = load_run(runs / "seed-0")
+    before = study._storage.get_study_system_attrs(study._study_id)
+    publish(read_run(runs / "seed-0"))
+    assert study._storage.get_study_system_attrs(study._study_id) == before

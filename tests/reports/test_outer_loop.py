@@ -1,0 +1,166 @@
+"""Hypervolume, attainment, importance and clock, each against another way to compute it."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.exceptions import ExperimentalWarning
+
+from orchestrator.records import RunRecord, load_run
+from reports.outer_figures import outer_section
+from reports.outer_loop import (
+    BusyClock,
+    attainment,
+    hypervolume,
+    importances,
+    quartiles,
+    reference_point,
+)
+from reports.overlay import overlay
+from reports.timeline_figure import lanes
+from tests.reports.conftest import START, many_run
+
+
+def covered(points: list[tuple[float, float]], worst: float) -> float:
+    """Area that (ratio, metric) points dominate above `worst` and left of ratio 1, by cells."""
+    xs = sorted({min(x, 1.0) for x, _ in points} | {1.0})
+    return sum(
+        (right - left) * max((y - worst for x, y in points if x <= left and y > worst), default=0)
+        for left, right in itertools.pairwise(xs)
+    )
+
+
+@given(rows=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 9), st.booleans()), max_size=10))
+def test_hypervolume_is_the_area_under_the_front(
+    rows: list[tuple[int, int, bool]], make_run: Any, make_trial: Any
+) -> None:
+    trials = [
+        make_trial(n, x * 100_000, y / 10, target=None if inside else 0.99)
+        for n, (x, y, inside) in enumerate(rows)
+    ]
+    run = make_run(trials)
+    found = hypervolume(run)
+    assert len(found.shares) == len(rows)
+    worst, ratio = reference_point(run)
+    assert (worst, ratio) == (0.45, 1.0)
+    for place, share in enumerate(found.shares, 1):
+        front = make_run(trials[:place]).front
+        area = covered([(t.result.ratio, t.result.metric) for t in front], worst)
+        assert share == pytest.approx(area / 0.45, abs=1e-12)
+
+
+def test_hypervolume_and_importance_are_those_of_the_storage(stored_run: RunRecord) -> None:
+    """Optuna's own functions on the study in the storage; a metric is negated for importance."""
+    study = load_run(stored_run.folder)
+    full, metric = stored_run.unpruned.cost_full, stored_run.unpruned.metric
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        figure = optuna.visualization.plot_hypervolume_history(study, [metric / 2, full])
+    theirs = np.array(figure.data[0].y) / (full * metric / 2)
+    found = hypervolume(stored_run)
+    assert found.trials == tuple(figure.data[0].x)
+    assert found.shares == pytest.approx(theirs.tolist())
+    assert list(found.seconds) == sorted(found.seconds)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for objective, sign, place in (("accuracy", -1, 0), ("FLOPs", 1, 1)):
+            theirs = optuna.importance.get_param_importances(
+                study, target=lambda trial, s=sign, p=place: s * trial.values[p]
+            )
+            assert importances(stored_run)[objective] == pytest.approx(theirs)
+
+
+def test_importance_has_the_right_sign_for_a_metric_that_is_maximised() -> None:
+    """Only near flops_weight 10 is the metric high; low metrics are all alike (trap T4).
+
+    Taken for a loss, the best tenth would be spread over every knob.
+    """
+    run = many_run(200)
+    trials = [
+        replace(t, result=replace(t.result, metric=max(0.0, t.knobs["flops_weight"] - 5) / 10))
+        for t in run.trials
+        if t.result is not None
+    ]
+    found = importances(replace(run, trials=tuple(trials)))["accuracy"]
+    assert max(found, key=lambda name: found[name]) == "flops_weight"
+    assert found["flops_weight"] > 0.9
+    assert sum(found.values()) == pytest.approx(1)
+    assert importances(replace(run, trials=tuple(trials[:9]))) == {}
+
+
+@given(
+    fronts=st.lists(
+        st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4),
+        min_size=1,
+        max_size=5,
+    ),
+    level=st.sampled_from([0.25, 0.5, 0.75, 1.0]),
+)
+def test_attainment_counts_the_runs_that_reach_a_point(
+    fronts: list[list[tuple[float, float]]], level: float
+) -> None:
+    surface = attainment(fronts, level)
+    assert surface == sorted(surface)
+    for x, y in itertools.product(np.arange(-0.5, 6), repeat=2):
+        runs = sum(any(r <= x and m >= y for r, m in front) for front in fronts)
+        below = any(r <= x and m >= y for r, m in surface)
+        assert below == (runs >= level * len(fronts))
+
+
+def test_quartiles_of_staircases() -> None:
+    histories = [[(1.0, 0.1), (2.0, 0.4)], [(1.0, 0.3), (3.0, 0.5)], [(1.5, 0.2), (2.5, 0.6)]]
+    x, (low, middle, high) = quartiles(histories)
+    assert x == [1.0, 1.5, 2.0]
+    assert middle == pytest.approx([0.1, 0.2, 0.3])
+    assert low == pytest.approx([0.05, 0.15, 0.25])
+    assert high == pytest.approx([0.2, 0.25, 0.35])
+
+
+def test_the_clock_leaves_out_the_time_between_launches(make_trial: Any) -> None:
+    def at(start: int, end: int | None) -> Any:
+        return make_trial(
+            start,
+            500_000,
+            0.8,
+            started=START + timedelta(seconds=start),
+            ended=None if end is None else START + timedelta(seconds=end),
+        )
+
+    clock = BusyClock([at(0, 10), at(5, 20), at(1000, 1010), at(1005, None)])
+    seconds = [clock(START + timedelta(seconds=s)) for s in (0, 7, 20, 500, 1000, 1004, 2000)]
+    assert seconds == [0, 7, 20, 20, 20, 24, 30]
+    assert clock.now == 30
+    assert not BusyClock([make_trial(0, 500_000, 0.8)])
+
+
+def test_trials_that_run_at_once_lie_in_lanes_of_their_own() -> None:
+    placed = lanes(many_run(8).trials)
+    assert [placed[number] for number in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_stopped_trials_say_what_they_saved() -> None:
+    run = many_run(12)
+    stopped = replace(
+        run.trials[0],
+        number=12,
+        state="stopped",
+        result=None,
+        ended=START + timedelta(seconds=10),
+        attributes={"rung": 1},
+    )
+    section = outer_section(overlay([replace(run, trials=(*run.trials, stopped))]))
+    assert section is not None
+    assert section.sentences[-1] == (
+        "1 trial was stopped early, after 10 s in the median where a finished one took 44 s: "
+        "about 34 s were saved."
+    )
