@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
     AlbertConfig,
+    AutoConfig,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -34,6 +35,7 @@ from objectives.cutting import cut, shape_of
 from objectives.data import Split
 from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict
+from objectives.exporting import write_model
 from objectives.latency import load_latency
 from objectives.optimisation import weight_optimizer
 from objectives.population import Population
@@ -163,6 +165,18 @@ def test_a_cut_model_is_saved_and_loaded_with_what_differs_from_bert(
     cut(model.state_dict(), model.config, Architecture.full(TINY)).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(checkpoint).save_pretrained(tmp_path)
     close(logits_of_transformers(str(tmp_path), PAIRS), logits_of_transformers(checkpoint, PAIRS))
+
+
+def test_an_export_is_a_plain_bert_only_where_bert_computes_it(
+    checkpoint: str, tmp_path: Path
+) -> None:
+    model, trial, out = adapted(checkpoint), tmp_path / "trial", tmp_path / "out"
+    cut(model.state_dict(), model.config, Architecture.full(TINY)).save_pretrained(trial)
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(trial)
+    out.mkdir()
+    kind = AutoConfig.from_pretrained(checkpoint).model_type
+    assert write_model(trial, out) == (kind not in ("electra", "distilbert"))
+    close(logits_of_transformers(str(out), PAIRS), logits_of_transformers(checkpoint, PAIRS))
 
 
 def test_each_kind_reads_text_by_its_own_tokenizer(write: Write) -> None:
