@@ -1,7 +1,7 @@
 """Fisher search: what a unit is worth is measured again and again while the budget shrinks.
 
 Every unit carries a worth, the Fisher information of its mask: the mean square of the gradient of
-the task loss with respect to the mask, one sequence at a time (Kwon et al. 2022 measure it once and
+the task loss, or of the logits, with respect to the mask, one sequence at a time (Kwon et al. 2022 measure it once and
 cut). Here each step trains the weights of the student of the moment by distillation, and then moves
 the worths a share kappa towards the squared gradients of a fresh batch. The budget falls from the
 full model to R; the units of highest alpha = log worth - lambda log price stay open. Masks are 0 or
@@ -12,7 +12,8 @@ Why squares: the gradient of a mask is all but zero on average where the student
 optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how
 much the unit matters. Gradient descent on alpha (`mask_search.py`) follows the average.
 
-Without a stage that searches this is the one-shot method. docs/inner_search.md compares the two.
+Without a stage that searches, as by default, units are measured once and cut at once.
+docs/inner_search.md compares the two.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class FisherSearch(SearchMethod):
     tolerance: float = 0.05
     """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
     grad_rescale: float = 0.03
-    """kappa: share of the way that a worth goes to the squared gradient of a batch. In (0, 1]."""
+    """kappa: share of the way that a worth goes to the squared gradient of a batch. In (0, 1]. It
+    acts in stages that search."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""
     stages: tuple[Stage, ...] = (
-        Stage(name="search", epochs=0.25, learning_rate=3e-4, schedule="constant", searches=True),
-        Stage(name="recover", epochs=2.75, learning_rate=3e-4, keep="best"),
+        Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden", keep="best"),
     )
     squares: Squares = "logits"
     """Of what: "loss" on the labels, as Kwon et al., or "logits", how far the answer moves."""
