@@ -101,7 +101,7 @@ class Heartbeat:
         self._thread.join(timeout=5)
         with suppress(Exception):  # the storage may be what ended this worker
             end_record(self._outer, self.record)
-        self._file.unlink(missing_ok=True)
+            self._file.unlink(missing_ok=True)  # else the free lock says it
         os.close(self._held)
 
     def _beat_on(self) -> None:

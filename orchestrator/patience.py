@@ -77,7 +77,8 @@ def is_lost(error: BaseException) -> bool:
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
     code = getattr(error, "code", None)  # of a grpc.RpcError; grpc is an extra
-    return callable(code) and getattr(code(), "name", "") == "UNAVAILABLE"
+    name = getattr(code(), "name", "") if callable(code) else ""
+    return name == "UNAVAILABLE" or (name == "UNKNOWN" and "Stream removed" in str(error))
 
 
 def reason_of(error: BaseException) -> str:

@@ -45,7 +45,7 @@ def test_the_readme_opens_with_a_picture_and_the_two_commands() -> None:
 
 def test_the_files_that_the_map_names_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    for room in ("objectives", "orchestrator"):
+    for room in ("objectives", "orchestrator", "reports"):
         section = text.split(f"### {room}/")[1].split("\n#")[0]
         named = re.findall(r"`(\w+(?:\.py|/))`", section)
         assert named
