@@ -45,8 +45,10 @@ class Served:
         self.thread.start()
 
     def close(self) -> None:
-        self.server.close()
+        """Closes in the server's own thread: a socket must not go while select waits for it."""
+        self.server.trigger.pull_trigger(self.server.close)
         self.thread.join(timeout=10)
+        assert not self.thread.is_alive()
 
     def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Any:
         data = None if body is None else json.dumps(body).encode()
