@@ -184,6 +184,8 @@ Now = Callable[[], float]
 class Clock:
     """A `Progress` that takes the time at each step of a search and stops it after `steps`."""
 
+    rungs = ()
+
     def __init__(self, steps: int, now: Now):
         self.steps, self.now = steps, now
         self.stage = ""
@@ -195,6 +197,9 @@ class Clock:
     def begin(self, stage: str, steps: int) -> None:
         """Only the stage that searches is timed."""
         self.stage = stage
+
+    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
+        """There are no rungs."""
 
     def advance(self) -> Set[int]:
         """The time now; stops the student when there are enough."""

@@ -87,10 +87,15 @@ def method(name: str, epochs: float, spaces: tuple[str, ...]) -> SearchMethod:
 class Silent:
     """Progress that nobody watches, and nobody stops."""
 
+    rungs = ()
+
     def note(self, line: str) -> None:
         pass
 
     def begin(self, stage: str, steps: int) -> None:
+        pass
+
+    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
         pass
 
     def advance(self) -> Set[int]:

@@ -67,12 +67,15 @@ def fuse(
 def take(
     weights: Mapping[str, Tensor],
     reads: Mapping[str, Tensor],
-    models: Sequence[Model],
+    own: Model,
+    wide: Model,
     slot: int,
     hidden: int,
 ) -> dict[str, Tensor]:
-    """The state of one of the models that `fuse` stacked, without the padding."""
-    wide, own = joint(models), models[slot]
+    """The state of one of the models that `fuse` stacked, without the padding.
+
+    `own` are its widths, `wide` those that the stack was padded to.
+    """
     state = {
         name: _unpad(name, weight[slot], own, wide, hidden) for name, weight in weights.items()
     }

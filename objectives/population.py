@@ -9,7 +9,7 @@ embeddings are frozen: they are stored once and computed once per batch for all 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,8 @@ class Population:
     embeddings: BertEmbeddings
     widths: tuple[tuple[Widths[int], ...], ...]
     """How much is left of each layer of each student, without the padding."""
+    padded: tuple[Widths[int], ...]
+    """And with it."""
     head_dim: int
     """Of a whole head: its root scales the scores."""
     activation: nn.Module
@@ -96,10 +98,20 @@ class Population:
             reads=reads,
             embeddings=embeddings.eval().requires_grad_(False),
             widths=widths,
+            padded=joint(widths),
             head_dim=head_dim_of(config),
             activation=activation,
             pooler_activation=models[0].get_submodule("bert.pooler.activation"),
             layer_norm_eps=config.layer_norm_eps,
+        )
+
+    def without_others(self, students: Tensor) -> Population:
+        """These students alone, (K',) int64, as padded as before; their optimiser has dropped the
+        weights of the others, in place."""
+        return replace(
+            self,
+            widths=tuple(self.widths[student] for student in students.tolist()),
+            reads={name: rows[students] for name, rows in self.reads.items()},
         )
 
     @property
@@ -111,7 +123,7 @@ class Population:
         """The state dict of one student, embeddings included, under the names of its model."""
         weights = {name: weight.detach() for name, weight in self.weights.items()}
         hidden = self.weights["bert.pooler.dense.weight"].shape[-1]
-        own = take(weights, self.reads, self.widths, index, hidden)
+        own = take(weights, self.reads, self.widths[index], self.padded, index, hidden)
         shared = {_EMBEDDINGS + name: w for name, w in self.embeddings.state_dict().items()}
         return {**shared, **own}
 
@@ -136,13 +148,12 @@ class Population:
         hidden_KTD = embedded_BSD.view(1, B * S, D).expand(K, -1, -1)
         allowed = batch.attention_mask[None, :, None, None, :].expand(K, -1, -1, -1, -1)
         allowed_N11S = allowed.reshape(K * B, 1, 1, S)
-        layers = joint(self.widths)
-        for number, widths in enumerate(layers):
+        for number, widths in enumerate(self.padded):
             own = {space: _of_layer(space, mask, number) for space, mask in (masks or {}).items()}
             if trace is not None:
                 trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
             # The classifier reads the first position only; a trace wants all.
-            first_only = trace is None and number == len(layers) - 1
+            first_only = trace is None and number == len(self.padded) - 1
             hidden_KTD = self._attention(
                 number, widths.heads, hidden_KTD, allowed_N11S, own, trace, first_only=first_only
             )

@@ -6,27 +6,15 @@ How alpha learns is not known here: see `Alpha`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from functools import cached_property
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from objectives.architecture import Architecture
 from objectives.cutting import cut
-from objectives.data import Batch
 from objectives.device import to_device
-from objectives.distillation import (
-    hidden_loss,
-    intermediate_loss,
-    layer_stride,
-    prediction_loss,
-)
-from objectives.errors import UserError
-from objectives.optimisation import PopulationOptimizer
-from objectives.population import Population, Trace
+from objectives.population import Population
 from objectives.problem import Problem
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 from objectives.search_method import (
@@ -37,12 +25,8 @@ from objectives.search_method import (
     SearchResult,
     Stopped,
 )
-from objectives.stages import Loss, Stage
-
-Masks = Mapping[str, Tensor]
-
-_HIDDEN_WEIGHT = 10.0
-"""Of the hidden states beside the logits. docs/inner_search.md compares a few."""
+from objectives.stage_training import BestWeights, Masks, StageTraining, check_layer_map, steps_in
+from objectives.stages import Stage, rung_steps
 
 
 class Alpha(Protocol):
@@ -81,7 +65,7 @@ def staged_search(
     """Take all members through the stages of the first; yields one outcome for each."""
     for stage in members[0].stages:
         if stage.loss != "prediction":
-            _check_layer_map(problem, stage.loss)
+            check_layer_map(problem, stage.loss)
     run = _Run(members, problem, alpha, seed, progress)
     run.search()
     for group in _groups(len(members), problem.device):
@@ -111,6 +95,9 @@ class _Run:
         self.members, self.problem, self.alpha = members, problem, alpha
         self.seed, self.progress = seed, progress
         self.stages = members[0].stages
+        self.searching = sum(self.steps(stage.epochs) for stage in self.stages if stage.searches)
+        total = sum(self.steps(stage.epochs) for stage in self.stages)
+        self.rungs = rung_steps(progress.rungs, total)
         self.population = Population.of([problem.student] * len(members))
         self.curves: list[list[CurvePoint]] = [[] for _ in members]
         self.stopped: Set[int] = frozenset()
@@ -118,20 +105,23 @@ class _Run:
     def search(self) -> None:
         """Train weights and alpha of all students through the stages that search."""
         stages = [stage for stage in self.stages if stage.searches]
-        total, done = sum(self.steps(stage.epochs) for stage in stages), 0
+        done = 0
         shares = [1 - member.target_ratio for member in self.members]
         for number, stage in enumerate(stages):
             if stage.start == "student" and number:
                 self.population = Population.of([self.problem.student] * len(self.members))
-            training = _Training(self, self.population, stage, shares, None)
-            for batch in training.batches(number):
-                progress, done = done / total, done + 1
+            slots = range(len(self.members))
+            training = self._training(stage, slots, self.population, shares, None)
+            for batch in training.batches(number, self.progress):
+                progress, done = done / self.searching, done + 1
                 masks = self.alpha.masks(progress)
                 own = masks if self.alpha.from_train else _detached(masks)
                 loss = training.step(batch, own)
                 training.measured.append(
                     {"loss": loss, **self.alpha.learn(self.population, masks, progress)}
                 )
+                if done in self.rungs:
+                    self._report_searching(self.rungs[done])
                 self.stopped = self.stopped | self.progress.advance()
                 if len(self.stopped) == len(self.members):
                     return
@@ -156,229 +146,151 @@ class _Run:
                     yield SearchFailure(slot, str(error))
         if not going:
             return
-        models = self._distil(going, [architectures[slot] for slot in going])
-        for slot, model in zip(going, models, strict=True):
+        models = self._distil(going, architectures)
+        for slot in going:
             failure = _not_finite(slot, self.curves[slot])
-            if slot in self.stopped:
+            if slot not in models:
                 yield Stopped(slot)
             elif failure:
                 yield failure
-            elif not all(weight.isfinite().all() for weight in model.parameters()):
+            elif not all(weight.isfinite().all() for weight in models[slot].parameters()):
                 yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
             else:
                 yield SearchResult(
                     slot=slot,
                     architecture=architectures[slot],
-                    model=model,
+                    model=models[slot],
                     target_ratio=self.members[slot].target_ratio,
                     tolerance=self.members[slot].tolerance,
                     curve=self.curves[slot],
                 )
 
     def _distil(
-        self, slots: Sequence[int], architectures: Sequence[Architecture]
-    ) -> list[PrunedBertForSequenceClassification]:
-        """Cut these students and take them through the stages after the search."""
+        self, slots: Sequence[int], architectures: Mapping[int, Architecture]
+    ) -> dict[int, PrunedBertForSequenceClassification]:
+        """Cut these students and take them through the stages after the search.
+
+        The models of those that are not stopped, by slot.
+        """
         problem = self.problem
-        models = self._cut([self.population.slot(slot) for slot in slots], architectures)
-        shares = [1 - problem.cost.exact(a) / problem.cost_full for a in architectures]
-        if not any(shares) and not problem.student_is_new:  # nothing was lost
+        states = {slot: self.population.slot(slot) for slot in slots}
+        models = self._cut(states, architectures)
+        lost = [problem.cost.exact(architectures[slot]) != problem.cost_full for slot in slots]
+        if not any(lost) and not problem.student_is_new:
             return models
+        done = self.searching
         for number, stage in enumerate(self.stages):
-            if stage.searches:
+            if stage.searches or not models:
                 continue
             if stage.start == "student":
-                models = self._cut([problem.student.state_dict()] * len(slots), architectures)
-            training = _Training(self, Population.of(models), stage, shares, architectures)
-            best = _Best(models, problem.select_metric) if stage.keep == "best" else None
-            for step, batch in enumerate(training.batches(number), start=1):
-                training.measured.append({"loss": training.step(batch, {})})
-                self.stopped = self.stopped | self.progress.advance()
-                if self.stopped >= set(slots):
-                    return models
-                if best and (step == training.steps or step % self.steps(1) == 0):
-                    best.take(training.population)
-            for place, (slot, model) in enumerate(zip(slots, models, strict=True)):
-                self.curves[slot].extend(training.curve(place))
-                model.load_state_dict(training.population.slot(place))
-            if best:
-                best.restore()
+                states = dict.fromkeys(models, problem.student.state_dict())
+                models = self._cut(states, architectures)
+            models = self._recover(number, done, models, architectures)
+            done += self.steps(stage.epochs)
         return models
 
-    def _cut(
-        self, states: Sequence[Mapping[str, Tensor]], architectures: Sequence[Architecture]
-    ) -> list[PrunedBertForSequenceClassification]:
-        config, device = self.problem.student.config, self.problem.device
-        return [
-            to_device(cut(state, config, architecture), device)
-            for state, architecture in zip(states, architectures, strict=True)
-        ]
+    def _recover(
+        self,
+        number: int,
+        done: int,
+        models: Mapping[int, PrunedBertForSequenceClassification],
+        architectures: Mapping[int, Architecture],
+    ) -> dict[int, PrunedBertForSequenceClassification]:
+        """Train cut models in one stage, `done` steps after the start of all; those that go on."""
+        stage, full = self.stages[number], self.problem.cost_full
+        training = self._training(
+            stage,
+            list(models),
+            Population.of(list(models.values())),
+            [1 - self.problem.cost.exact(architectures[slot]) / full for slot in models],
+            [architectures[slot] for slot in models],
+        )
+        best = BestWeights(models, self.problem.select_metric) if stage.keep == "best" else None
+        for step, batch in enumerate(training.batches(number, self.progress), start=1):
+            training.measured.append({"loss": training.step(batch, {})})
+            if rung := self.rungs.get(done + step):
+                for slot in training.slots:
+                    models[slot].load_state_dict(training.state(slot))
+                    self._report(slot, rung, models[slot], architectures[slot])
+            self.stopped = self.stopped | self.progress.advance()
+            going = [slot for slot in training.slots if slot not in self.stopped]
+            if not going:
+                return {}
+            if len(going) < len(training.slots):
+                training.keep(going)
+            if best and (step == training.steps or step % self.steps(1) == 0):
+                best.take(training)
+        for slot in training.slots:
+            self.curves[slot].extend(training.curve(slot))
+            models[slot].load_state_dict(training.state(slot))
+        if best:
+            best.restore()
+        return {slot: models[slot] for slot in training.slots}
 
-    @cached_property
-    def teacher(self) -> Population:
-        """The teacher as a population of one, for the stages that look inside it."""
-        return Population.of([self.problem.teacher])
+    def _report_searching(self, rung: float) -> None:
+        """What each student would be worth if it were cut now, to the budget that it is to meet.
+
+        Not what it is worth under its masks: while the budget still falls these are nearly open in
+        all students, and who is to end large would look dear without being any better.
+        """
+        for slot in set(range(len(self.members))) - self.stopped:
+            try:
+                architecture = self.alpha.architecture(slot)
+            except FloatingPointError:  # told at the end of the search
+                continue
+            model = self._cut({slot: self.population.slot(slot)}, {slot: architecture})[slot]
+            self._report(slot, rung, model, architecture)
+
+    def _report(
+        self,
+        slot: int,
+        rung: float,
+        model: PrunedBertForSequenceClassification,
+        architecture: Architecture,
+    ) -> None:
+        metric = self.problem.select_metric(model)
+        if math.isfinite(metric):
+            self.progress.report(slot, rung, metric, self.problem.cost.exact(architecture))
+
+    def _cut(
+        self,
+        states: Mapping[int, Mapping[str, Tensor]],
+        architectures: Mapping[int, Architecture],
+    ) -> dict[int, PrunedBertForSequenceClassification]:
+        """By slot."""
+        config, device = self.problem.student.config, self.problem.device
+        return {
+            slot: to_device(cut(state, config, architectures[slot]), device)
+            for slot, state in states.items()
+        }
+
+    def _training(
+        self,
+        stage: Stage,
+        slots: Sequence[int],
+        population: Population,
+        shares: Sequence[float],
+        architectures: Sequence[Architecture] | None,
+    ) -> StageTraining:
+        size = self.members[0].batch_size
+        return StageTraining(
+            self.problem,
+            slots,
+            population,
+            stage,
+            shares,
+            architectures,
+            batch_size=size,
+            seed=self.seed,
+        )
 
     def steps(self, epochs: float) -> int:
         """Steps in so many passes over the train split."""
-        return math.ceil(epochs * len(self.problem.train) / self.members[0].batch_size)
-
-
-class _Training:
-    """The weights of some students in one stage."""
-
-    def __init__(
-        self,
-        run: _Run,
-        population: Population,
-        stage: Stage,
-        shares: Sequence[float],
-        architectures: Sequence[Architecture] | None,
-    ):
-        """`shares` are those of the FLOPs that each loses; before the cut there are no
-        architectures."""
-        self.run, self.population, self.stage = run, population, stage
-        self.steps = run.steps(stage.epochs)
-        self.measured: list[Mapping[str, Tensor]] = []
-        problem = run.problem
-        self.fit: dict[str, Tensor] = {}
-        if stage.loss == "intermediate":
-            self.heads = _matching_heads(problem, population.size, architectures)
-        if stage.loss != "prediction":
-            self.fit = _new_fit(problem, population.size, run.seed)
-        # One that is not the teacher has all to learn, whatever is cut.
-        rates = torch.tensor(
-            [stage.learning_rate * (1.0 if problem.student_is_new else share) for share in shares],
-            device=problem.device,
-        )
-        self.optimizer = PopulationOptimizer(
-            {**population.weights, **self.fit}, rates, self.steps, stage.schedule
-        )
-
-    def batches(self, number: int) -> Iterator[Batch]:
-        """The batches of the stage, in an order of its own."""
-        run = self.run
-        run.progress.begin(self.stage.name, self.steps)
-        batches = run.problem.train.shuffled(
-            run.members[0].batch_size, run.seed + number, run.problem.device
-        )
-        return islice(batches, self.steps)
-
-    def step(self, batch: Batch, masks: Masks) -> Tensor:
-        """One step of the weights; the loss of each student before it, (K,)."""
-        loss = self._loss(batch, masks)
-        loss.sum().backward()
-        self.optimizer.step()
-        return loss.detach()
-
-    def curve(self, place: int) -> list[CurvePoint]:
-        """The rows of one student's learning curve; only here does a stage wait for the device."""
-        columns: dict[str, list[float]] = {
-            name: torch.stack([row[name] for row in self.measured])[:, place].tolist()
-            for name in self.measured[0]
-        }
-        return [
-            {
-                "stage": self.stage.name,
-                "step": step,
-                **{name: column[step] for name, column in columns.items()},
-            }
-            for step in range(len(self.measured))
-        ]
-
-    def _loss(self, batch: Batch, masks: Masks) -> Tensor:
-        wanted = self.run.problem.teacher_logits[batch.rows]
-        if self.stage.loss == "prediction":
-            return prediction_loss(self.population.logits(batch, masks), wanted)
-        with_scores = self.stage.loss == "intermediate"
-        student, teacher = Trace(with_scores=with_scores), Trace(with_scores=with_scores)
-        logits = self.population.logits(batch, masks, student)
-        with torch.no_grad():
-            self.run.teacher.logits(batch, trace=teacher)
-        attended = batch.attention_mask
-        if with_scores:
-            return intermediate_loss(student, teacher, attended, self.heads, self.fit)
-        hidden = hidden_loss(student, teacher, attended, self.fit)
-        return prediction_loss(logits, wanted) + _HIDDEN_WEIGHT * hidden
-
-
-class _Best:
-    """The best weights so far of each model, by the metric on the selection split."""
-
-    def __init__(
-        self,
-        models: Sequence[PrunedBertForSequenceClassification],
-        metric: Callable[[PrunedBertForSequenceClassification], float],
-    ):
-        self.models, self.metric = models, metric
-        self.scores = [-math.inf] * len(models)
-        self.states: list[Mapping[str, Tensor]] = [{} for _ in models]
-
-    def take(self, population: Population) -> None:
-        """Score the population as it is; of equals the later one is kept."""
-        for place, model in enumerate(self.models):
-            state = {name: value.clone() for name, value in population.slot(place).items()}
-            model.load_state_dict(state)
-            score = self.metric(model)
-            if score >= self.scores[place]:
-                self.scores[place], self.states[place] = score, state
-
-    def restore(self) -> None:
-        """Give each model its best weights."""
-        for model, state in zip(self.models, self.states, strict=True):
-            if state:  # a score that is never a number keeps the last
-                model.load_state_dict(state)
+        return steps_in(epochs, self.problem, self.members[0].batch_size)
 
 
 def _detached(masks: Masks) -> Masks:
     return {space: mask.detach() for space, mask in masks.items()}
-
-
-def _check_layer_map(problem: Problem, loss: Loss) -> None:
-    student, teacher = problem.student.config, problem.teacher.config
-    layer_stride(student.num_hidden_layers, teacher.num_hidden_layers)
-    if loss == "intermediate" and student.num_attention_heads != teacher.num_attention_heads:
-        raise UserError(
-            f"the loss 'intermediate' compares attention head by head: the student has "
-            f"{student.num_attention_heads} a layer, the teacher {teacher.num_attention_heads}; "
-            "use stages with the loss 'prediction', or another student"
-        )
-
-
-def _matching_heads(
-    problem: Problem, size: int, architectures: Sequence[Architecture] | None
-) -> list[tuple[Tensor, Tensor]]:
-    """For each layer which head of the teacher a student's is, and whether it is there: (K, H)."""
-    shape = problem.cost.shape
-    kept: list[list[Sequence[int]]] = (
-        [[range(shape.heads)] * shape.layers] * size
-        if architectures is None
-        else [[layer.heads for layer in architecture.layers] for architecture in architectures]
-    )
-    matching = []
-    for layer in range(shape.layers):
-        widest = max(len(student[layer]) for student in kept)
-        which = torch.zeros(size, widest, dtype=torch.int64)
-        part = torch.zeros(size, widest)
-        for slot, student in enumerate(kept):
-            heads = torch.tensor(list(student[layer]), dtype=torch.int64)
-            which[slot, : len(heads)], part[slot, : len(heads)] = heads, 1
-        matching.append((which.to(problem.device), part.to(problem.device)))
-    return matching
-
-
-def _new_fit(problem: Problem, size: int, seed: int) -> dict[str, Tensor]:
-    """The projection from the student's hidden states to the teacher's; none if equally wide."""
-    own, wanted = problem.student.config.hidden_size, problem.teacher.config.hidden_size
-    if own == wanted:
-        return {}
-    weight = torch.empty(wanted, own)
-    generator = torch.Generator().manual_seed(seed)
-    torch.nn.init.normal_(weight, std=problem.student.config.initializer_range, generator=generator)
-    return {
-        name: value.to(problem.device).expand(size, *value.shape).clone().requires_grad_()
-        for name, value in (("weight", weight), ("bias", torch.zeros(wanted)))
-    }
 
 
 def _not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:

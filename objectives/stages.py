@@ -86,6 +86,15 @@ FOUR_STEPS = (
 found and distilled again, as TinyBERT distils: inside first, then what it says."""
 
 
+def rung_steps(rungs: Sequence[float], steps: int) -> dict[int, float]:
+    """The rungs, shares of a training of so many steps, by the step after which they are reached.
+
+    Of those that fall on one step the last counts; the end of the training is none.
+    """
+    at = {max(1, round(rung * steps)): rung for rung in rungs}
+    return {step: rung for step, rung in at.items() if step < steps}
+
+
 def check_order(stages: Sequence[Stage]) -> None:
     """Raise UserError unless the stages that search come before those that do not."""
     if not stages:

@@ -55,10 +55,15 @@ PIECES = ["ti", "##dal", "##de", "##s", "##ab", "the", "7", ".", ","]
 class SilentProgress:
     """A `Progress` that shows nothing and stops nobody."""
 
+    rungs = ()
+
     def note(self, line: str) -> None:
         pass
 
     def begin(self, stage: str, steps: int) -> None:
+        pass
+
+    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
         pass
 
     def advance(self) -> Set[int]:

@@ -39,8 +39,11 @@ TRAINED_ATOL = 1e-4
 class RecordingProgress:
     """A `Progress` that counts, and asks slots to stop: `stops` maps a step of the run to them."""
 
-    def __init__(self, stops: Mapping[int, Set[int]] | None = None):
-        self.stops = stops or {}
+    def __init__(
+        self, stops: Mapping[int, Set[int]] | None = None, rungs: Sequence[float] = ()
+    ) -> None:
+        self.stops, self.rungs = stops or {}, rungs
+        self.reported: dict[tuple[int, float], tuple[float, float]] = {}
         self.wanted: list[int] = []
         self.taken: list[int] = []
         self.notes: list[str] = []
@@ -56,6 +59,11 @@ class RecordingProgress:
         assert stage
         self.wanted.append(steps)
         self.taken.append(0)
+
+    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
+        assert (slot, rung) not in self.reported
+        assert rung in self.rungs
+        self.reported[slot, rung] = metric, cost
 
     def advance(self) -> Set[int]:
         asked = self.stops.get(self.steps, frozenset())
@@ -251,6 +259,20 @@ class SearchMethodConformance:
         progress = RecordingProgress({1: {0, 1, 2, 3}})
         assert run(population, problem, progress) == [Stopped(slot) for slot in range(4)]
         assert progress.steps == 2
+
+    def test_rungs_are_measured_on_cut_models_and_change_nothing(
+        self, population: list[SearchMethod], results: list[SearchResult], problem: Problem
+    ) -> None:
+        progress = RecordingProgress(rungs=(0.3, 0.7))
+        outcomes = run(population, problem, progress)
+        for result, outcome in zip(results, outcomes, strict=True):
+            assert_same(result, outcome, problem)
+            for rung in progress.rungs:
+                metric, cost = progress.reported[result.slot, rung]
+                assert 0 <= metric <= 1
+                ratio = cost / problem.cost_full
+                assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
+        assert len(progress.reported) == 2 * len(population)
 
     def test_a_loss_that_is_not_finite_is_a_failure_with_its_reason(
         self, population: list[SearchMethod], problem: Problem

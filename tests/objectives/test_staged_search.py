@@ -13,6 +13,7 @@ from torch import Tensor
 
 import objectives.staged_search
 from objectives.cutting import cut
+from objectives.data import Batch
 from objectives.distillation import hidden_loss, prediction_loss
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
@@ -20,10 +21,17 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.population import Population, Trace
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
-from objectives.search_method import SearchResult
-from objectives.stages import FOUR_STEPS, Loss, Stage
+from objectives.search_method import SearchResult, Stopped
+from objectives.stage_training import Masks, StageTraining
+from objectives.stages import FOUR_STEPS, Loss, Stage, rung_steps
 from objectives.student import keep_layers
-from tests.objectives.conformance import assert_same, logits_of, run, search_alone
+from tests.objectives.conformance import (
+    RecordingProgress,
+    assert_same,
+    logits_of,
+    run,
+    search_alone,
+)
 
 SEARCH = Stage(name="search", epochs=0.5, searches=True, learning_rate=1e-3)
 RECOVER = Stage(name="recover", epochs=2, learning_rate=1e-3)
@@ -90,11 +98,72 @@ def test_students_that_were_cut_train_together_as_they_do_alone(
     """As on a GPU: one population of different architectures, at different rates."""
     members = [replace(QUICK, target_ratio=ratio) for ratio in (0.2, 0.4, 0.7)]
     alone = [search_alone(member, problem) for member in members]
-    groups = objectives.staged_search._groups
-    fused = partial(groups, device="cuda")
-    monkeypatch.setattr(objectives.staged_search, "_groups", lambda size, device: fused(size))
+    fuse_as_a_gpu_does(monkeypatch)
     for one, other in zip(alone, run(members, problem), strict=True):
         assert_same(one, other, problem)
+
+
+def fuse_as_a_gpu_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = partial(objectives.staged_search._groups, device="cuda")
+    monkeypatch.setattr(objectives.staged_search, "_groups", lambda size, device: fused(size))
+
+
+@pytest.mark.parametrize("loss", ["prediction", "prediction+hidden", "intermediate"])
+def test_a_cut_student_that_stops_leaves_the_population_and_the_others_do_not_notice(
+    problem: Problem, loss: Loss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The widest stops in the middle, another one later: the padding stays, the work does not."""
+    stages = (replace(RECOVER, loss=loss), replace(RECOVER, name="after", epochs=1))
+    members = [replace(QUICK, target_ratio=ratio, stages=stages) for ratio in (0.3, 0.8, 0.5, 0.2)]
+    alone = [search_alone(members[slot], problem) for slot in (0, 3)]
+    fuse_as_a_gpu_does(monkeypatch)
+    sizes: list[int] = []
+    step = StageTraining.step
+
+    def counted(self: StageTraining, batch: Batch, masks: Masks) -> Tensor:
+        sizes.append(self.population.size)
+        return step(self, batch, masks)
+
+    monkeypatch.setattr(StageTraining, "step", counted)
+    outcomes = run(members, problem, RecordingProgress({9: {1}, 24: {2}}))
+    assert outcomes[1:3] == [Stopped(1), Stopped(2)]
+    assert sizes == [4] * 10 + [3] * 15 + [2] * 20
+    for one, other in zip(alone, (outcomes[0], outcomes[3]), strict=True):
+        assert_same(one, other, problem)
+        assert isinstance(other, SearchResult)
+        assert len(other.curve) == len(one.curve) == 45
+
+
+def test_a_rung_is_reached_at_its_share_of_all_stages(problem: Problem) -> None:
+    """8 steps search, 30 recover; the same trial whoever listens, worth what a cut model is."""
+    seen: list[tuple[float, int, float]] = []
+
+    class Listening(RecordingProgress):
+        def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
+            super().report(slot, rung, metric, cost)
+            seen.append((rung, self.steps, cost / problem.cost_full))
+
+    result = search_alone(QUICK, problem)
+    (heard,) = run([QUICK], problem, Listening(rungs=(0.1, 0.5, 0.999)))
+    assert_same(result, heard, problem)
+    ratio = problem.cost.exact(result.architecture) / problem.cost_full
+    assert [(rung, step) for rung, step, _ in seen] == [(0.1, 3), (0.5, 18)]  # 0.999 is the end
+    assert seen[1][2] == ratio
+    assert abs(seen[0][2] - QUICK.target_ratio) <= QUICK.tolerance * QUICK.target_ratio
+
+
+@pytest.mark.parametrize(
+    ("rungs", "steps", "at"),
+    [
+        ((0.25, 0.5), 8, {2: 0.25, 4: 0.5}),
+        ((0.01, 0.02, 0.6), 5, {1: 0.02, 3: 0.6}),
+        ((0.5,), 1, {}),
+        ((0.5,), 0, {}),
+        ((), 9, {}),
+    ],
+)
+def test_steps_of_rungs(rungs: tuple[float, ...], steps: int, at: dict[int, float]) -> None:
+    assert rung_steps(rungs, steps) == at
 
 
 @pytest.fixture(scope="module")
