@@ -187,7 +187,7 @@ def _serve(
 ) -> None:
     """Work as worker `number` until the wanted trials are finished."""
     so_far = len(outer.get_trials(deepcopy=False))
-    outer.sampler = make_sampler(study.seed, so_far, study.population, number)
+    outer.sampler = make_sampler(study.seed, so_far, study.population, number, study.sampler)
     with Heartbeat(outer, folder, device) as heart:
         claims = Claims(outer, folder, study.space, heart.record.name, study.trials, token)
         if finished_trials(outer) >= study.trials:

@@ -76,6 +76,12 @@ class LaunchProgress:
             self._bars.advance(self._study)
         self.note(line)
 
+    rungs = ()
+    """Without a policy nobody reports, and nobody stops."""
+
+    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
+        """See `rungs.WithRungs`."""
+
     def note(self, line: str) -> None:
         """What the user should know of the study."""
         self._console.print(
@@ -88,7 +94,7 @@ class LaunchProgress:
         self._say(f"  {stage}: {steps} steps")
 
     def advance(self) -> Set[int]:
-        """A step is done. Nothing asks a student to stop yet."""
+        """A step is done. Who stops is not decided here."""
         self._bars.advance(self._stage)
         return frozenset()
 

@@ -2,27 +2,91 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any, Literal
+
 import numpy as np
-from optuna.samplers import BaseSampler, TPESampler
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
+
+SamplerName = Literal["tpe", "gp", "nsgaii", "random"]
 
 _RANDOM_TRIALS = 8
-"""Random trials before TPE models the outcome."""
+"""Random trials before a sampler models the outcome."""
 
 
-def make_sampler(seed: int, trials_so_far: int, population: int, worker: int = 0) -> BaseSampler:
-    """Two-objective TPE; a batch of asks is spread, as running trials count as bad (constant liar).
+def make_sampler(
+    seed: int,
+    trials_so_far: int,
+    population: int,
+    worker: int = 0,
+    name: SamplerName = "tpe",
+) -> BaseSampler:
+    """Optuna's sampler of this name, seeded so that it never repeats its draws.
 
-    A sampler with a fixed seed repeats its draws when a study is resumed or a worker joins (Optuna
-    issue 3255), so the seed is mixed with the number of trials that the study already holds and
-    with the worker's own number.
+    One with a fixed seed does when a study is resumed or a worker joins (Optuna issue 3255), so the
+    seed is mixed with the number of trials that the study already holds and with the worker's own
+    number.
 
-    benchmarks/samplers.py compares it with random search, NSGA-II and multivariate TPE.
+    What each learns of a trial that was stopped early: TPE that its knobs are none of the best; GP,
+    NSGA-II and random nothing, they read finished trials alone.
+
+    benchmarks/samplers.py compares them.
     """
     entropy = [seed, trials_so_far, *([worker] if worker else [])]  # 0: as before workers
-    mixed = np.random.SeedSequence(entropy).generate_state(1)
-    return TPESampler(
-        seed=int(mixed[0]),
-        n_startup_trials=max(_RANDOM_TRIALS, population),
-        multivariate=False,
-        constant_liar=True,
-    )
+    mixed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+    at_random = max(_RANDOM_TRIALS, population)
+    if name == "gp":
+        return GPSampler(seed=mixed, n_startup_trials=at_random)
+    if name == "nsgaii":
+        return NSGAIISampler(seed=mixed, population_size=at_random)
+    if name == "random":
+        return RandomSampler(seed=mixed)
+    return FairTpe(seed=mixed, n_startup_trials=at_random)
+
+
+class FairTpe(TPESampler):
+    """Two-objective TPE to which a trial that was stopped early is never a good one.
+
+    Optuna's own counts the good ones as a tenth of all trials, and where fewer have finished inside
+    their budget it takes stopped ones, in no order, for the rest.
+
+    A batch of asks is spread, as running trials count as bad (constant liar).
+    """
+
+    def __init__(self, *, seed: int, n_startup_trials: int):
+        super().__init__(
+            seed=seed,
+            n_startup_trials=n_startup_trials,
+            multivariate=False,
+            constant_liar=True,
+        )
+        self._gamma = self._good  # as an argument it is deprecated, and nothing stands for it
+        self._most_good, self._counted_for = math.inf, -1
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Draw one knob."""
+        if trial.number != self._counted_for:
+            self._counted_for, self._most_good = trial.number, _most_good(study)
+        return super().sample_independent(study, trial, param_name, param_distribution)
+
+    def _good(self, trials: int) -> int:
+        """How many of so many finished or stopped trials are good: a tenth, as in Optuna's."""
+        return int(min(math.ceil(0.1 * trials), self._most_good))
+
+
+def _most_good(study: optuna.Study) -> float:
+    """How many trials could be good before stopped ones were taken."""
+    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    finished = [trial for trial in ended if trial.state is TrialState.COMPLETE]
+    if len(finished) == len(ended):
+        return math.inf
+    return sum(all(value <= 0 for value in trial.constraints.values()) for trial in finished)

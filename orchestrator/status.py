@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,22 @@ from optuna.trial import FrozenTrial, TrialState
 from orchestrator.claims import WORKER
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import WorkerRecord, is_free, this_machine, workers_of
-from orchestrator.records import UNPRUNED, WANTED, TrialRecord, load_run, pareto_front, trial_record
+from orchestrator.records import (
+    UNPRUNED,
+    WANTED,
+    TrialRecord,
+    load_run,
+    pareto_front,
+    trial_record,
+    unpruned_result,
+)
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import check_exists, open_storage
 
 _RECENT = 20
 """Finished trials from which the rate is taken."""
+_SHOWN = 8
+"""Stopped trials that people are shown, the last ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +50,8 @@ class Status:
     """Of each worker that has not ended: name, host, pid, device, running trials, whether alive,
     seconds since its last beat."""
     front: tuple[TrialRecord, ...]
+    stopped: tuple[dict[str, Any], ...]
+    """Of each trial that was stopped early at a rung: its number, and what it was worth there."""
     failures: dict[str, int]
     """How often trials failed, by reason."""
 
@@ -56,7 +68,8 @@ class Status:
             for trial in self.front
             if trial.result is not None
         ]
-        return {**vars(self), "workers": list(self.workers), "front": front}
+        lists = {"workers": list(self.workers), "stopped": list(self.stopped), "front": front}
+        return {**vars(self), **lists}
 
     def lines(self) -> list[str]:
         """For people."""
@@ -76,6 +89,13 @@ class Status:
             if (found := trial.result) is not None:
                 size = f"{found.cost_name} ratio {found.ratio:.3f}"
                 lines.append(f"front      trial {trial.number}: {found.metric:.4f} at {size}")
+        lines += [
+            f"stopped    trial {one['trial']}: {one['metric']:.4f} at {one['cost_name']} ratio "
+            f"{one['ratio']:.3f}, after {one['share']:.0%}"
+            for one in self.stopped[-_SHOWN:]
+        ]
+        if len(self.stopped) > _SHOWN:
+            lines.append(f"           and {len(self.stopped) - _SHOWN} stopped before these")
         lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
         return lines
 
@@ -127,7 +147,25 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
             if not record.ended
         ),
         front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
+        stopped=_stopped(study, records),
         failures=dict(failures.most_common()),
+    )
+
+
+def _stopped(study: optuna.Study, records: Sequence[TrialRecord]) -> tuple[dict[str, Any], ...]:
+    if UNPRUNED not in study.user_attrs:
+        return ()
+    unpruned = unpruned_result(study.user_attrs[UNPRUNED])
+    return tuple(
+        {
+            "trial": trial.number,
+            **asdict(trial.rungs[-1]),
+            "cost_name": unpruned.cost_name,
+            "unit": unpruned.unit,
+            "ratio": trial.rungs[-1].cost / unpruned.cost_full,
+        }
+        for trial in records
+        if trial.state == "stopped" and trial.rungs
     )
 
 

@@ -18,6 +18,8 @@ from objectives.pretrained import license_of
 from objectives.search_method import SearchMethod
 from objectives.task import Task
 from objectives.teacher import Teacher
+from orchestrator.early_stopping import EarlyStopping
+from orchestrator.sampler import SamplerName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +51,13 @@ class Study:
     """Length, in tokens, at which FLOPs and latency are taken; None takes the task's max_length."""
     augmentation: Augmentation | None = None
     """More train rows for the students, not for the teacher; an epoch is a pass over all."""
+    sampler: SamplerName = "tpe"
+    """What draws the knobs: Optuna's "tpe", "gp", "nsgaii" or "random". Like the next it decides no
+    result, and so may change from launch to launch."""
+    early_stopping: EarlyStopping | None = None
+    """Who of the trials goes on at a rung: `SuccessiveHalving()`, `Hurdles()`, or None for all."""
     trials: int = 12
-    """Finished trials wanted. Launching again continues up to this number."""
+    """Trials wanted, finished or stopped early. Launching again continues up to this number."""
     population: int = 4
     """Trials that train together as one program."""
     seed: int = 0
@@ -69,6 +76,11 @@ class Study:
         for name in ("trials", "population"):
             if getattr(self, name) < 1:
                 raise UserError(f"Study.{name} is {getattr(self, name)}; it must be at least 1")
+        if self.sampler not in get_args(SamplerName):
+            raise UserError(
+                f"Study.sampler is {self.sampler!r}; it must be one of "
+                f"{', '.join(get_args(SamplerName))}"
+            )
         self._check_cost()
         settings = {f.name for f in fields(self.method)}
         for knobs, where in ((self.space, "space"), *((f, "first") for f in self.first)):

@@ -1,4 +1,4 @@
-"""What a finished trial leaves in its folder: architecture, result, learning curve, cut model.
+"""What a trial leaves in its folder: architecture, result, learning curve, cut model; or its rungs.
 
 Readers leave torch alone, as records.py does.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from objectives.search_method import CurvePoint, SearchResult
-    from orchestrator.records import TrialResult
+    from orchestrator.records import Rung, TrialResult
 
 _ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
-_HEAT_MAP = "architecture.png"
+_HEAT_MAP, _RUNGS = "architecture.png", "rungs.json"
 MODEL = "model"
 """Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
 
@@ -51,6 +52,13 @@ def write_trial(
         tokenizer.save_pretrained(unfinished / MODEL)
     model = (f"{MODEL}/config.json", f"{MODEL}/model.safetensors")
     return [folder / name for name in (_HEAT_MAP, _ARCHITECTURE, _RESULT, _CURVE, *model)]
+
+
+def write_rungs(folder: Path, rungs: Sequence[Rung]) -> None:
+    """Write the folder of a trial that stopped early: what it reported on its way."""
+    with written_whole(folder) as unfinished:
+        document = {"stopped": True, "rungs": [asdict(rung) for rung in rungs]}
+        (unfinished / _RUNGS).write_text(json.dumps(document))
 
 
 def read_curve(folder: Path) -> list[dict[str, str]]:

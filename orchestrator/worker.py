@@ -21,6 +21,7 @@ from objectives.errors import UserError
 from objectives.problem import Workbench
 from objectives.search_method import (
     Outcome,
+    Progress,
     SearchFailure,
     SearchMethod,
     SearchResult,
@@ -41,11 +42,13 @@ from orchestrator.records import (
     TrialResult,
     UnprunedResult,
     record_of,
+    rungs_of,
     unpruned_result,
 )
 from orchestrator.run_folder import RunFolder
+from orchestrator.rungs import WithRungs
 from orchestrator.study import Study
-from orchestrator.trial_files import MODEL, write_trial
+from orchestrator.trial_files import MODEL, write_rungs, write_trial
 
 Callback = Callable[[RunRecord], object]
 """Called after each population with the run as it stands; a worker knows nothing of reports."""
@@ -164,9 +167,13 @@ class Worker:
         numbers = [number for number, _ in group]
         methods = [method for _, method in group]
         reason = "the method gave no outcome for it"
+        progress: Progress = self.progress
+        if self.study.early_stopping is not None:
+            trials = [self.running[number] for number in numbers]
+            progress = WithRungs(self.study.early_stopping, self.outer, trials, self.progress)
         try:
             for outcome in type(methods[0]).search(
-                methods, self.bench.problem, seed=self.study.seed, progress=self.progress
+                methods, self.bench.problem, seed=self.study.seed, progress=progress
             ):
                 self._tell(numbers[outcome.slot], outcome, started)
         except (OSError, UserError):
@@ -182,9 +189,7 @@ class Worker:
             self._fail(number, outcome.reason)
             return
         if isinstance(outcome, Stopped):
-            with self._still_ours(number):
-                self.outer.tell(trial, state=TrialState.PRUNED)
-                self._ended(number, "stopped early", counts=True)
+            self._stop(number)
             return
         result = self._score(number, outcome, started)
         if not math.isfinite(result.metric):
@@ -210,6 +215,22 @@ class Worker:
                 f"asked {result.target_ratio:.3f}{missed}",
                 counts=True,
             )
+
+    def _stop(self, number: int) -> None:
+        """Tell a trial that ended early; its last values are attributes: Optuna takes none."""
+        trial = self.running[number]
+        line = "stopped early"
+        with self._still_ours(number):
+            if rungs := rungs_of(self.outer.get_trials(deepcopy=False)[number]):
+                last = rungs[-1]
+                line += (
+                    f" after {last.share:.0%}: {self.bench.metric} {last.metric:.4f} at "
+                    f"{self.bench.problem.cost.unit} ratio "
+                    f"{last.cost / self.bench.problem.cost_full:.3f}"
+                )
+                write_rungs(self.folder.trial(number), rungs)
+            self.outer.tell(trial, state=TrialState.PRUNED)
+            self._ended(number, line, counts=True)
 
     @contextmanager
     def _still_ours(self, number: int) -> Iterator[None]:

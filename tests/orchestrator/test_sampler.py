@@ -1,0 +1,110 @@
+"""Samplers by name, and what they make of trials that were stopped early."""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Callable, Sequence
+from typing import get_args
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import TrialState, create_trial
+
+from orchestrator.sampler import FairTpe, SamplerName, make_sampler
+
+KNOB = {"x": FloatDistribution(0, 1)}
+
+
+def study_of(
+    sampler: BaseSampler, finished: Sequence[float], stopped: Sequence[float], violation: float = -1
+) -> optuna.Study:
+    """Trials at these values of x: the higher the better, in metric and cost."""
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    for x in finished:
+        attributes = {"constraints:budget": violation}
+        study.add_trial(
+            create_trial(
+                params={"x": x},
+                distributions=dict(KNOB),
+                values=[x, 1 - x],
+                system_attrs=attributes,
+            )
+        )
+        assert study.trials[-1].constraints == {"budget": violation}
+    for x in stopped:
+        study.add_trial(
+            create_trial(state=TrialState.PRUNED, params={"x": x}, distributions=dict(KNOB))
+        )
+    return study
+
+
+def drawn(study: optuna.Study, trials: int = 12) -> list[float]:
+    """What is asked next, each time anew: no answer is told."""
+    values = []
+    for _ in range(trials):
+        trial = study.ask()
+        values.append(trial.suggest_float("x", 0, 1))
+        study.tell(trial, state=TrialState.FAIL)
+    return values
+
+
+def quietly(make: Callable[[], BaseSampler]) -> BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return make()
+
+
+def stock_tpe() -> BaseSampler:
+    return quietly(
+        lambda: TPESampler(seed=1, n_startup_trials=8, multivariate=False, constant_liar=True)
+    )
+
+
+def make(name: SamplerName) -> BaseSampler:
+    return quietly(lambda: make_sampler(1, 0, 4, name=name))
+
+
+STOPPED = [0.1 + 0.001 * place for place in range(6)] + [0.5 + 0.001 * x for x in range(54)]
+
+
+@pytest.mark.parametrize("violation", [-1.0, 1.0], ids=["in budget", "outside"])
+def test_tpe_does_not_take_stopped_trials_for_good_ones(violation: float) -> None:
+    """Two finished far from sixty that were stopped: Optuna's own returns to the first of these."""
+    finished = [0.9, 0.95]
+    stock = drawn(study_of(stock_tpe(), finished, STOPPED, violation))
+    ours = drawn(study_of(make("tpe"), finished, STOPPED, violation))
+    near = [sum(0.05 <= x <= 0.15 for x in xs) for xs in (stock, ours)]
+    assert near[0] > 0, "the trap that this test is for is gone: drop FairTpe"
+    assert near[1] == 0
+    if violation < 0:
+        assert statistics.median(ours) > 0.8
+
+
+def test_tpe_is_optunas_own_where_none_was_stopped() -> None:
+    finished = [place / 40 for place in range(40)]
+    assert drawn(study_of(stock_tpe(), finished, [])) == drawn(
+        study_of(quietly(lambda: FairTpe(seed=1, n_startup_trials=8)), finished, [])
+    )
+
+
+@pytest.mark.parametrize("name", ["gp", "nsgaii", "random"])
+def test_the_others_learn_nothing_from_stopped_trials(name: SamplerName) -> None:
+    """The same draws with them as without: their numbers alone differ, which these do not read."""
+    finished = [place / 12 for place in range(12)]
+
+    def asked(stopped: Sequence[float]) -> list[float]:
+        return drawn(study_of(make(name), finished, stopped), trials=3)
+
+    assert asked(STOPPED[:5]) == asked([])
+
+
+@pytest.mark.parametrize("name", get_args(SamplerName))
+def test_a_sampler_by_name(name: SamplerName) -> None:
+    study = study_of(make(name), [place / 12 for place in range(12)], STOPPED[:3])
+    assert all(0 <= x <= 1 for x in drawn(study, trials=2))
+    kinds = {"tpe": TPESampler, "gp": GPSampler, "nsgaii": NSGAIISampler, "random": RandomSampler}
+    assert isinstance(study.sampler, kinds[name])
