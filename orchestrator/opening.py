@@ -16,6 +16,7 @@ from orchestrator.errors import RunError
 from orchestrator.records import DEFINITION, SOURCES, VERSIONS, WANTED
 from orchestrator.run_folder import RunFolder
 from orchestrator.study import Study
+from orchestrator.warm_start import WARM_START, warm_start
 
 HOME = "home"
 """Study attribute: the run folder with its files, if the storage lies elsewhere."""
@@ -43,6 +44,11 @@ def open_study(
 
     Raises RunError if folder or storage hold another study, and says in what it differs.
     """
+    begun = any(
+        known.study_name == study.name and DEFINITION in known.user_attrs
+        for known in storage.get_all_studies()
+    )
+    warm = {} if begun else warm_start(study, definition)
     folder.artifacts.mkdir(parents=True, exist_ok=True)
     folder.cache.mkdir(exist_ok=True)
     _check_same(study, folder, storage, definition, own=own)
@@ -55,6 +61,9 @@ def open_study(
     if DEFINITION not in outer.user_attrs:
         for knobs in study.first:
             outer.enqueue_trial(dict(knobs), skip_if_exists=True)
+        for source, knobs in warm.items():
+            attributes = {WARM_START: source}
+            outer.enqueue_trial(dict(knobs), user_attrs=attributes, skip_if_exists=True)
         outer.set_user_attr(DEFINITION, definition)
     outer.set_user_attr(VERSIONS, _versions(device))
     outer.set_user_attr(SOURCES, study.sources())

@@ -38,6 +38,9 @@ class Study:
     """Fields of the method, each with the Optuna distribution that it is drawn from."""
     first: tuple[Mapping[str, Any], ...] = ()
     """Knobs of the first trials; those that one leaves out are drawn."""
+    warm_start: tuple[str | Path, ...] = ()
+    """Folders of earlier runs with the same method and knobs. The first trials, after `first`, take
+    the largest and the smallest target ratio and the knobs of those runs' fronts."""
     student_layers: tuple[int, ...] | None = None
     """Layers of the teacher that the student starts with, such as (0, 2, 4); None keeps all."""
     student: str | None = None

@@ -1,0 +1,103 @@
+"""Real trials with their learning curves, for benchmarks/samplers.py to replay.
+
+A random sampler, and rungs at every eighth of the training at which nobody stops: what each trial
+would have reported to any policy. The quickstart's tweets and model, smaller in data so that two
+hundred trials take an hour or two on one core.
+
+    python -m benchmarks.record_trials [--trials 200] [--out FOLDER]
+
+Writes benchmarks/results/recorded_trials.json; the run folder may be continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from objectives.methods.fisher_search import FisherSearch
+from objectives.stages import Stage
+from objectives.task import Task
+from objectives.teacher import Teacher
+from orchestrator import Study, launch
+from orchestrator.early_stopping import SuccessiveHalving
+from orchestrator.records import RunRecord
+from studies.quickstart import minilm, tweets
+
+RESULTS = Path(__file__).parent / "results" / "recorded_trials.json"
+EIGHTHS = tuple(place / 8 for place in range(1, 8))
+
+study = Study(
+    name="recorded",
+    task=Task(
+        name="tweets",
+        data=tweets,
+        label="sentiment",
+        max_length=24,
+        train=1024,
+        alpha=256,
+        select=400,
+        heldout=100,
+    ),
+    teacher=Teacher(checkpoint=str(minilm), epochs=3),
+    method=FisherSearch(stages=(Stage(name="recover", epochs=1.5, learning_rate=3e-4),)),
+    space={
+        "target_ratio": FloatDistribution(0.1, 1, log=True),
+        "flops_weight": FloatDistribution(0.1, 3, log=True),
+        "batch_size": IntDistribution(8, 64, log=True),
+        "squares": CategoricalDistribution(("logits", "loss")),
+    },
+    trials=200,
+    population=1,
+    sampler="random",
+    early_stopping=SuccessiveHalving(rungs=EIGHTHS, keep=1.0),
+)
+
+
+def document(run: RunRecord) -> dict[str, object]:
+    """The finished trials of the run: knobs, cost, and the metric at each eighth."""
+    rows = [
+        {
+            "knobs": trial.knobs,
+            "ratio": trial.result.ratio,
+            "violation": trial.result.violation,
+            # One that loses nothing is not trained, and passes no rung.
+            "metrics": [rung.metric for rung in trial.rungs] + [trial.result.metric]
+            if trial.rungs
+            else [trial.result.metric] * 8,
+        }
+        for trial in run.trials
+        if trial.result is not None
+    ]
+    return {
+        "what": "metric (accuracy, selection split) at each eighth of the training",
+        "definition": run.definition,
+        "unpruned": run.unpruned.metric,
+        "trials": rows,
+    }
+
+
+def main() -> None:
+    """Run or continue the study; write the file anew after each trial."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=study.trials)
+    parser.add_argument("--out", type=Path, default=Path("runs/recorded"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+
+    def keep(run: RunRecord) -> None:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(document(run), indent=1) + "\n")
+
+    launch(study, trials=options.trials, out=options.out, device="cpu", callbacks=[keep])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Where a new study begins if others came before: the knobs of their fronts, and the ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from orchestrator.errors import RunError
+from orchestrator.records import RunRecord, read_run
+from orchestrator.study import Study
+
+WARM_START = "warm_start"
+"""Trial attribute: the run and trial whose knobs this one has."""
+_RATIO = "target_ratio"
+
+
+def warm_start(study: Study, definition: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Knobs to begin with, by where they are from; none if the study names no runs.
+
+    First the ends of the front, the largest and the smallest target ratio of the space, if it has
+    one: no method here can be asked for the unpruned model itself or for a uniform one, and these
+    are the nearest to it; the other knobs are drawn. Then the fronts of the runs, the nearest run
+    first, that is, the one whose definition differs in the fewest entries; half of the wanted
+    trials at most. Knobs outside this study's ranges are moved to their edge.
+
+    Raises RunError for a run that tells nothing of these knobs.
+    """
+    if not study.warm_start:
+        return {}
+    runs = [read_run(Path(folder)) for folder in study.warm_start]
+    for run in runs:
+        _check(run, study)
+    runs.sort(key=lambda run: _distance(run.definition, definition))
+    knobs: dict[str, dict[str, Any]] = {}
+    if isinstance(ratio := study.space.get(_RATIO), FloatDistribution):
+        knobs |= {f"{end} {_RATIO}": {_RATIO: getattr(ratio, end)} for end in ("high", "low")}
+    most = len(knobs) + math.ceil(study.trials / 2)
+    for run in runs:
+        for trial in run.front:
+            moved = {name: clipped(trial.knobs[name], own) for name, own in study.space.items()}
+            if moved not in knobs.values() and len(knobs) < most:
+                knobs[f"{run.name} trial {trial.number}"] = moved
+    return knobs
+
+
+def clipped(value: Any, knob: BaseDistribution) -> Any:
+    """The value of the knob that is nearest to `value`, on its grid if it has one."""
+    if isinstance(knob, CategoricalDistribution):
+        return value
+    assert isinstance(knob, FloatDistribution | IntDistribution), knob
+    inside = min(max(value, knob.low), knob.high)
+    if knob.step:
+        inside = knob.low + knob.step * round((inside - knob.low) / knob.step)
+        inside = min(inside, knob.high)
+    return round(inside) if isinstance(knob, IntDistribution) else float(inside)
+
+
+def _check(run: RunRecord, study: Study) -> None:
+    where, method = f"Study.warm_start: '{run.folder}'", type(study.method).__name__
+    if run.definition["method"] != method:
+        raise RunError(
+            f"{where} is a study of {run.definition['method']}, this one of {method}; name runs of "
+            "the same method"
+        )
+    if run.space.keys() != study.space.keys():
+        raise RunError(
+            f"{where} tuned {', '.join(sorted(run.space))}; this study tunes "
+            f"{', '.join(sorted(study.space))}; name runs of the same knobs"
+        )
+    for name, knob in study.space.items():
+        theirs = run.space[name]
+        numbers = [not isinstance(k, CategoricalDistribution) for k in (knob, theirs)]
+        choices = [k.choices for k in (theirs, knob) if isinstance(k, CategoricalDistribution)]
+        if numbers[0] != numbers[1] or (choices and not set(choices[0]) <= set(choices[1])):
+            raise RunError(
+                f"{where} drew {name} from {theirs}, which {knob} does not hold; name another run"
+            )
+    if not run.front:
+        raise RunError(f"{where} has no front: none of its trials finished inside its budget")
+
+
+def _distance(one: Mapping[str, str], other: Mapping[str, str]) -> int:
+    """In how many entries two definitions differ; their names do not count."""
+    names = (one.keys() | other.keys()) - {"name", "seed"}
+    return sum(one.get(name) != other.get(name) for name in names)
