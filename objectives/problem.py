@@ -21,6 +21,7 @@ from objectives.cutting import shape_of
 from objectives.data import Split
 from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict, score, score_with_interval
+from objectives.fidelity import FULL, Fidelity
 from objectives.latency import load_latency
 from objectives.roles import load
 from objectives.search_method import Progress
@@ -188,11 +189,13 @@ def prepare(
     progress: Progress,
     cost: CostName = "flops",
     spaces: tuple[str, ...] = (),
+    fidelity: Fidelity = FULL,
 ) -> Workbench:
     """Tokenise, fine-tune the teacher if it needs it, score it, and load the student.
 
-    Augmented rows come after the teacher: it learns from the rows of the task alone. `cost` is what
-    the study counts, `spaces` the kinds of units that its methods search: "units" counts those.
+    Augmented rows come after the teacher: it learns from the rows of the task alone, and from all
+    whatever the `fidelity`. `cost` is what the study counts, `spaces` the kinds of units that its
+    methods search: "units" counts those.
     """
     task, text = inputs.task, inputs.text
     splits = {
@@ -224,6 +227,8 @@ def prepare(
         splits["train"] = tasks.tokenise(
             train, "train", inputs.tokenizer, task.max_length, inputs.label_order
         )
+    splits["train"] = fidelity.train(splits["train"], seed)
+    splits["alpha"] = fidelity.shortened(splits["alpha"])
     student = _student(inputs, teacher, seed)
 
     cost_of_teacher, cost_of_student = (

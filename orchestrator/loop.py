@@ -203,5 +203,6 @@ def _serve(
                     progress=progress,
                     cost=study.cost,
                     spaces=study.method.spaces,
+                    fidelity=study.fidelity,
                 )
             Worker(study, folder, outer, claims, progress, bench).run(callbacks)

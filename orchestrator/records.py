@@ -43,6 +43,8 @@ _COST_NAMES = {"flops": "FLOPs", "params": "params", "units": "units", "ms": "la
 """What to call a cost, by its unit up to the "@"."""
 _SPACE = "space."
 """What the names of the knobs begin with in a study's definition."""
+_FIDELITY = "fidelity."
+"""What the names of its entries begin with in a study's definition; a full one has none."""
 _ROUNDING = 1e-9
 """A ratio outside its band by less than this is on the edge of it."""
 
@@ -202,6 +204,15 @@ class RunRecord:
         return pareto_front(self.trials)
 
     @property
+    def fidelity(self) -> dict[str, str]:
+        """How much of the full training its trials got; empty for all of it."""
+        return {
+            name.removeprefix(_FIDELITY): value
+            for name, value in self.definition.items()
+            if name.startswith(_FIDELITY)
+        }
+
+    @property
     def space(self) -> dict[str, BaseDistribution]:
         """The knobs and what they were drawn from."""
         return {
@@ -234,6 +245,7 @@ def front_document(run: RunRecord) -> dict[str, Any]:
     """The front as plain data: what `maskfront front --json` prints."""
     unpruned = run.unpruned
     return {
+        "fidelity": run.fidelity,
         "unpruned": {
             "metric": unpruned.metric,
             "heldout_metric": unpruned.heldout_metric,

@@ -13,6 +13,7 @@ from optuna.distributions import BaseDistribution, distribution_to_json
 from objectives.augmentation import Augmentation
 from objectives.cost import CostName, check_priced
 from objectives.errors import UserError
+from objectives.fidelity import FULL, Fidelity
 from objectives.latency import Latency
 from objectives.pretrained import license_of
 from objectives.search_method import SearchMethod
@@ -54,6 +55,9 @@ class Study:
     """Length, in tokens, at which FLOPs and latency are taken; None takes the task's max_length."""
     augmentation: Augmentation | None = None
     """More train rows for the students, not for the teacher; an epoch is a pass over all."""
+    fidelity: Fidelity = FULL
+    """How much of the full training each trial gets: less is cheaper, and is on no front with more.
+    Begin a full study with what a cheap one found by `warm_start`."""
     sampler: SamplerName = "tpe"
     """What draws the knobs: Optuna's "tpe", "gp", "nsgaii" or "random". Like the next it decides no
     result, and so may change from launch to launch."""
@@ -85,6 +89,7 @@ class Study:
                 f"{', '.join(get_args(SamplerName))}"
             )
         self._check_cost()
+        self.fidelity.method(self.method)
         settings = {f.name for f in fields(self.method)}
         for knobs, where in ((self.space, "space"), *((f, "first") for f in self.first)):
             known = settings if where == "space" else set(self.space)
@@ -110,7 +115,7 @@ class Study:
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial. Raises UserError for a value out of a field's range."""
-        return replace(self.method, **knobs)
+        return self.fidelity.method(replace(self.method, **knobs))
 
     def sources(self) -> dict[str, str]:
         """What the user named, for people to read: it decides nothing.
@@ -163,6 +168,8 @@ class Study:
         }
         if augmentation is not None:
             parts["augmentation"] = dict(augmentation)
+        if self.fidelity != FULL:
+            parts["fidelity"] = asdict(self.fidelity)
         settings = asdict(self.method)
         parts |= {f"method.{name}": settings[name] for name in settings if name not in tuned}
         parts |= {f"space.{name}": distribution_to_json(d) for name, d in self.space.items()}

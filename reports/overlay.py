@@ -79,6 +79,15 @@ def overlay(runs: Sequence[RunRecord]) -> Overlay:
         raise RunError(
             f"the runs count {' and '.join(costs)}; two costs share no axis: make a report of each"
         )
+    fidelities = dict.fromkeys(
+        ", ".join(f"{name} {value}" for name, value in run.fidelity.items()) or "full"
+        for run in runs
+    )
+    if len(fidelities) > 1:
+        raise RunError(
+            f"the runs are of several fidelities ({'; '.join(fidelities)}), and results of two are "
+            "on no common front: make a report of each"
+        )
     known = Counter(run.name for run in runs)
     names = [run.name if known[run.name] == 1 else f"{run.name} ({run.folder})" for run in runs]
     seen: Counter[str] = Counter()

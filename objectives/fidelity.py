@@ -1,0 +1,81 @@
+"""Cheaper trials: fewer rows, shorter texts and fewer epochs for the students, and only for them.
+
+The teacher, the splits that score, and what a cost counts stay as they are: a low fidelity is worse
+training, not another yardstick. Even so its results are no results of the full one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from objectives.data import Split
+from objectives.errors import UserError, check_ranges
+from objectives.search_method import SearchMethod
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fidelity:
+    """How much of the full training a student gets. The default is all of it."""
+
+    data: float = 1.0
+    """Share of the train rows, augmented ones included, drawn with the study's seed. In (0, 1]."""
+    epochs: float = 1.0
+    """What the epochs of each stage of the method are multiplied with. In (0, 1]."""
+    max_length: int | None = None
+    """Tokens at most of a text of train and alpha, >= 4; its last token is kept. None cuts none."""
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            {
+                "data": (0 < self.data <= 1, "in (0, 1]"),
+                "epochs": (0 < self.epochs <= 1, "in (0, 1]"),
+                "max_length": (self.max_length is None or self.max_length >= 4, ">= 4, or None"),
+            },
+        )
+
+    def method(self, method: SearchMethod) -> SearchMethod:
+        """The method with the epochs of its stages multiplied. Raises UserError if it has none."""
+        if self.epochs == 1:
+            return method
+        stages = getattr(method, "stages", None)
+        if stages is None:
+            raise UserError(
+                f"Fidelity.epochs is {self.epochs}, but {type(method).__name__} has no stages"
+            )
+        fewer = tuple(replace(stage, epochs=stage.epochs * self.epochs) for stage in stages)
+        changes: dict[str, Any] = {"stages": fewer}
+        return replace(method, **changes)
+
+    def train(self, split: Split, seed: int) -> Split:
+        """The rows of train that students learn from, shortened."""
+        if self.data == 1:
+            return self.shortened(split)
+        count = max(1, round(self.data * len(split)))
+        rows = np.sort(np.random.default_rng(seed).permutation(len(split))[:count])
+        return self.shortened(
+            replace(
+                split,
+                input_ids=[split.input_ids[row] for row in rows],
+                token_type_ids=[split.token_type_ids[row] for row in rows],
+                labels=split.labels[rows],
+            )
+        )
+
+    def shortened(self, split: Split) -> Split:
+        """The split with its texts cut off before their last token, [SEP] or what stands for it."""
+        if self.max_length is None or self.max_length >= split.max_length:
+            return split
+        longest = self.max_length
+        ids, types = (
+            [row if len(row) <= longest else [*row[: longest - 1], row[-1]] for row in rows]
+            for rows in (split.input_ids, split.token_type_ids)
+        )
+        return replace(split, input_ids=ids, token_type_ids=types, max_length=longest)
+
+
+FULL = Fidelity()
+"""All of it."""

@@ -1,0 +1,88 @@
+"""Low fidelities: less training for the students, the same yardstick for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from objectives.errors import UserError
+from objectives.fidelity import FULL, Fidelity
+from objectives.methods.mask_search import MaskSearch
+from objectives.problem import Workbench, prepare, read_inputs
+from objectives.task import Task
+from objectives.teacher import Teacher
+from tests.chaos.quick import Quick
+from tests.conftest import SilentProgress
+
+
+@pytest.fixture(scope="module")
+def benches(
+    planted_task: Task, tiny_bert: str, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, Workbench]:
+    """The tiny task at full and at a low fidelity, with one cache."""
+    cache = tmp_path_factory.mktemp("cache")
+    inputs = read_inputs(planted_task, Teacher(checkpoint=tiny_bert, epochs=1), None, None)
+    return {
+        name: prepare(
+            inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress(), fidelity=fidelity
+        )
+        for name, fidelity in {"full": FULL, "low": Fidelity(data=0.25, max_length=8)}.items()
+    }
+
+
+def test_students_get_less_and_what_judges_them_is_the_same(
+    benches: Mapping[str, Workbench], tmp_path: Path
+) -> None:
+    full, low = benches["full"], benches["low"]
+    assert (len(full.problem.train), len(low.problem.train)) == (240, 60)
+    assert len(low.problem.teacher_logits) == 60
+    assert len(low.problem.alpha) == len(full.problem.alpha)
+    for split in (low.problem.train, low.problem.alpha):
+        assert max(map(len, split.input_ids)) == split.max_length == 8
+    assert low.unpruned == full.unpruned
+    assert low.select.input_ids == full.select.input_ids
+    assert low.heldout.input_ids == full.heldout.input_ids
+    assert low.problem.cost == full.problem.cost
+    for mine, yours in zip(
+        low.problem.teacher.parameters(), full.problem.teacher.parameters(), strict=True
+    ):
+        assert bool((mine == yours).all())
+
+
+def test_rows_are_those_of_train_with_their_labels_and_ends(
+    benches: Mapping[str, Workbench],
+) -> None:
+    train = benches["full"].problem.train
+    less = Fidelity(data=0.5, max_length=6).train(train, 1)
+    other = Fidelity(data=0.5).train(train, 2)
+    known = {tuple(ids): label for ids, label in zip(train.input_ids, train.labels, strict=True)}
+    for ids, label in zip(other.input_ids, other.labels, strict=True):
+        assert known[tuple(ids)] == label
+    assert len(less) == len(other) == 120
+    ends = {ids[-1] for ids in train.input_ids}
+    assert {ids[-1] for ids in less.input_ids} == ends
+    assert [len(ids) for ids in less.input_ids] == [len(types) for types in less.token_type_ids]
+    again = Fidelity(data=0.5, max_length=6).train(train, 1)
+    assert less.input_ids == again.input_ids
+    assert np.array_equal(less.labels, again.labels)
+
+
+def test_epochs_are_multiplied() -> None:
+    method = MaskSearch()
+    fewer = Fidelity(epochs=0.5).method(method)
+    assert isinstance(fewer, MaskSearch)
+    assert [stage.epochs for stage in fewer.stages] == [s.epochs / 2 for s in method.stages]
+    assert replace(fewer, stages=method.stages) == method
+    assert FULL.method(method) is method
+    with pytest.raises(UserError, match="Quick has no stages"):
+        Fidelity(epochs=0.5).method(Quick())
+
+
+@pytest.mark.parametrize("wrong", [{"data": 0}, {"data": 1.5}, {"epochs": 0}, {"max_length": 3}])
+def test_a_fidelity_out_of_range_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=f"Fidelity.{next(iter(wrong))} is"):
+        Fidelity(**wrong)  # type: ignore[arg-type]
