@@ -8,7 +8,7 @@ closes, whether or not it was right; it needs no labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -26,16 +26,15 @@ Squares = Literal["loss", "logits"]
 _BATCH_SIZE = 32
 
 
-def squared_gradients(
+def row_gradients(
     population: Population, batch: Batch, masks: Mapping[str, Tensor], squares: Squares
 ) -> dict[str, Tensor]:
-    """Mean over the batch of the squared gradients at these masks: of each space, of their shape.
+    """The gradient of each sequence at these masks: of each space (K, B, layers, *units_of).
 
-    `masks` maps each space to (K, layers, *units_of), and so does the result. Gradients are taken
-    for each sequence, not for the mean of a batch, in which they would cancel. Squares of the
-    logits are summed over the logits' deviations from their mean (a shift of all changes no
-    answer); each sequence stands for one axis of these, so that more than two outputs cost no more
-    than two.
+    `masks` maps each space to (K, layers, *units_of). Gradients are taken for each sequence, not
+    for the mean of a batch, in which they would cancel. The logits' are those of one axis of their
+    deviations from their mean (a shift of all changes no answer), another for each sequence in
+    turn, scaled so that the squares of a few sequences stand for all axes.
     """
     rows = len(batch.rows)
     of_each = {
@@ -49,9 +48,15 @@ def squared_gradients(
         else (logits * _directions(batch.rows, logits.shape[-1]).to(logits)).sum(-1)
     )
     gradients = torch.autograd.grad(values.sum(), list(of_each.values()))
-    return {
-        space: gradient.square().mean(1) for space, gradient in zip(of_each, gradients, strict=True)
-    }
+    return dict(zip(of_each, gradients, strict=True))
+
+
+def squared_gradients(
+    population: Population, batch: Batch, masks: Mapping[str, Tensor], squares: Squares
+) -> dict[str, Tensor]:
+    """Mean over the batch of the squares of `row_gradients`: of each space, of its masks' shape."""
+    gradients = row_gradients(population, batch, masks, squares)
+    return {space: gradient.square().mean(1) for space, gradient in gradients.items()}
 
 
 def fisher_importance(
@@ -66,6 +71,22 @@ def fisher_importance(
 
     With the loss, half of it estimates how much the task's loss rises when the unit closes.
     """
+    return mean_over_rows(model, split, shape, spaces, squares, device, Tensor.square)
+
+
+def mean_over_rows(
+    model: BertForSequenceClassification,
+    split: Split,
+    shape: BertShape,
+    spaces: tuple[str, ...],
+    squares: Squares,
+    device: str,
+    of_gradients: Callable[[Tensor], Tensor],
+) -> dict[str, Tensor]:
+    """Mean over the rows of a function of their gradients at open masks.
+
+    The function takes (B, layers, *units_of) of one space to (B, ...), the result is (...).
+    """
     population = Population.of([model])
     for weight in population.weights.values():
         weight.requires_grad_(False)
@@ -73,30 +94,62 @@ def fisher_importance(
         space: torch.ones(1, shape.layers, *units_of(shape, space), device=device)
         for space in spaces
     }
-    total = {space: torch.zeros_like(mask[0]) for space, mask in masks.items()}
+    total: dict[str, Tensor] = {}
     for batch in split.in_order(_BATCH_SIZE, device):
-        share = len(batch.rows) / len(split)
-        for space, square in squared_gradients(population, batch, masks, squares).items():
-            total[space] += share * square[0]
+        for space, gradient in row_gradients(population, batch, masks, squares).items():
+            part = of_gradients(gradient[0]).sum(0) / len(split)
+            total[space] = total[space] + part if space in total else part
     return total
+
+
+def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
+    """Mean |dL/dmask| of the student of a problem on its alpha split (Michel et al. 2019, eq. 2).
+
+    (layers, *units_of) each, worked out once a launch. L is the task's loss of one sequence.
+    """
+    return _worked_out_once(problem, "first order", spaces, "loss", Tensor.abs)
 
 
 def importance_of_student(
     problem: Problem, spaces: tuple[str, ...], squares: Squares
 ) -> dict[str, Tensor]:
-    """The same for the student of a problem on its alpha split; worked out once a launch."""
-    key = ("fisher importance", spaces, squares)
+    """`fisher_importance` of the student of a problem on its alpha split, once a launch."""
+    return _worked_out_once(problem, "fisher importance", spaces, squares, Tensor.square)
+
+
+def fisher_blocks_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
+    """The Fisher information of each layer's masks of one space, (layers, units, units).
+
+    Mean over the alpha split of the products of two gradients of the loss; its diagonal is
+    `importance_of_student`. For the spaces heads and ffn.
+    """
+
+    def products(gradient: Tensor) -> Tensor:
+        return torch.einsum("rli,rlj->lij", gradient, gradient)[None]
+
+    return _worked_out_once(problem, "fisher blocks", spaces, "loss", products)
+
+
+def _worked_out_once(
+    problem: Problem,
+    name: str,
+    spaces: tuple[str, ...],
+    squares: Squares,
+    of_gradients: Callable[[Tensor], Tensor],
+) -> dict[str, Tensor]:
+    key = (name, spaces, squares)
     if key not in problem.memory:
-        problem.memory[key] = fisher_importance(
+        problem.memory[key] = mean_over_rows(
             problem.student,
             problem.alpha,
             problem.cost.shape,
             spaces,
             squares,
             problem.device,
+            of_gradients,
         )
-    importance: dict[str, Tensor] = problem.memory[key]
-    return importance
+    worked_out: dict[str, Tensor] = problem.memory[key]
+    return worked_out
 
 
 def _directions(rows: Tensor, outputs: int) -> Tensor:

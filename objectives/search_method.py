@@ -108,7 +108,8 @@ class SearchMethod(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        unknown = cls.per_slot - set(cls.__annotations__)
+        named = {name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())}
+        unknown = cls.per_slot - named
         if unknown:
             raise TypeError(f"{cls.__name__}.per_slot names no field: {sorted(unknown)}")
 

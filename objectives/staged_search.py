@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from torch import Tensor
+from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture
 from objectives.cutting import cut
@@ -60,13 +61,23 @@ class Member(Protocol):
 
 
 def staged_search(
-    members: Sequence[Member], problem: Problem, alpha: Alpha, *, seed: int, progress: Progress
+    members: Sequence[Member],
+    problem: Problem,
+    alpha: Alpha,
+    *,
+    seed: int,
+    progress: Progress,
+    students: Sequence[BertForSequenceClassification] | None = None,
 ) -> Iterator[Outcome]:
-    """Take all members through the stages of the first; yields one outcome for each."""
+    """Take all members through the stages of the first; yields one outcome for each.
+
+    `students` are what each begins with, all the student of the problem unless they are given.
+    """
     for stage in members[0].stages:
         if stage.loss != "prediction":
             check_layer_map(problem, stage.loss)
-    run = _Run(members, problem, alpha, seed, progress)
+    students = students or [problem.student] * len(members)
+    run = _Run(members, problem, alpha, seed, progress, students)
     run.search()
     for group in _groups(len(members), problem.device):
         yield from run.finish(group)
@@ -91,6 +102,7 @@ class _Run:
         alpha: Alpha,
         seed: int,
         progress: Progress,
+        students: Sequence[BertForSequenceClassification],
     ):
         self.members, self.problem, self.alpha = members, problem, alpha
         self.seed, self.progress = seed, progress
@@ -98,7 +110,7 @@ class _Run:
         self.searching = sum(self.steps(stage.epochs) for stage in self.stages if stage.searches)
         total = sum(self.steps(stage.epochs) for stage in self.stages)
         self.rungs = rung_steps(progress.rungs, total)
-        self.population = Population.of([problem.student] * len(members))
+        self.population = Population.of(students)
         self.curves: list[list[CurvePoint]] = [[] for _ in members]
         self.stopped: Set[int] = frozenset()
 

@@ -1,0 +1,74 @@
+"""Fisher pruning, a fast post-training pruning framework after Kwon et al. 2022.
+
+Three steps on the alpha split, none of which trains a weight: the units of highest Fisher
+information per FLOP inside the budget; then, layer by layer, units change places where the block of
+the Fisher matrix says that this costs less (`rearrangement.py`); then factors of the kept units
+bring each block back to what it gave (`reconstruction.py`). With `stages=()` that is the whole
+method of the paper; with stages it is the baseline that a search has to beat at equal steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from objectives.architecture import Architecture
+from objectives.errors import UserError
+from objectives.importance import fisher_blocks_of_student, importance_of_student
+from objectives.one_shot import OneShot
+from objectives.problem import Problem
+from objectives.rearrangement import rearranged
+from objectives.reconstruction import reconstructed
+
+_SPACES = ("heads", "ffn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FisherPruning(OneShot):
+    """Masks by Fisher information, rearranged, their blocks reconstructed."""
+
+    rearrange: bool = True
+    """Let units change places within a layer, by a block of the Fisher matrix."""
+    reconstruct: bool = True
+    """Scale the kept units by least squares before anything is trained."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not set(self.spaces) <= set(_SPACES):
+            raise UserError(
+                f"spaces is {self.spaces!r}; FisherPruning prunes {' and '.join(_SPACES)}, "
+                "FisherSearch the others too"
+            )
+
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """The Fisher information of each unit per price."""
+        del seed
+        price = problem.cost.of_one_unit()
+        worth = importance_of_student(problem, self.spaces, "loss")
+        return {space: value / price[space] for space, value in worth.items()}
+
+    def choose(self, problem: Problem, seed: int) -> Architecture:
+        """The units of highest worth inside the budget, rearranged layer by layer."""
+        chosen = super().choose(problem, seed)
+        if not self.rearrange:
+            return chosen
+        shape, blocks = problem.cost.shape, fisher_blocks_of_student(problem, self.spaces)
+        masks = {
+            space: [
+                rearranged(torch.tensor(kept), block.cpu()).tolist()
+                for kept, block in zip(rows, blocks[space], strict=True)
+            ]
+            for space, rows in chosen.masks(shape, self.spaces).items()
+        }
+        return Architecture.from_masks(shape, masks)
+
+    def student(
+        self, problem: Problem, architecture: Architecture
+    ) -> BertForSequenceClassification:
+        """The student with its blocks reconstructed."""
+        if not self.reconstruct:
+            return super().student(problem, architecture)
+        return reconstructed(problem, architecture)

@@ -1,0 +1,39 @@
+"""Head importance (Michel et al. 2019): heads go in the order of a first-order estimate.
+
+The importance of a head is the mean over sequences of |dL/dmask|: how fast the task's loss changes
+as the head fades. As in the paper it is divided by the norm over its layer, and the heads of the
+whole model then compete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from objectives.importance import first_order_of_student
+from objectives.one_shot import OneShot
+from objectives.problem import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadImportance(OneShot):
+    """The heads with the smallest mean |dL/dmask| go."""
+
+    spaces: tuple[str, ...] = ("heads",)
+    """The paper prunes heads alone; with others every kind is ranked in the same way, and kinds
+    compete by importance per price."""
+    normalise: bool = True
+    """Divide by the Euclidean norm over the layer, of each kind."""
+
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """The importance of each unit; per price where there are several kinds."""
+        del seed
+        worth = first_order_of_student(problem, self.spaces)
+        if self.normalise:
+            worth = {
+                space: value / value.flatten(1).norm(dim=1).view(-1, *[1] * (value.ndim - 1))
+                for space, value in worth.items()
+            }
+        price = problem.cost.of_one_unit()
+        return {space: value / price[space] for space, value in worth.items()}

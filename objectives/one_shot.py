@@ -1,0 +1,126 @@
+"""Methods that choose the units once, cut, and distil what is left: the baselines of a search.
+
+Such a method says what each unit is worth. The rest is the same for all, and the same as for the
+searches: the budget is met by `budget.discretise`, the stages are those of `staged_search`, so that
+a comparison is one of the choice of units. Without stages the student is cut and no more.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from objectives.architecture import Architecture, check_spaces
+from objectives.budget import discretise
+from objectives.errors import UserError, check_ranges
+from objectives.population import Population
+from objectives.problem import Problem
+from objectives.search_method import Outcome, Progress, SearchMethod
+from objectives.stage_training import Masks
+from objectives.staged_search import staged_search
+from objectives.stages import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(SearchMethod):
+    """Base of the methods that rank units once."""
+
+    per_slot: ClassVar[frozenset[str]] = frozenset({"target_ratio", "tolerance"})
+
+    target_ratio: float = 0.5
+    """R: share of the unpruned model's cost to keep. In (0, 1]."""
+    tolerance: float = 0.05
+    """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
+    stages: tuple[Stage, ...] = (
+        Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden", keep="best"),
+    )
+    """What the cut student learns; () leaves it as it was cut."""
+    batch_size: int = 32
+    """Sequences in a batch of `train`."""
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            {
+                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
+                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
+                "batch_size": (self.batch_size >= 1, ">= 1"),
+            },
+        )
+        check_spaces(self.spaces)
+        searching = [stage.name for stage in self.stages if stage.searches]
+        if searching:
+            raise UserError(
+                f"stages: '{searching[0]}' searches, but {type(self).__name__} chooses its units "
+                "once, before all stages; set searches=False"
+            )
+
+    @abc.abstractmethod
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """What is kept first: of each searched space (layers, *units_of), higher is better."""
+
+    def choose(self, problem: Problem, seed: int) -> Architecture:
+        """The units of highest worth inside the budget."""
+        return discretise(
+            self.worth(problem, seed),
+            problem.cost,
+            target=self.target_ratio * problem.cost_full,
+            tolerance=self.tolerance,
+            threshold=torch.inf,
+        )
+
+    def student(
+        self, problem: Problem, architecture: Architecture
+    ) -> BertForSequenceClassification:
+        """The whole model that the architecture is cut from."""
+        del architecture
+        return problem.student
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Choose for each member, then cut and distil all as one population."""
+        chosen = [member.choose(problem, seed) for member in members]
+        students = [
+            member.student(problem, architecture)
+            for member, architecture in zip(members, chosen, strict=True)
+        ]
+        return staged_search(
+            members, problem, _Chosen(chosen), seed=seed, progress=progress, students=students
+        )
+
+
+def evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same order within each set of a layer, and equal shares of all sets: (layers, *units_of).
+
+    A unit gives way when its share of the set does, whatever the others are worth.
+    """
+    return {
+        space: value.argsort(dim=-1).argsort(dim=-1).double() / value.shape[-1]
+        for space, value in worth.items()
+    }
+
+
+class _Chosen:
+    """An `Alpha` that has nothing to learn."""
+
+    from_train = False
+
+    def __init__(self, architectures: Sequence[Architecture]):
+        self._architectures = architectures
+
+    def masks(self, progress: float) -> Masks:
+        raise AssertionError("no stage searches")
+
+    def learn(self, population: Population, masks: Masks, progress: float) -> Mapping[str, Tensor]:
+        raise AssertionError("no stage searches")
+
+    def architecture(self, slot: int) -> Architecture:
+        return self._architectures[slot]

@@ -1,0 +1,201 @@
+"""Fisher pruning after Kwon et al.: masks, swaps and factors against brute force."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from itertools import combinations, product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from objectives.architecture import Architecture, LayerUnits
+from objectives.budget import discretise
+from objectives.cutting import cut
+from objectives.errors import UserError
+from objectives.evaluate import predict
+from objectives.importance import fisher_blocks_of_student, importance_of_student
+from objectives.methods.fisher_pruning import FisherPruning
+from objectives.problem import Problem
+from objectives.rearrangement import rearranged
+from objectives.reconstruction import reconstructed
+from objectives.stages import Stage
+from tests.conftest import TINY
+from tests.objectives.conformance import SearchMethodConformance
+
+QUICK = FisherPruning(
+    batch_size=16,
+    tolerance=0.1,
+    stages=(Stage(name="recover", epochs=0.5, learning_rate=1e-3),),
+)
+RAGGED = Architecture(
+    (
+        LayerUnits((0, 2), tuple(range(0, 40, 2))),
+        LayerUnits((1,), tuple(range(30))),
+        LayerUnits((), (1, 5, 40)),
+    )
+)
+
+
+class TestConformance(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> FisherPruning:
+        return QUICK
+
+
+def test_the_masks_keep_what_brute_force_keeps_but_for_a_unit(problem: Problem) -> None:
+    """Every number of heads with as many neurons as then fit, the best of each kind."""
+    method = replace(QUICK, rearrange=False, tolerance=0.01)
+    worth, price = importance_of_student(problem, QUICK.spaces, "loss"), problem.cost.of_one_unit()
+    heads, neurons = (worth[s].flatten().sort(descending=True).values for s in QUICK.spaces)
+    for ratio in (0.3, 0.5, 0.7):
+        budget = ratio * problem.cost_full - problem.cost.fixed
+        best = max(
+            float(
+                heads[:n].sum() + neurons[: int((budget - n * price["heads"]) / price["ffn"])].sum()
+            )
+            for n in range(len(heads) + 1)
+            if n * price["heads"] <= budget
+        )
+        masks = replace(method, target_ratio=ratio).choose(problem, 0).masks(TINY, QUICK.spaces)
+        kept = sum(float(worth[s][torch.tensor(masks[s])].sum()) for s in QUICK.spaces)
+        assert best >= kept * (1 - 1e-6)
+        assert kept >= 0.97 * best
+
+
+def test_the_diagonal_of_a_block_is_the_importance(problem: Problem) -> None:
+    importance = importance_of_student(problem, QUICK.spaces, "loss")
+    for space, block in fisher_blocks_of_student(problem, QUICK.spaces).items():
+        diagonal = block.diagonal(dim1=1, dim2=2)
+        torch.testing.assert_close(diagonal, importance[space], rtol=1e-4, atol=1e-12)
+        torch.testing.assert_close(block, block.transpose(1, 2))
+
+
+def fall(kept: torch.Tensor, fisher: torch.Tensor) -> float:
+    closed = (~kept).double()
+    return float(closed @ fisher.double() @ closed)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    units=st.integers(1, 7),
+    rank=st.integers(1, 7),
+    keep=st.integers(0, 7),
+)
+def test_no_swap_of_two_units_is_better_after_the_rearrangement(
+    seed: int, units: int, rank: int, keep: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(rank, units, generator=generator, dtype=torch.float64)
+    fisher, kept = rows.T @ rows, torch.zeros(units, dtype=torch.bool)
+    kept[: min(keep, units)] = True
+    after = rearranged(kept, fisher)
+    assert after.sum() == kept.sum()
+    assert fall(after, fisher) <= fall(kept, fisher) + 1e-9
+    for opening, closing in product((~after).nonzero(), after.nonzero()):
+        other = after.clone()
+        other[opening], other[closing] = True, False
+        assert fall(after, fisher) <= fall(other, fisher) + 1e-9
+
+
+def test_of_two_units_that_do_the_same_one_stays() -> None:
+    """The first two are alike and each a little cheaper to lose than either of the others."""
+    rows = torch.eye(4, dtype=torch.float64)[[0, 0, 2, 3]].T
+    fisher = rows.T @ rows + 0.05 * torch.diag(torch.tensor([0.0, 0.0, 1.0, 1.0]))
+    by_diagonal = torch.tensor([False, False, True, True])
+    after = rearranged(by_diagonal, fisher)
+    assert after[:2].sum() == 1
+    best = min(
+        fall(torch.tensor([unit in pair for unit in range(4)]), fisher)
+        for pair in combinations(range(4), 2)
+    )
+    assert fall(after, fisher) == pytest.approx(best)
+
+
+def test_rearranging_costs_nothing_and_lowers_the_estimate(problem: Problem) -> None:
+    plain = replace(QUICK, rearrange=False).choose(problem, 0)
+    after = QUICK.choose(problem, 0)
+    assert after.heads_per_layer == plain.heads_per_layer
+    assert after.ffn_per_layer == plain.ffn_per_layer
+    blocks = fisher_blocks_of_student(problem, QUICK.spaces)
+    before, now = (
+        sum(
+            fall(torch.tensor(row), block)
+            for space, rows in chosen.masks(TINY, QUICK.spaces).items()
+            for row, block in zip(rows, blocks[space], strict=True)
+        )
+        for chosen in (plain, after)
+    )
+    assert now < before
+
+
+def squared_error(problem: Problem, factor: float, layer: int, block: str, unit: int) -> float:
+    """Of the sum before a LayerNorm on the alpha split, with one unit's factor changed."""
+    whole, student = problem.student, copy.deepcopy(reconstructed(problem, RAGGED))
+    size = TINY.head_dim if block == "attention.output" else 1
+    path = f"bert.encoder.layer.{layer}.{block}"
+    with torch.no_grad():
+        weight = student.get_submodule(path).get_parameter("dense.weight")
+        weight[:, unit * size : (unit + 1) * size] *= factor
+    sums: list[list[torch.Tensor]] = [[], []]
+    for model, told in zip((whole, student), sums, strict=True):
+        norm = model.get_submodule(f"{path}.LayerNorm")
+        hook = norm.register_forward_pre_hook(lambda _, inputs, told=told: told.append(inputs[0]))
+        with torch.no_grad():
+            for batch in problem.alpha.in_order(32, "cpu"):
+                model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+                told[-1] = told[-1][batch.attention_mask]
+        hook.remove()
+    return sum(float((a - b).square().sum()) for a, b in zip(*sums, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("layer", "block", "unit"), [(0, "attention.output", 2), (0, "output", 4), (1, "output", 3)]
+)
+def test_no_other_factor_of_a_unit_comes_nearer(
+    problem: Problem, layer: int, block: str, unit: int
+) -> None:
+    """But for the damping, by which a factor's own distance from 1 counts as well."""
+    at = squared_error(problem, 1.0, layer, block, unit)
+    for factor in (0.5, 0.9, 1.1, 1.5):
+        assert at < squared_error(problem, factor, layer, block, unit) + 0.1
+
+
+def test_a_reconstructed_student_cut_is_the_same_and_nearer_to_the_teacher(
+    problem: Problem,
+) -> None:
+    student, chosen = problem.student, replace(QUICK, target_ratio=0.6).choose(problem, 0)
+    state = reconstructed(problem, chosen)
+    rebuilt = cut(state.state_dict(), student.config, chosen)
+    bare = cut(student.state_dict(), student.config, chosen)
+    whole, masked, close, far = (
+        predict(model, problem.alpha, "cpu") for model in (student, state, rebuilt, bare)
+    )
+    torch.testing.assert_close(masked, close, atol=1e-5, rtol=1e-5)
+    assert (close - whole).norm() < (far - whole).norm()
+
+
+def test_nothing_is_scaled_where_nothing_is_cut(problem: Problem) -> None:
+    state = reconstructed(problem, Architecture.full(TINY)).state_dict()
+    for name, value in problem.student.state_dict().items():
+        torch.testing.assert_close(state[name], value, atol=1e-6, rtol=1e-4)
+
+
+def test_a_space_that_it_cannot_prune_is_refused() -> None:
+    with pytest.raises(UserError, match="FisherPruning prunes heads and ffn, FisherSearch the oth"):
+        FisherPruning(spaces=("heads", "qk"))
+
+
+def test_without_rearranging_it_ranks_as_the_search_does(problem: Problem) -> None:
+    worth, price = importance_of_student(problem, QUICK.spaces, "loss"), problem.cost.of_one_unit()
+    expected = discretise(
+        {space: value / price[space] for space, value in worth.items()},
+        problem.cost,
+        target=QUICK.target_ratio * problem.cost_full,
+        tolerance=QUICK.tolerance,
+        threshold=torch.inf,
+    )
+    assert replace(QUICK, rearrange=False).choose(problem, 0) == expected
