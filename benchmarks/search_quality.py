@@ -10,6 +10,8 @@ Every method takes the same number of steps on the same rows at the same peak ra
 - `fisher`: FisherSearch as it is by default, with the stages of this benchmark.
 - `anneal`, `seed`, `dap`: the presets of MaskSearch, a third of the steps for the search. `seed`
   chooses heads by a softmax, which no budget reaches: it keeps its own number of heads.
+- `random`, `uniform`, `magnitude`, `michel`, `kwon`: the baselines of objectives/methods, distilled
+  as `fisher` is; `random-bare` and so on are not trained at all.
 
     python -m benchmarks.search_quality --glue FOLDER [--tasks sst2 cola rte] [--seeds 0 1 2]
         [--ratios 0.5 0.25 0.1] [--methods one-shot fisher ...] [--spaces heads ffn]
@@ -40,8 +42,13 @@ from torch.nn import functional
 from objectives.device import quiet_libraries
 from objectives.evaluate import predict
 from objectives.glue import glue
+from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
+from objectives.methods.head_importance import HeadImportance
+from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import MaskSearch
+from objectives.methods.random_pruning import RandomPruning
+from objectives.one_shot import OneShot
 from objectives.problem import Workbench, prepare, read_inputs
 from objectives.search_method import SearchMethod, SearchResult
 from objectives.stages import Loss, Stage
@@ -52,6 +59,13 @@ from studies.quickstart import minilm
 RESULTS = Path(__file__).parent / "results" / "search_quality.json"
 EPOCHS = {"sst2": 1.0, "cola": 1.5, "rte": 3.0}
 TEACHER_EPOCHS = {"sst2": 3, "cola": 3, "rte": 5}
+BASELINES: dict[str, OneShot] = {
+    "random": RandomPruning(),
+    "uniform": RandomPruning(scope="layer"),
+    "magnitude": MagnitudePruning(),
+    "michel": HeadImportance(),
+    "kwon": FisherPruning(),
+}
 RATE = 3e-4
 TOLERANCE = 0.01
 
@@ -79,9 +93,12 @@ def method(name: str, epochs: float, spaces: tuple[str, ...]) -> SearchMethod:
         )
     if name == "fisher":
         return FisherSearch(spaces=spaces, stages=(distil(1, "prediction+hidden"),))
+    if name.removesuffix("-bare") in BASELINES:
+        stages = () if name.endswith("-bare") else (distil(1, "prediction+hidden"),)
+        return replace(BASELINES[name.removesuffix("-bare")], spaces=spaces, stages=stages)
     search = Stage(name="search", epochs=epochs / 3, learning_rate=RATE, searches=True)
-    stages = (search, distil(2 / 3, "prediction"))
-    return MaskSearch.preset(name, spaces=spaces, stages=stages)
+    searched = (search, distil(2 / 3, "prediction"))
+    return MaskSearch.preset(name, spaces=spaces, stages=searched)
 
 
 class Silent:

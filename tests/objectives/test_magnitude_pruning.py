@@ -45,7 +45,9 @@ def weights_of(problem: Problem, space: str, place: tuple[int, ...]) -> tuple[fl
 
     def total(weights: dict[str, torch.Tensor]) -> tuple[float, int]:
         matrices = [w for n, w in weights.items() if n.endswith("weight") and w.ndim == 2]
-        return sum(float(w.detach().square().sum()) for w in matrices), sum(w.numel() for w in matrices)
+        return sum(float(w.detach().square().sum()) for w in matrices), sum(
+            w.numel() for w in matrices
+        )
 
     before, after = total(dict(student.named_parameters())), total(dict(model.named_parameters()))
     return before[0] - after[0], before[1] - after[1]
