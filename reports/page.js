@@ -10,7 +10,8 @@ async function unpack(id) {
 
 const text = await unpack("data");
 const data = JSON.parse(text);
-const layouts = {}; // of the figures that are drawn
+const figures = {}; // promises of those that are drawn, or about to be
+let plotly; // the promise of its script
 const config = {
   displaylogo: false,
   responsive: true,
@@ -33,9 +34,14 @@ async function loadPlotly() {
   document.head.append(script);
 }
 
-async function draw(name) {
+/* The figure of this name, drawn: at once for a reader who asks before its turn has come. */
+function draw(name) {
+  return (figures[name] ??= drawNow(name));
+}
+
+async function drawNow(name) {
   const spec = JSON.parse(await unpack(`figure-${name}`));
-  layouts[name] = spec.layout;
+  await (plotly ??= loadPlotly());
   const plot = byId(name);
   await Plotly.newPlot(plot, spec.data, spec.layout, config);
   plot.on("plotly_click", ({ points }) => {
@@ -43,23 +49,21 @@ async function draw(name) {
     if (Array.isArray(key) && key[1] !== null) openCard(key[0], key[1]);
   });
   plot.dataset.drawn = Math.round(performance.now());
+  return plot;
 }
 
 async function drawAll() {
-  await loadPlotly();
   await draw("front");
-  openFromAddress();
   for (const { id } of document.querySelectorAll("script[id^=figure-]")) {
-    const name = id.replace("figure-", "");
     await new Promise((next) => setTimeout(next)); // let the reader scroll meanwhile
-    if (name !== "front") await draw(name);
+    await draw(id.replace("figure-", ""));
   }
   document.body.dataset.ready = "yes";
 }
 
 /* The switch: every point knows its run and its trial, and a trial its size in each unit. */
-function switchAxis(unit) {
-  const plot = byId("front");
+async function switchAxis(unit) {
+  const plot = await draw("front");
   const places = [], xs = [], modes = [];
   plot.data.forEach((trace, place) => {
     if (!trace.customdata) return;
@@ -169,12 +173,13 @@ function artifacts(trial) {
 }
 
 /* One small plot above another, on the steps of the search. */
-function drawCurve(card, trial) {
+async function drawCurve(card, trial) {
   const names = Object.keys(trial.curve);
   const height = 60 + 110 * names.length;
   const plot = make("div", { class: "plot", id: "curve", style: `height: ${height}px` });
   card.append(make("h4", {}, "Learning curves"), plot);
-  const front = layouts.front;
+  const front = (await draw("front")).layout;
+  if (!plot.isConnected) return; // another card was opened meanwhile
   const axis = { gridcolor: front.xaxis.gridcolor, zeroline: false, automargin: true };
   const layout = {
     ...front,
@@ -199,7 +204,6 @@ function drawCurve(card, trial) {
       x: start, xanchor: "left", yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: escapeMarkup(stage),
     });
   }
-  card.hidden = false;
   Plotly.newPlot(plot, traces, layout, { ...config, displayModeBar: false });
 }
 
@@ -277,14 +281,15 @@ function download(name, type, content) {
 
 const MOST_ROWS = 500; // more would be no table to read; the CSV has all
 
-function showNumbers(details) {
-  if (!details.open || details.querySelector("table")) return;
+async function showNumbers(details) {
   const name = details.dataset.figure;
-  const { columns, rows } = figureRows(byId(name));
+  const plot = await draw(name);
+  if (!details.open || details.querySelector("table")) return;
+  const { columns, rows } = figureRows(plot);
   const shown = rows.length > MOST_ROWS ? `The first ${MOST_ROWS} of ${rows.length} rows` : `${rows.length} rows`;
   const tidy = rows.slice(0, MOST_ROWS).map((row) => row.map(short));
   const button = make("button", { type: "button" }, "All as CSV");
-  button.addEventListener("click", () => download(`${name}.csv`, "text/csv", csvOf(figureRows(byId(name)))));
+  button.addEventListener("click", () => download(`${name}.csv`, "text/csv", csvOf(figureRows(plot))));
   details.append(make("p", { class: "tools" }, button), tableOf(shown, columns, tidy));
 }
 
@@ -318,4 +323,5 @@ if (follow) {
   follow.addEventListener("change", set);
   set();
 }
+openFromAddress();
 drawAll();
