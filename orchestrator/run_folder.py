@@ -82,6 +82,11 @@ class RunFolder:
         """The HTML page."""
         return self.path / "report.html"
 
+    @property
+    def bench(self) -> Path:
+        """Milliseconds of the front's models, as `maskfront bench` measured them."""
+        return self.path / "bench.json"
+
     def write_launch(self, command: str, source: str) -> None:
         """Keep how the run was launched: the command, and the text of the study file."""
         document = {"command": command, "source": source}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord, TrialResult
 from reports.recommended import knee as find_knee
@@ -59,6 +61,17 @@ def choose(
             )
         return good[0]
     return points[find_knee([result for _, result in points]) or 0][0]
+
+
+def model_folder(run: RunRecord, trial: int) -> Path:
+    """Where the model of a finished trial lies. Raises RunError if there is none."""
+    folder = run.folder / check_finished(run, trial).model
+    if not folder.is_dir():
+        raise RunError(
+            f"'{folder}', the model of trial {trial}, is gone; choose another trial, "
+            "or put the folder back"
+        )
+    return folder
 
 
 def check_finished(run: RunRecord, trial: int) -> TrialResult:

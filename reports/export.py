@@ -11,7 +11,7 @@ from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
 from orchestrator.run_folder import written_whole
 from reports.card import model_card
-from reports.choice import check_finished
+from reports.choice import model_folder
 
 if TYPE_CHECKING:
     from objectives.problem import Inputs
@@ -41,13 +41,7 @@ def export(
     Raises RunError if the trial has no model, if `out` already holds something, or if `int8` is
     another study; UserError if ONNX cannot be had.
     """
-    result = check_finished(run, trial)
-    model = run.folder / result.model
-    if not model.is_dir():
-        raise RunError(
-            f"'{model}', the model of trial {trial}, is gone; export another trial, "
-            "or put the folder back"
-        )
+    model = model_folder(run, trial)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunError(f"'{out}' exists and is not an empty folder; choose another with --out")
 

@@ -61,7 +61,8 @@ async function drawAll() {
   document.body.dataset.ready = "yes";
 }
 
-/* The switch: every point knows its run and its trial, and a trial its size in each unit. */
+/* The switch: every point knows its run and its trial, and a trial its size in each unit. Latencies are known of
+   models of the front alone: other points vanish. */
 async function switchAxis(unit) {
   const plot = await draw("front");
   const places = [], xs = [], modes = [];
@@ -85,7 +86,7 @@ async function switchAxis(unit) {
 
 function sizeOf(run, number, unit) {
   const model = number === null ? data.runs[run].unpruned : trialOf(run, number);
-  return unit ? model.sizes[unit] : model.ratio;
+  return unit ? model.sizes[unit] ?? model.latencies?.[unit] : model.ratio;
 }
 
 function trialOf(run, number) {
@@ -139,7 +140,7 @@ function facts(run, trial) {
       ["held out", withInterval(trial.heldout_metric, trial.heldout_interval)],
       [`${data.cost} ratio`, trial.ratio.toFixed(4)],
       ["target ratio", `${trial.target_ratio.toFixed(4)} ± ${(100 * trial.tolerance).toPrecision(3)}%`],
-      ...Object.entries(trial.sizes).map(([unit, size]) => [unit, size.toLocaleString("en")]),
+      ...Object.entries({ ...trial.sizes, ...trial.latencies }).map(([unit, size]) => [unit, size.toLocaleString("en")]),
     );
   }
   if (trial.seconds !== undefined) rows.push(["seconds", trial.seconds]);
@@ -259,9 +260,9 @@ function trialRows() {
   const columns = ["run", "trial", "state", "metric", "heldout_metric", "ratio", "target_ratio", "seconds"];
   const rows = data.runs.flatMap((run) => run.trials.map((row) => [
     run.name, ...columns.slice(1).map((name) => row[name]),
-    ...data.units.map((unit) => row.sizes?.[unit]), ...knobs.map((name) => row.knobs[name]),
+    ...data.units.map((unit) => row.sizes?.[unit]), ...data.latencies.map((unit) => row.latencies?.[unit]), ...knobs.map((name) => row.knobs[name]),
   ]));
-  return { columns: [...columns, ...data.units, ...knobs], rows };
+  return { columns: [...columns, ...data.units, ...data.latencies, ...knobs], rows };
 }
 
 function csvOf({ columns, rows }) {

@@ -49,10 +49,10 @@ def lanes(trials: Sequence[TrialRecord]) -> dict[int, str]:
     placed: dict[tuple[str, int, int], list[int]] = {}
     for host, workers in by_host.items():
         lived = [_spans(own) for own in workers.values()]
-        numbers = _first_free([(min(s)[0], max(end for _, end in s)) for s in lived])
-        for worker, own, spans in zip(numbers, workers.values(), lived, strict=True):
+        lives = [(min(spans)[0], max(end for _, end in spans)) for spans in lived]
+        for place, own, spans in zip(_first_free(lives), workers.values(), lived, strict=True):
             for trial, slot in zip(own, _first_free(spans), strict=True):
-                placed.setdefault((host, worker, slot), []).append(trial.number)
+                placed.setdefault((host, place, slot), []).append(trial.number)
     hosts, several = short_hosts(by_host), any(worker for _, worker, _ in placed)
     return {
         number: ", ".join(
