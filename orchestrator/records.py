@@ -22,6 +22,8 @@ from orchestrator.storage import open_storage
 
 RESULT = "result"
 """Trial attribute: a TrialResult as JSON."""
+RUNG = "rung:"
+"""Trial attributes with this prefix are what a trial reported at a rung; the rest is its share."""
 FAILURE = "failure"
 """Trial attribute: why a trial failed."""
 UNPRUNED = "unpruned"
@@ -140,6 +142,19 @@ class TrialResult(Measured):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rung:
+    """What a trial reported on its way, measured on a model that was cut for that."""
+
+    share: float
+    """How much of its training it had behind it, in (0, 1)."""
+    stage: str
+    metric: float
+    """On the selection split."""
+    cost: float
+    """In the unit of the study's cost."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrialRecord:
     """One trial of a run that was started, finished or not."""
 
@@ -151,7 +166,9 @@ class TrialRecord:
     started: datetime | None = None
     ended: datetime | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """What else the trial was given: where it ran, how far it came before it was stopped."""
+    """What else the trial was given, such as where it ran."""
+    rungs: tuple[Rung, ...] = ()
+    """By rising share. Of a stopped trial the last one says where it stopped, and at what."""
 
     @property
     def seconds(self) -> float | None:
@@ -316,9 +333,18 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
         started=trial.datetime_start,
         ended=trial.datetime_complete,
         attributes={
-            name: value for name, value in trial.user_attrs.items() if name not in (RESULT, FAILURE)
+            name: value
+            for name, value in trial.user_attrs.items()
+            if name not in (RESULT, FAILURE) and not name.startswith(RUNG)
         },
+        rungs=rungs_of(trial),
     )
+
+
+def rungs_of(trial: FrozenTrial) -> tuple[Rung, ...]:
+    """What a trial reported so far, by rising share."""
+    reported = [Rung(**v) for name, v in trial.user_attrs.items() if name.startswith(RUNG)]
+    return tuple(sorted(reported, key=lambda rung: rung.share))
 
 
 def _fields(document: dict[str, Any]) -> dict[str, Any]:

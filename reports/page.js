@@ -61,8 +61,8 @@ async function drawAll() {
   document.body.dataset.ready = "yes";
 }
 
-/* The switch: every point knows its run and its trial, and a trial its size in each unit. Latencies are known of
-   models of the front alone: other points vanish. */
+/* The switch: every point knows its run and its trial, and a trial its size in each unit. Not all is known of
+   all: latencies of the front alone, of a stopped trial what the study counts. Other points vanish. */
 async function switchAxis(unit) {
   const plot = await draw("front");
   const places = [], xs = [], modes = [];
@@ -85,7 +85,8 @@ async function switchAxis(unit) {
 }
 
 function sizeOf(run, number, unit) {
-  const model = number === null ? data.runs[run].unpruned : trialOf(run, number);
+  const found = number === null ? data.runs[run].unpruned : trialOf(run, number);
+  const model = found.last ?? found; // what a stopped trial reported last
   return unit ? model.sizes[unit] ?? model.latencies?.[unit] : model.ratio;
 }
 
@@ -143,6 +144,7 @@ function facts(run, trial) {
       ...Object.entries({ ...trial.sizes, ...trial.latencies }).map(([unit, size]) => [unit, size.toLocaleString("en")]),
     );
   }
+  for (const rung of trial.rungs ?? []) rows.push(["on its way", rung]);
   if (trial.seconds !== undefined) rows.push(["seconds", trial.seconds]);
   for (const named of [trial.knobs, trial.attributes ?? {}])
     for (const [name, value] of Object.entries(named)) rows.push([name, short(value)]);

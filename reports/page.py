@@ -27,7 +27,7 @@ from reports.document import document, latency_units
 from reports.front_figure import front_figure
 from reports.outer_figures import outer_section
 from reports.overlay import Overlay, overlay
-from reports.pareto import ParetoView, answer, knob_texts, pareto_view, percent
+from reports.pareto import ParetoView, answer, knob_texts, pareto_view, percent, rung_text
 from reports.recommended import recommendations
 from reports.speed import read_speeds
 from reports.speed_figure import speed_section
@@ -129,6 +129,7 @@ def _templates() -> Environment:
         "state": state_text,
         "packed": _packed,
     }
+    environment.globals["rung_text"] = rung_text
     return environment
 
 

@@ -32,6 +32,7 @@ from orchestrator.records import (
     RESULT,
     UNPRUNED,
     VERSIONS,
+    Rung,
     RunRecord,
     TrialRecord,
     TrialResult,
@@ -143,7 +144,14 @@ def mixed_run() -> RunRecord:
     """Two models on the front, one dominated, one outside its budget, one in each other state."""
     unfinished = [
         TrialRecord(number=4, state="failed", knobs={}, result=None, failure="all units closed"),
-        TrialRecord(number=5, state="stopped", knobs={}, result=None, failure=None),
+        TrialRecord(
+            number=5,
+            state="stopped",
+            knobs={},
+            result=None,
+            failure=None,
+            rungs=(Rung(share=1 / 3, stage="search", metric=0.75, cost=450_000),),
+        ),
         TrialRecord(number=6, state="running", knobs={}, result=None, failure=None),
     ]
     return _run(

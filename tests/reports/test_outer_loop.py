@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.exceptions import ExperimentalWarning
 
-from orchestrator.records import RunRecord, load_run
+from orchestrator.records import Rung, RunRecord, load_run
 from reports.outer_figures import outer_section
 from reports.outer_loop import (
     BusyClock,
@@ -181,18 +181,22 @@ def test_hosts_are_shortened_as_long_as_they_stay_apart() -> None:
 
 
 def test_stopped_trials_say_what_they_saved() -> None:
+    """12 finished trials and 3 that had a third or two of their training: 5/3 of 15 are saved."""
     run = many_run(12)
-    stopped = replace(
-        run.trials[0],
-        number=12,
-        state="stopped",
-        result=None,
-        ended=START + timedelta(seconds=10),
-        attributes={"rung": 1},
+    rungs = tuple(
+        Rung(share=share, stage="search", metric=0.7, cost=400_000) for share in (1 / 3, 2 / 3)
     )
-    section = outer_section(overlay([replace(run, trials=(*run.trials, stopped))]))
+    stopped = [
+        replace(run.trials[0], number=n, state="stopped", result=None, rungs=rungs[: 1 + n % 2])
+        for n in (12, 13, 14)
+    ]
+    section = outer_section(overlay([replace(run, trials=(*run.trials, *stopped))]))
     assert section is not None
     assert section.sentences[-1] == (
-        "1 trial was stopped early, after 10 s in the median where a finished one took 44 s: "
-        "about 34 s were saved."
+        "3 trials were stopped early, after 33% of the training in the median: "
+        "that saved 11% of what all 15 trials would have taken."
     )
+    silent = replace(stopped[0], rungs=())
+    section = outer_section(overlay([replace(run, trials=(*run.trials, silent))]))
+    assert section is not None
+    assert section.sentences[-1] == "1 trial was stopped early."
