@@ -13,12 +13,10 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
-from orchestrator.records import DEFINITION, SOURCES, VERSIONS, WANTED
+from orchestrator.records import DEFINITION, HOME, SOURCES, VERSIONS, WANTED
 from orchestrator.run_folder import RunFolder
 from orchestrator.study import Study
 
-HOME = "home"
-"""Study attribute: the run folder with its files, if the storage lies elsewhere."""
 _DIRECTIONS = [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE]
 
 
