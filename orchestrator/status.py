@@ -14,6 +14,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.claims import WORKER
+from orchestrator.damage import damaged_trials
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import WorkerRecord, is_free, this_machine, workers_of
 from orchestrator.records import UNPRUNED, WANTED, TrialRecord, load_run, pareto_front, trial_record
@@ -42,6 +43,8 @@ class Status:
     front: tuple[TrialRecord, ...]
     failures: dict[str, int]
     """How often trials failed, by reason."""
+    damaged: dict[int, list[str]]
+    """A line on each damaged file of a finished trial, where the files are at hand."""
 
     def document(self) -> dict[str, Any]:
         """As plain data: what `maskfront status --json` prints."""
@@ -77,6 +80,8 @@ class Status:
                 size = f"{found.cost_name} ratio {found.ratio:.3f}"
                 lines.append(f"front      trial {trial.number}: {found.metric:.4f} at {size}")
         lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
+        for number, files in self.damaged.items():
+            lines.append(f"damaged    trial {number}: {'; '.join(files)}")
         return lines
 
 
@@ -128,6 +133,7 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
         ),
         front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
         failures=dict(failures.most_common()),
+        damaged={} if folder is None else damaged_trials(folder.path, records),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.damage import damages
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
 from orchestrator.run_folder import written_whole
@@ -38,10 +39,16 @@ def export(
     too, and what that loses on the study's selection and held-out splits.
 
     It is written whole or not at all, and over nothing.
-    Raises RunError if the trial has no model, if `out` already holds something, or if `int8` is
-    another study; UserError if ONNX cannot be had.
+    Raises RunError if the trial has no model or a damaged file, if `out` already holds something,
+    or if `int8` is another study; UserError if ONNX cannot be had.
     """
     model = model_folder(run, trial)
+    damaged = damages(model.parent, model.parent.rglob("*"))
+    if damaged:
+        raise RunError(
+            f"'{model.parent}': trial {trial} is damaged: {'; '.join(damaged)}; export another "
+            "trial, or put the file back from a copy"
+        )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunError(f"'{out}' exists and is not an empty folder; choose another with --out")
 

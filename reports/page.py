@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from orchestrator.damage import damaged_trials
 from orchestrator.records import RunRecord, size_text
 from orchestrator.run_folder import RunFolder, write_file_whole
 from reports.architecture_figures import architecture_section
@@ -50,6 +51,7 @@ class _Part:
     """As a shell reads it."""
     export: str
     launch: Mapping[str, str] | None
+    damaged: Mapping[int, Sequence[str]]
 
 
 def write_report(runs: Sequence[RunRecord], target: Path, live: bool = False) -> Path:
@@ -109,6 +111,7 @@ def _part(together: Overlay, place: int) -> _Part:
         folder=shlex.quote(str(run.folder)),
         export=f"maskfront export {shlex.quote(str(run.folder))}",
         launch=RunFolder(run.folder).read_launch(),
+        damaged=damaged_trials(run.folder, run.trials),
     )
 
 

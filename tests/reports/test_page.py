@@ -21,7 +21,7 @@ from orchestrator.records import RunRecord, TrialRecord, front_document
 from orchestrator.run_folder import RunFolder
 from reports.page import write_report
 from reports.timeline_figure import state_text
-from tests.reports.conftest import SPACE
+from tests.reports.conftest import SPACE, write_trial_files
 
 HOSTILE = "</script><script>document.title = 'broken'</script><b>&amp; \"'` 🦊 \u202e\u05e9\u05dc"
 
@@ -156,6 +156,31 @@ def test_page_shows_how_the_run_was_launched(
     text = Page(write_report([run], tmp_path / "report.html")).words
     assert "Launched by maskfront run a.py" in text
     assert "study = Study(name='</pre>')" in text
+
+
+def test_a_damaged_trial_is_named_and_the_page_is_written(
+    make_many: Callable[..., RunRecord], tmp_path: Path
+) -> None:
+    run = make_many(12, folder=tmp_path / "run")
+    assert len(run.front) > 2
+    for trial in run.trials:
+        if trial.result is not None:
+            write_trial_files(RunFolder(run.folder).trial(trial.number), trial.result)
+    whole = Page(write_report([run], tmp_path / "report.html"))
+    assert "are damaged" not in whole.words
+    for name in ("architecture.json", "result.json", "curve.csv"):
+        file = RunFolder(run.folder).trial(run.front[1].number) / name
+        file.write_text(file.read_text()[:-9])
+    page = Page(write_report([run], tmp_path / "report.html"))
+    assert (
+        "Files of 1 trial are damaged; all numbers here are from the storage, and hold"
+        in page.words
+    )
+    number = run.front[1].number
+    assert f"trial {number}: architecture.json is no JSON (Expecting" in page.words
+    assert "curve.csv ends in the middle of a line; result.json is no JSON" in page.words
+    assert "figure-consensus" in whole.documents
+    assert "figure-consensus" not in page.documents
 
 
 def test_page_of_several_runs_names_each(
