@@ -97,6 +97,11 @@ function trialOf(run, number) {
 /* Cards. */
 let opener = null;
 
+/* The places of a run and a trial, as buttons and options name them. */
+function placeOf(value) {
+  return value.split(" ").map(Number);
+}
+
 function openCard(run, number) {
   const trial = trialOf(run, number);
   if (!trial) return;
@@ -300,13 +305,13 @@ async function showNumbers(details) {
 for (const details of document.querySelectorAll("details.data"))
   details.addEventListener("toggle", () => showNumbers(details));
 for (const button of document.querySelectorAll("button.trial"))
-  button.addEventListener("click", () => openCard(Number(button.dataset.run), Number(button.dataset.trial)));
+  button.addEventListener("click", () => openCard(...placeOf(button.value)));
 byId("axis").addEventListener("change", (event) => switchAxis(event.target.value));
 data.runs.forEach((run, place) => {
   for (const { trial } of run.trials) byId("pick").append(make("option", { value: `${place} ${trial}` }, nameOf(place, trial)));
 });
 byId("pick").addEventListener("change", (event) => {
-  if (event.target.value) openCard(...event.target.value.split(" ").map(Number));
+  if (event.target.value) openCard(...placeOf(event.target.value));
   else closeCard();
 });
 document.addEventListener("keydown", (event) => {

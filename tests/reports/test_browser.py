@@ -149,8 +149,8 @@ def test_a_reader_may_be_faster_than_the_figures(
     page.wait_for_selector("#card:not([hidden])")
     assert page.locator("#card h3").inner_text() == "trial 3"
     first, second = (trial.number for trial in stored_run.front[:2])
-    page.click(f"#front-section button.trial[data-trial='{first}']")
-    page.focus(f"#front-section button.trial[data-trial='{second}']")
+    page.click(f"#front-section button.trial[value='0 {first}']")
+    page.focus(f"#front-section button.trial[value='0 {second}']")
     page.keyboard.press("Enter")
     assert page.locator("#card h3").inner_text() == f"trial {second}"
     page.select_option("#axis", "params")

@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from orchestrator.errors import RunError
@@ -312,12 +313,29 @@ def test_page_loads_nothing(stored_run: RunRecord, tmp_path: Path) -> None:
 def test_a_thousand_trials_are_less_than_three_megabytes(
     make_many: Callable[..., RunRecord], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "run"
+    """Of a BERT-base: 12 layers of 12 heads and 3072 neurons, each model cut in its own way."""
+    folder, full, dice = tmp_path / "run", {"heads": 12, "ffn": 3072}, np.random.default_rng(0)
     run = make_many(1000, folder=folder)
-    rows = "\n".join(f"search,{n},{1 / (n + 1)},{n / 500}" for n in range(300))
+
+    def drawn() -> dict[str, Any]:
+        widths = {f"{k}_per_layer": tuple(dice.integers(n + 1, size=12)) for k, n in full.items()}
+        return {name: tuple(map(int, layers)) for name, layers in widths.items()}
+
+    run = replace(
+        run,
+        unpruned=replace(run.unpruned, **{f"{k}_per_layer": (n,) * 12 for k, n in full.items()}),
+        trials=tuple(
+            replace(trial, result=replace(trial.result, widths={}, **drawn()))
+            if trial.result
+            else trial
+            for trial in run.trials
+        ),
+    )
     for trial in run.trials:
         path = RunFolder(folder).trial(trial.number)
         path.mkdir(parents=True)
+        noise = dice.normal(1, 0.1, size=(300, 2)) * np.linspace(1, 0.2, 300)[:, None]
+        rows = "\n".join(f"search,{step},{a:.6g},{b:.6g}" for step, (a, b) in enumerate(noise))
         (path / "curve.csv").write_text(f"stage,step,loss,open_ratio\n{rows}\n")
     page = write_report([run], tmp_path / "report.html")
     assert page.stat().st_size < 3_000_000

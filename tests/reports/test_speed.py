@@ -111,7 +111,7 @@ def test_the_page_shows_flops_against_speed(
     assert xs["front"] == [None, *(speeds[1].models[number].milliseconds for number in (1, 0))]
     assert xs["unpruned model"] == [speeds[1].reference_milliseconds]
     assert xs["dominated"] == [None]
-    opened.click("#front-section button.trial[data-trial='1']")
+    opened.click("#front-section button.trial[value='0 1']")
     assert UNITS[0] in opened.locator("#card").inner_text()
     assert tab.seen == []
 
