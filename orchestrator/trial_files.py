@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,10 +71,11 @@ def read_layers(folder: Path) -> list[dict[str, Any]]:
     path = folder / _ARCHITECTURE
     if not path.is_file():
         return []
-    with suppress(ValueError):
+    try:
         layers: list[dict[str, Any]] = json.loads(path.read_bytes())["layers"]
-        return layers
-    return []
+    except ValueError:
+        return []
+    return layers
 
 
 def _write_curve(path: Path, curve: Sequence[CurvePoint]) -> None:
