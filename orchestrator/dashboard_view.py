@@ -36,7 +36,7 @@ class DashboardView(BaseStorage):
 
     `find` gives the storages and is asked again at each look at the list of studies, so that a run
     that begins appears. A single storage that is not `joined` by others keeps its ids. `remarks`
-    are shown beside the user attributes of a study, from which they are made. Whatever else would
+    are shown before the user attributes of a study, from which they are made. Whatever else would
     write raises PermissionError: what a dashboard deletes or renames is a run that no
     launch would continue.
     """
@@ -98,7 +98,7 @@ class DashboardView(BaseStorage):
                 shown._study_id = study._study_id * self._stride + place
                 shown.study_name = self._called(place, study.study_name)
                 shown.system_attrs = self._attributes(study.system_attrs, place)
-                shown.user_attrs = {**study.user_attrs, **self._remarks(study.user_attrs)}
+                shown.user_attrs = {**self._remarks(study.user_attrs), **study.user_attrs}
                 studies.append(shown)
         return studies
 
@@ -119,7 +119,7 @@ class DashboardView(BaseStorage):
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
         _, storage, own = self._own(study_id)
         attributes = storage.get_study_user_attrs(own)
-        return {**attributes, **self._remarks(attributes)}
+        return {**self._remarks(attributes), **attributes}
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
         place, storage, own = self._own(study_id)

@@ -87,7 +87,7 @@ async function switchAxis(unit) {
 function sizeOf(run, number, unit) {
   const found = number === null ? data.runs[run].unpruned : trialOf(run, number);
   const model = found.last ?? found; // what a stopped trial reported last
-  return unit ? model.sizes[unit] ?? model.latencies?.[unit] : model.ratio;
+  return unit ? model.sizes[unit] ?? model.latencies?.[unit] ?? null : model.ratio;
 }
 
 function trialOf(run, number) {
