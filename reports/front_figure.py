@@ -54,6 +54,7 @@ def front_figure(overlay: Overlay) -> go.Figure:
             },
             "tickformat": ".0%",
             "rangemode": "tozero",
+            "range": [0, 1.05 * _dearest(figure)],  # by itself it would make room for the words
         },
         yaxis={
             **AXIS,
@@ -124,7 +125,7 @@ class _Drawing:
 
     def _name_recommended(self) -> None:
         """Write beside the models to look at first what they are."""
-        for row in recommendations(self.view):
+        for place, row in enumerate(recommendations(self.view)):
             result = row.point.result
             self.figure.add_annotation(
                 x=result.ratio,
@@ -133,9 +134,8 @@ class _Drawing:
                 showarrow=True,
                 arrowhead=0,
                 arrowwidth=1,
-                ax=50,
-                ay=36,
-                xanchor="left",
+                ax=24,
+                ay=44 + 22 * place,  # below one another where their points are near
                 font={"size": 12},
             )
 
@@ -272,6 +272,11 @@ def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
             annotation={"text": plain(text), "font": {"size": 12}},
             annotation_position="top left",
         )
+
+
+def _dearest(figure: go.Figure) -> float:
+    """The rightmost point; 1 in an empty figure."""
+    return max((x for trace in figure.data for x in trace.x), default=1.0)
 
 
 def _sizes(model: Measured) -> str:

@@ -73,13 +73,14 @@ async function switchAxis(unit) {
     const line = Boolean(trace.line?.shape);
     modes.push(line && (!unit || unit === data.units[0]) ? "lines+markers" : "markers");
   });
-  plot.ownAnnotations ??= plot.layout.annotations;
-  plot.dataset.ratioTitle ??= plot.layout.xaxis.title.text;
-  const title = unit || plot.dataset.ratioTitle;
+  plot.own ??= { annotations: plot.layout.annotations, title: plot.layout.xaxis.title.text, range: [...plot.layout.xaxis.range] };
+  const axis = unit
+    ? { annotations: plot.own.annotations.filter((one) => one.xref !== "x"), "xaxis.title.text": unit, "xaxis.tickformat": ".3~s", "xaxis.autorange": true }
+    : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": ".0%", "xaxis.range": plot.own.range };
   Plotly.update(
     plot,
     { x: xs, mode: modes },
-    { annotations: unit ? plot.layout.annotations.filter((one) => one.xref !== "x") : plot.ownAnnotations, "xaxis.title.text": title, "xaxis.tickformat": unit ? ".3~s" : ".0%", "xaxis.autorange": true },
+    axis,
     places,
   );
 }

@@ -321,9 +321,9 @@ def open_tab(browser: Any) -> Iterator[Callable[..., Tab]]:
     """Opens a tab without a network; "dark" opens one of a reader who likes it dark."""
     contexts = []
 
-    def open_one(scheme: str = "light", offline: bool = True) -> Tab:
+    def open_one(scheme: str = "light", offline: bool = True, width: int = 1200) -> Tab:
         context = browser.new_context(
-            offline=offline, color_scheme=scheme, viewport={"width": 1200, "height": 900}
+            offline=offline, color_scheme=scheme, viewport={"width": width, "height": 900}
         )
         contexts.append(context)
         return Tab(context)

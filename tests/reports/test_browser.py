@@ -73,6 +73,43 @@ def test_everything_is_drawn_offline(
         assert picture.stat().st_size > 50_000
 
 
+def test_it_prints_black_on_white_and_whole(
+    make_many: Callable[..., RunRecord], tmp_path: Path, open_tab: OpenTab, pictures: Path
+) -> None:
+    """Of a reader who likes it dark; the table of 40 trials scrolls on a screen."""
+    page = open_tab("dark").open_whole(write_report([make_many(40)], tmp_path / "report.html"))
+    table = "document.querySelector('#trials .tall')"
+    scrolled = f"{table}.scrollHeight - {table}.clientHeight"
+    assert page.evaluate(scrolled) > 100
+    page.emulate_media(media="print", color_scheme="dark")
+    style = "([at, name]) => getComputedStyle(document.querySelector(at))[name]"
+    for at, name, wanted in (
+        ("body", "backgroundColor", "rgb(255, 255, 255)"),
+        ("body", "color", "rgb(0, 0, 0)"),
+        ("#front .xtitle", "fill", "rgb(0, 0, 0)"),
+        ("nav", "display", "none"),
+        ("details.data", "display", "none"),
+    ):
+        assert page.evaluate(style, [at, name]) == wanted, (at, name)
+    assert page.evaluate(scrolled) == 0
+    paper = page.pdf(path=pictures / "report.pdf", format="A4")
+    assert paper.startswith(b"%PDF")
+
+
+def test_a_phone_scrolls_figures_and_tables_but_not_the_page(
+    page_path: Path, open_tab: OpenTab, pictures: Path
+) -> None:
+    page = open_tab(width=390).open_whole(page_path)
+    page.screenshot(path=pictures / "report-phone.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    widths = page.evaluate(
+        "['front', 'slices'].map((id) => document.getElementById(id).clientWidth)"
+    )
+    assert widths[0] < 390 < widths[1]
+    caption = page.locator("#start caption").bounding_box()
+    assert caption["x"] + caption["width"] <= 390
+
+
 def test_a_click_on_a_point_opens_its_card(
     page_path: Path, stored_run: RunRecord, open_tab: OpenTab
 ) -> None:

@@ -95,7 +95,7 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
     assert (
         "Trials: 7, of which 3 finished, 1 outside budget, 1 failed, 1 stopped, 1 running." in text
     )
-    assert "cheapest within 3% 0 0.8900 0.8800 98.9% 70% maskfront export runs/tiny" in text
+    assert "cheapest within 3% 0 70% 98.9% 0.8900 0.8800 maskfront export runs/tiny" in text
     assert "maskfront export runs/tiny --trial 0 --out my-model" in text
     assert "failed: all units closed" in text
     assert "one sequence of 16 tokens" in text
