@@ -110,6 +110,11 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
         legend={"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0},
         xaxis={**AXIS, "tickformat": ".0%", "title": {"text": "FLOPs ratio", "standoff": 8}},
-        yaxis={**AXIS, "title": {"text": "times as fast"}, "rangemode": "tozero"},
+        yaxis={
+            **AXIS,
+            "title": {"text": "times as fast"},
+            "type": "log",
+            "tickvals": [0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20],
+        },
     )
     return figure
