@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
@@ -51,7 +52,7 @@ def load_model(folder: Path) -> PreTrainedModel:
             model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
                 folder, use_safetensors=True, trust_remote_code=False, local_files_only=True
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"'{folder}': no classifier could be loaded from it ({reason})") from error
     model.train(False)

@@ -331,7 +331,11 @@ def export(
 @app.command()
 def bench(
     models: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Exported models, or models of trials.")
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="Exported models, models of trials, or one run: all models of its front.",
+        ),
     ],
     against: Annotated[
         Path | None,
@@ -352,12 +356,18 @@ def bench(
     from objectives.bench import check_engines
     from objectives.device import choose_device, quiet_libraries
     from objectives.errors import UserError
+    from orchestrator.records import read_run
+    from orchestrator.run_folder import RunFolder
+    from reports.speed import bench_front
     from reports.timings import timings_document, timings_table
 
     quiet_libraries()
     try:
-        timed = bench_models(
-            models,
+        of_front = len(models) == 1 and RunFolder(models[0]).exists()
+        time_all = (
+            partial(bench_front, read_run(models[0])) if of_front else partial(bench_models, models)
+        )
+        timed = time_all(
             against=against,
             batches=batch or (1, 8, 32),
             lengths=length or (128,),
@@ -373,6 +383,8 @@ def bench(
         sys.stdout.write(json.dumps(timings_document(timed), indent=2) + "\n")
     else:
         Console().print(timings_table(timed))
+        if of_front:
+            _say_at_once(f"kept in {RunFolder(models[0]).bench}; maskfront report shows it")
 
 
 def main() -> None:

@@ -11,10 +11,11 @@ import waitress
 from optuna.storages import BaseStorage
 
 from orchestrator.dashboard_guard import App, guarded
-from orchestrator.dashboard_view import ArtifactsView, DashboardView, Sources
+from orchestrator.dashboard_view import ArtifactsView, Attributes, DashboardView, Sources
 from orchestrator.errors import RunError
+from orchestrator.records import DEFINITION, HOME
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import check_exists, open_storage
+from orchestrator.storage import check_exists, hidden, open_storage, parse_url
 
 HOST = "127.0.0.1"
 """The dashboard has no authentication: it is never bound wider."""
@@ -44,9 +45,7 @@ def serve(source: str | Path, port: int, started: Callable[[str], None]) -> None
 def application(source: str | Path) -> App:
     """The dashboard of a source as a WSGI application. Raises RunError if there is no run."""
     if "://" in str(source):
-        check_exists(str(source))
-        storage = open_storage(str(source))
-        return guarded(optuna_dashboard.wsgi(DashboardView(lambda: {"": storage}, joined=False)))
+        return _of_storage(str(source))
     folder = Path(source)
     found = _runs_in(folder)
     if not found:
@@ -66,6 +65,41 @@ def application(source: str | Path) -> App:
         DashboardView(storages, joined=found != [folder]), artifact_store=ArtifactsView(artifacts)
     )
     return guarded(app)
+
+
+def _of_storage(url: str) -> App:
+    """The dashboard of a storage, with the artifacts of its studies whose folders are here."""
+    check_exists(url)
+    storage = open_storage(url)
+
+    def artifacts() -> Sequence[Path]:
+        homes = [_home(study.user_attrs, url) for study in storage.get_all_studies()]
+        return [home.artifacts for home in homes if home is not None]
+
+    def missing(attributes: Attributes) -> Attributes:
+        if DEFINITION not in attributes or _home(attributes, url) is not None:
+            return {}
+        home = attributes.get(HOME)
+        where = "in its run folder" if home is None else f"in {home['path']} on {home['host']}"
+        return {
+            "artifacts": f"not here: they lie {where}; maskfront dashboard shows them there, "
+            "given that folder"
+        }
+
+    view = DashboardView(lambda: {"": storage}, joined=False, remarks=missing)
+    app: App = optuna_dashboard.wsgi(view, artifact_store=ArtifactsView(artifacts))
+    return guarded(app)
+
+
+def _home(attributes: Attributes, storage: str) -> RunFolder | None:
+    """The run folder of a study with these user attributes, if it is on this machine."""
+    home = attributes.get(HOME)
+    if home is not None:
+        folder = RunFolder(Path(home["path"]))
+        return folder if folder.identity == home["folder"] else None
+    url = parse_url(storage)
+    folder = RunFolder(Path(url.database or "").parent)
+    return folder if folder.is_own(hidden(url)) else None
 
 
 def _runs_in(folder: Path) -> list[Path]:

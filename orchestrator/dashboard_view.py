@@ -27,19 +27,28 @@ _NOTES = re.compile(r"dashboard:(\d+:)?note_(ver|str:\d+)")
 
 Sources = Mapping[str, BaseStorage]
 """Storages by what to call their studies; an empty name leaves a study its own."""
+Attributes = Mapping[str, Any]
+"""User attributes of a study."""
 
 
 class DashboardView(BaseStorage):
     """Storages joined into one that can be looked at, and in which notes can be written.
 
     `find` gives the storages and is asked again at each look at the list of studies, so that a run
-    that begins appears. A single storage that is not `joined` by others keeps its ids. Whatever
-    else would write raises PermissionError: what a dashboard deletes or renames is a run that no
+    that begins appears. A single storage that is not `joined` by others keeps its ids. `remarks`
+    are shown before the user attributes of a study, from which they are made. Whatever else would
+    write raises PermissionError: what a dashboard deletes or renames is a run that no
     launch would continue.
     """
 
-    def __init__(self, find: Callable[[], Sources], *, joined: bool):
-        self._find = find
+    def __init__(
+        self,
+        find: Callable[[], Sources],
+        *,
+        joined: bool,
+        remarks: Callable[[Attributes], Attributes] = lambda attributes: {},
+    ):
+        self._find, self._remarks = find, remarks
         self._stride = _STRIDE if joined else 1
         self._lock = Lock()
         self._names: list[str] = []
@@ -89,6 +98,7 @@ class DashboardView(BaseStorage):
                 shown._study_id = study._study_id * self._stride + place
                 shown.study_name = self._called(place, study.study_name)
                 shown.system_attrs = self._attributes(study.system_attrs, place)
+                shown.user_attrs = {**self._remarks(study.user_attrs), **study.user_attrs}
                 studies.append(shown)
         return studies
 
@@ -108,7 +118,8 @@ class DashboardView(BaseStorage):
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
         _, storage, own = self._own(study_id)
-        return storage.get_study_user_attrs(own)
+        attributes = storage.get_study_user_attrs(own)
+        return {**self._remarks(attributes), **attributes}
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
         place, storage, own = self._own(study_id)

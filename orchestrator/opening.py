@@ -13,13 +13,11 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
-from orchestrator.records import DEFINITION, SOURCES, VERSIONS, WANTED
+from orchestrator.records import DEFINITION, HOME, SOURCES, VERSIONS, WANTED
 from orchestrator.run_folder import RunFolder
 from orchestrator.study import Study
 from orchestrator.warm_start import WARM_START, warm_start
 
-HOME = "home"
-"""Study attribute: the run folder with its files, if the storage lies elsewhere."""
 _DIRECTIONS = [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE]
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +56,13 @@ class RunFolder:
     def _addressed(self) -> dict[str, str]:
         if not self.address.is_file():
             return {}
-        return dict(json.loads(self.address.read_text(encoding="utf-8")))
+        try:
+            return dict(json.loads(self.address.read_bytes()))
+        except ValueError as error:
+            raise RunError(
+                f"'{self.address}' is damaged ({error}); it says which study of which storage this "
+                "is the folder of: put it back from a copy"
+            ) from error
 
     def write_address(self, storage: str, study_name: str, identity: str) -> None:
         """Remember where the study is; `storage` has no password."""
@@ -82,18 +88,22 @@ class RunFolder:
         """The HTML page."""
         return self.path / "report.html"
 
+    @property
+    def bench(self) -> Path:
+        """Milliseconds of the front's models, as `maskfront bench` measured them."""
+        return self.path / "bench.json"
+
     def write_launch(self, command: str, source: str) -> None:
         """Keep how the run was launched: the command, and the text of the study file."""
         document = {"command": command, "source": source}
         write_file_whole(self.path / _LAUNCH, json.dumps(document))
 
     def read_launch(self) -> dict[str, str] | None:
-        """What `write_launch` kept; None if the run was launched otherwise."""
-        path = self.path / _LAUNCH
-        if not path.is_file():
-            return None
-        document: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
-        return document
+        """What `write_launch` kept; None if the run was launched otherwise, or it is damaged."""
+        with suppress(FileNotFoundError, ValueError):
+            document: dict[str, str] = json.loads((self.path / _LAUNCH).read_bytes())
+            return document
+        return None
 
     def trial(self, number: int) -> Path:
         """The folder of a finished trial: architecture, result, curve, model."""

@@ -14,6 +14,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.claims import WORKER
+from orchestrator.damage import damaged_trials
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import WorkerRecord, is_free, this_machine, workers_of
 from orchestrator.records import (
@@ -54,6 +55,8 @@ class Status:
     """Of each trial that was stopped early at a rung: its number, and what it was worth there."""
     failures: dict[str, int]
     """How often trials failed, by reason."""
+    damaged: dict[int, list[str]]
+    """A line on each damaged file of a finished trial, where the files are at hand."""
 
     def document(self) -> dict[str, Any]:
         """As plain data: what `maskfront status --json` prints."""
@@ -97,6 +100,8 @@ class Status:
         if len(self.stopped) > _SHOWN:
             lines.append(f"           and {len(self.stopped) - _SHOWN} stopped before these")
         lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
+        for number, files in self.damaged.items():
+            lines.append(f"damaged    trial {number}: {'; '.join(files)}")
         return lines
 
 
@@ -149,6 +154,7 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
         front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
         stopped=_stopped(study, records),
         failures=dict(failures.most_common()),
+        damaged={} if folder is None else damaged_trials(folder.path, records),
     )
 
 

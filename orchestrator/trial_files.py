@@ -66,19 +66,23 @@ def read_curve(folder: Path) -> list[dict[str, str]]:
     path = folder / _CURVE
     if not path.is_file():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
         return list(csv.DictReader(file))
 
 
 def read_layers(folder: Path) -> list[dict[str, Any]]:
-    """The layers of a trial's architecture.json, each unit list by its name; none if it is gone.
+    """The layers of a trial's architecture.json, each unit list by its name; none if it is gone
+    or damaged (`damage` says so).
 
     What `objectives.architecture.Architecture.from_json` reads and checks, without torch.
     """
     path = folder / _ARCHITECTURE
     if not path.is_file():
         return []
-    layers: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["layers"]
+    try:
+        layers: list[dict[str, Any]] = json.loads(path.read_bytes())["layers"]
+    except ValueError:
+        return []
     return layers
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from orchestrator.records import RunRecord, TrialRecord, size_text
+from reports.speed import read_speeds
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -53,6 +54,7 @@ def model_card(run: RunRecord, trial: TrialRecord, *, plain: bool, notes: Sequen
         numbers=[
             *((what, *(f"{number:.4f}" for number in pair)) for what, pair in metrics.items()),
             *((what, *map(size_text, pair)) for what, pair in sizes.items()),
+            *_latencies(run, trial.number),
         ],
         sources={**dict.fromkeys(("task", "data", "teacher"), "not recorded"), **run.sources},
         base=base,
@@ -67,6 +69,19 @@ def model_card(run: RunRecord, trial: TrialRecord, *, plain: bool, notes: Sequen
             "versions": ", ".join(f"{v} {run.versions[v]}" for v in versions if v in run.versions),
         },
     )
+
+
+def _latencies(run: RunRecord, trial: int) -> list[tuple[str, str, str]]:
+    """A row for each way in which the run's front was timed, if this model was there."""
+    return [
+        (
+            f"{one.unit}, {model.speed_up:.2f} times as fast",
+            size_text(model.milliseconds),
+            size_text(one.reference_milliseconds) if one.reference == "unpruned" else "",
+        )
+        for one in read_speeds(run)
+        if (model := one.models.get(trial)) is not None
+    ]
 
 
 def _cell(value: object) -> str:

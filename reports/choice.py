@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord, TrialResult
+from reports.recommended import knee as find_knee
 
 
 def choose(
@@ -20,7 +21,7 @@ def choose(
 
     max_ratio    the best metric of a model whose cost ratio is at most this
     min_metric   the cheapest model whose metric on the selection split is at least this
-    knee         the model at the front's `knee`
+    knee         the model at the front's `knee`, or the cheapest one of a front that has none
 
     Raises RunError for none or several ways, for a trial that has no model, for an empty front, and
     where nothing on the front gets there; then it says what comes nearest.
@@ -59,26 +60,18 @@ def choose(
                 f"front; the nearest is trial {number} with {nearest.metric:.4f}"
             )
         return good[0]
-    return points[knee_of([result for _, result in points])][0]
+    return points[find_knee([result for _, result in points]) or 0][0]
 
 
-def knee_of(front: Sequence[TrialResult]) -> int:
-    """Place of the knee in a front that is sorted by rising cost.
-
-    Both axes are scaled to [0, 1] from the cheapest to the dearest model of the front. The knee is
-    where the scaled metric exceeds the scaled cost most: the point furthest above the line that
-    joins the two ends (Satopaa et al. 2011, "Finding a Kneedle in a haystack", without smoothing).
-    Of equals the cheapest; so a front that bends the other way gives its cheapest model.
-    """
-    first, last = front[0], front[-1]
-    if len(front) == 1:
-        return 0
-    gains = [
-        (result.metric - first.metric) / (last.metric - first.metric)
-        - (result.cost - first.cost) / (last.cost - first.cost)
-        for result in front
-    ]
-    return gains.index(max(gains))
+def model_folder(run: RunRecord, trial: int) -> Path:
+    """Where the model of a finished trial lies. Raises RunError if there is none."""
+    folder = run.folder / check_finished(run, trial).model
+    if not folder.is_dir():
+        raise RunError(
+            f"'{folder}', the model of trial {trial}, is gone; choose another trial, "
+            "or put the folder back"
+        )
+    return folder
 
 
 def check_finished(run: RunRecord, trial: int) -> TrialResult:

@@ -45,7 +45,7 @@ class Curve:
         """The stages by the row they start with."""
         starts: dict[str, int] = {}
         for place, row in enumerate(self.rows):
-            starts.setdefault(row.get("stage", ""), place)
+            starts.setdefault(row.get("stage") or "", place)
         return starts
 
     def thinned(self, points: int) -> dict[str, list[tuple[int, float]]]:

@@ -19,7 +19,7 @@ from optuna_dashboard._note import get_note_from_system_attrs  # its own asks th
 from orchestrator.records import RunRecord, TrialRecord, load_run
 from reports.front_figure import front_figure
 from reports.overlay import overlay
-from reports.pareto import answer, pareto_view, percent
+from reports.pareto import answer, pareto_view, percent, rung_text
 from reports.recommended import recommendations
 
 FRONT = "front"
@@ -92,7 +92,9 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
     if trial.state == "failed":
         return f"Failed: {markdown(trial.failure)}"
     if trial.state == "stopped":
-        return "Stopped early."
+        return "Stopped early." + (
+            f" {markdown(rung_text(run, trial.rungs[-1]))}." if trial.rungs else ""
+        )
     result = trial.result
     if result is None:
         return ""

@@ -11,13 +11,19 @@ from orchestrator.records import Measured, RunRecord, TrialRecord
 from orchestrator.run_folder import RunFolder
 from reports.curves import Curves, points_each
 from reports.overlay import Overlay
+from reports.pareto import rung_text
+from reports.speed import Speed
 from reports.timeline_figure import state_text
 
 FORMAT = "maskfront-report-1"
 
 
 def document(
-    overlay: Overlay, curves: Sequence[Curves], commands: Sequence[str], page_folder: Path
+    overlay: Overlay,
+    curves: Sequence[Curves],
+    speeds: Sequence[Sequence[Speed]],
+    commands: Sequence[str],
+    page_folder: Path,
 ) -> dict[str, Any]:
     """Everything but the figures, as plain data.
 
@@ -29,24 +35,47 @@ def document(
         "metric": overlay.metric_name,
         "cost": overlay.cost_name,
         "units": list(overlay.units),
+        "latencies": latency_units(speeds),
         "runs": [
             {
                 "name": name,
                 "metric": run.metric_name,
                 "export": command,
-                "unpruned": {"label": run.unpruned.label, **_measured(run.unpruned)},
+                "unpruned": {
+                    "label": run.unpruned.label,
+                    **_measured(run.unpruned),
+                    "latencies": {
+                        one.unit: one.reference_milliseconds
+                        for one in timed
+                        if one.reference == "unpruned"
+                    },
+                },
                 "layers": {
                     "heads": run.unpruned.heads_per_layer,
                     "ffn": run.unpruned.ffn_per_layer,
                 },
                 "front": [trial.number for trial in run.front],
-                "trials": [_trial(run, trial, own, page_folder) for trial in run.trials],
+                "trials": [
+                    _trial(run, trial, own, page_folder) | _latencies(timed, trial.number)
+                    for trial in run.trials
+                ],
             }
-            for name, run, own, command in zip(
-                overlay.names, overlay.runs, curves, commands, strict=True
+            for name, run, own, timed, command in zip(
+                overlay.names, overlay.runs, curves, speeds, commands, strict=True
             )
         ],
     }
+
+
+def latency_units(speeds: Sequence[Sequence[Speed]]) -> tuple[str, ...]:
+    """The units in which the fronts of all runs were timed."""
+    first, *others = ([one.unit for one in own] for own in speeds)
+    return tuple(unit for unit in first if all(unit in other for other in others))
+
+
+def _latencies(speeds: Sequence[Speed], trial: int) -> dict[str, Any]:
+    found = {one.unit: one.models[trial].milliseconds for one in speeds if trial in one.models}
+    return {"latencies": found} if found else {}
 
 
 def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path) -> dict[str, Any]:
@@ -59,6 +88,14 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
         row["failure"] = trial.failure
     if trial.attributes:
         row["attributes"] = dict(trial.attributes)
+    if trial.rungs:
+        row["rungs"] = [rung_text(run, rung) for rung in trial.rungs]
+        if trial.result is None:
+            cost = trial.rungs[-1].cost
+            row["last"] = {
+                "ratio": cost / run.unpruned.cost_full,
+                "sizes": {run.unpruned.unit: cost},
+            }
     if trial.seconds is not None:
         row["seconds"] = round(trial.seconds, 1)
     result = trial.result

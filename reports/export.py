@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.damage import damages
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
 from orchestrator.run_folder import written_whole
 from reports.card import model_card
-from reports.choice import check_finished
+from reports.choice import model_folder
 
 if TYPE_CHECKING:
     from objectives.problem import Inputs
@@ -38,15 +39,15 @@ def export(
     too, and what that loses on the study's selection and held-out splits.
 
     It is written whole or not at all, and over nothing.
-    Raises RunError if the trial has no model, if `out` already holds something, or if `int8` is
-    another study; UserError if ONNX cannot be had.
+    Raises RunError if the trial has no model or a damaged file, if `out` already holds something,
+    or if `int8` is another study; UserError if ONNX cannot be had.
     """
-    result = check_finished(run, trial)
-    model = run.folder / result.model
-    if not model.is_dir():
+    model = model_folder(run, trial)
+    damaged = damages(model.parent, model.parent.rglob("*"))
+    if damaged:
         raise RunError(
-            f"'{model}', the model of trial {trial}, is gone; export another trial, "
-            "or put the folder back"
+            f"'{model.parent}': trial {trial} is damaged: {'; '.join(damaged)}; export another "
+            "trial, or put the file back from a copy"
         )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunError(f"'{out}' exists and is not an empty folder; choose another with --out")

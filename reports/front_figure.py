@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from orchestrator.records import Measured, RunRecord, size_text
 from reports.overlay import Overlay
-from reports.pareto import ParetoView, Point, pareto_view
+from reports.pareto import ParetoView, Point, pareto_view, rung_text
 from reports.recommended import recommendations
 from reports.theme import (
     AXIS,
@@ -18,6 +18,7 @@ from reports.theme import (
     GREY,
     LAYOUT,
     ORANGE,
+    SKY,
     VERMILLION,
     lines,
     plain,
@@ -53,6 +54,7 @@ def front_figure(overlay: Overlay) -> go.Figure:
             },
             "tickformat": ".0%",
             "rangemode": "tozero",
+            "range": [0, 1.05 * _dearest(figure)],  # by itself it would make room for the words
         },
         yaxis={
             **AXIS,
@@ -81,6 +83,7 @@ class _Drawing:
         )
         missed = {"color": style["color"] if several else ORANGE, "size": 9, "symbol": "x"}
         self._add_plainly(self.view.outside, "outside its budget", marker=missed)
+        self._add_stopped()
         self._add(
             self.view.front,
             "front",
@@ -96,9 +99,33 @@ class _Drawing:
         if not several:
             self._name_recommended()
 
+    def _add_stopped(self) -> None:
+        """Trials that were stopped early, where they stood at their last rung."""
+        last = [(trial.number, trial.rungs[-1]) for trial in self.view.stopped]
+        if not last:
+            return
+        full = self.run.unpruned.cost_full
+        self.figure.add_scatter(
+            x=[rung.cost / full for _, rung in last],
+            y=[self.overlay.metric(self.run, rung.metric) for _, rung in last],
+            mode="markers",
+            name=plain(f"{self.prefix}stopped early"),
+            marker={
+                "color": run_style(self.place)["color"] if self.overlay.several else SKY,
+                "size": 8,
+                "symbol": "triangle-down-open",
+            },
+            customdata=[[self.place, number] for number, _ in last],
+            hovertext=[
+                lines([f"{self.prefix}trial {number}", rung_text(self.run, rung)])
+                for number, rung in last
+            ],
+            hoverinfo="text",
+        )
+
     def _name_recommended(self) -> None:
         """Write beside the models to look at first what they are."""
-        for row in recommendations(self.view):
+        for place, row in enumerate(recommendations(self.view)):
             result = row.point.result
             self.figure.add_annotation(
                 x=result.ratio,
@@ -107,9 +134,8 @@ class _Drawing:
                 showarrow=True,
                 arrowhead=0,
                 arrowwidth=1,
-                ax=50,
-                ay=36,
-                xanchor="left",
+                ax=24,
+                ay=44 + 22 * place,  # below one another where their points are near
                 font={"size": 12},
             )
 
@@ -246,6 +272,11 @@ def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
             annotation={"text": plain(text), "font": {"size": 12}},
             annotation_position="top left",
         )
+
+
+def _dearest(figure: go.Figure) -> float:
+    """The rightmost point; 1 in an empty figure."""
+    return max((x for trace in figure.data for x in trace.x), default=1.0)
 
 
 def _sizes(model: Measured) -> str:

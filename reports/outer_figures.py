@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 import plotly.graph_objects as go
 
+from orchestrator.records import RunRecord, TrialRecord
 from reports.knob_figures import knob_panels
 from reports.outer_loop import (
     FEWEST,
@@ -71,18 +73,27 @@ def _hypervolume_sentences(overlay: Overlay, histories: list[Hypervolume]) -> li
 def _stopped_sentences(overlay: Overlay) -> list[str]:
     sentences = []
     for name, run in zip(overlay.names, overlay.runs, strict=True):
-        spent = [t.seconds for t in run.trials if t.state == "stopped" and t.seconds is not None]
-        full = [t.seconds for t in run.trials if t.result is not None and t.seconds is not None]
-        if spent and full:
-            usual = median(full)
-            saved = sum(max(0.0, usual - seconds) for seconds in spent)
+        stopped = [trial for trial in run.trials if trial.state == "stopped"]
+        if stopped:
             prefix = f"{name}: " if overlay.several else ""
-            count = "1 trial was" if len(spent) == 1 else f"{len(spent)} trials were"
-            sentences.append(
-                f"{prefix}{count} stopped early, after {median(spent):.0f} s in the median where a "
-                f"finished one took {usual:.0f} s: about {saved:.0f} s were saved."
-            )
+            count = "1 trial was" if len(stopped) == 1 else f"{len(stopped)} trials were"
+            sentences.append(f"{prefix}{count} stopped early{_saved(run, stopped)}.")
     return sentences
+
+
+def _saved(run: RunRecord, stopped: Sequence[TrialRecord]) -> str:
+    """What stopping saved: as a share of the training, since trials of one population share time.
+
+    Failed and running trials do not count.
+    """
+    shares = [trial.rungs[-1].share for trial in stopped if trial.rungs]
+    if len(shares) < len(stopped):
+        return ""
+    trials = len(stopped) + sum(trial.result is not None for trial in run.trials)
+    return (
+        f", after {median(shares):.0%} of the training in the median: that saved "
+        f"{(len(shares) - sum(shares)) / trials:.0%} of what all {trials} trials would have taken"
+    )
 
 
 def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[Panel]:

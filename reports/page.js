@@ -10,7 +10,8 @@ async function unpack(id) {
 
 const text = await unpack("data");
 const data = JSON.parse(text);
-const layouts = {}; // of the figures that are drawn
+const figures = {}; // promises of those that are drawn, or about to be
+let plotly; // the promise of its script
 const config = {
   displaylogo: false,
   responsive: true,
@@ -33,9 +34,14 @@ async function loadPlotly() {
   document.head.append(script);
 }
 
-async function draw(name) {
+/* The figure of this name, drawn: at once for a reader who asks before its turn has come. */
+function draw(name) {
+  return (figures[name] ??= drawNow(name));
+}
+
+async function drawNow(name) {
   const spec = JSON.parse(await unpack(`figure-${name}`));
-  layouts[name] = spec.layout;
+  await (plotly ??= loadPlotly());
   const plot = byId(name);
   await Plotly.newPlot(plot, spec.data, spec.layout, config);
   plot.on("plotly_click", ({ points }) => {
@@ -43,23 +49,22 @@ async function draw(name) {
     if (Array.isArray(key) && key[1] !== null) openCard(key[0], key[1]);
   });
   plot.dataset.drawn = Math.round(performance.now());
+  return plot;
 }
 
 async function drawAll() {
-  await loadPlotly();
   await draw("front");
-  openFromAddress();
   for (const { id } of document.querySelectorAll("script[id^=figure-]")) {
-    const name = id.replace("figure-", "");
     await new Promise((next) => setTimeout(next)); // let the reader scroll meanwhile
-    if (name !== "front") await draw(name);
+    await draw(id.replace("figure-", ""));
   }
   document.body.dataset.ready = "yes";
 }
 
-/* The switch: every point knows its run and its trial, and a trial its size in each unit. */
-function switchAxis(unit) {
-  const plot = byId("front");
+/* The switch: every point knows its run and its trial, and a trial its size in each unit. Not all is known of
+   all: latencies of the front alone, of a stopped trial what the study counts. Other points vanish. */
+async function switchAxis(unit) {
+  const plot = await draw("front");
   const places = [], xs = [], modes = [];
   plot.data.forEach((trace, place) => {
     if (!trace.customdata) return;
@@ -68,20 +73,22 @@ function switchAxis(unit) {
     const line = Boolean(trace.line?.shape);
     modes.push(line && (!unit || unit === data.units[0]) ? "lines+markers" : "markers");
   });
-  plot.ownAnnotations ??= plot.layout.annotations;
-  plot.dataset.ratioTitle ??= plot.layout.xaxis.title.text;
-  const title = unit || plot.dataset.ratioTitle;
+  plot.own ??= { annotations: plot.layout.annotations, title: plot.layout.xaxis.title.text, range: [...plot.layout.xaxis.range] };
+  const axis = unit
+    ? { annotations: plot.own.annotations.filter((one) => one.xref !== "x"), "xaxis.title.text": unit, "xaxis.tickformat": ".3~s", "xaxis.autorange": true }
+    : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": ".0%", "xaxis.range": plot.own.range };
   Plotly.update(
     plot,
     { x: xs, mode: modes },
-    { annotations: unit ? plot.layout.annotations.filter((one) => one.xref !== "x") : plot.ownAnnotations, "xaxis.title.text": title, "xaxis.tickformat": unit ? ".3~s" : ".0%", "xaxis.autorange": true },
+    axis,
     places,
   );
 }
 
 function sizeOf(run, number, unit) {
-  const model = number === null ? data.runs[run].unpruned : trialOf(run, number);
-  return unit ? model.sizes[unit] : model.ratio;
+  const found = number === null ? data.runs[run].unpruned : trialOf(run, number);
+  const model = found.last ?? found; // what a stopped trial reported last
+  return unit ? model.sizes[unit] ?? model.latencies?.[unit] ?? null : model.ratio;
 }
 
 function trialOf(run, number) {
@@ -90,6 +97,11 @@ function trialOf(run, number) {
 
 /* Cards. */
 let opener = null;
+
+/* The places of a run and a trial, as buttons and options name them. */
+function placeOf(value) {
+  return value.split(" ").map(Number);
+}
 
 function openCard(run, number) {
   const trial = trialOf(run, number);
@@ -135,9 +147,10 @@ function facts(run, trial) {
       ["held out", withInterval(trial.heldout_metric, trial.heldout_interval)],
       [`${data.cost} ratio`, trial.ratio.toFixed(4)],
       ["target ratio", `${trial.target_ratio.toFixed(4)} ± ${(100 * trial.tolerance).toPrecision(3)}%`],
-      ...Object.entries(trial.sizes).map(([unit, size]) => [unit, size.toLocaleString("en")]),
+      ...Object.entries({ ...trial.sizes, ...trial.latencies }).map(([unit, size]) => [unit, size.toLocaleString("en")]),
     );
   }
+  for (const rung of trial.rungs ?? []) rows.push(["on its way", rung]);
   if (trial.seconds !== undefined) rows.push(["seconds", trial.seconds]);
   for (const named of [trial.knobs, trial.attributes ?? {}])
     for (const [name, value] of Object.entries(named)) rows.push([name, short(value)]);
@@ -169,12 +182,13 @@ function artifacts(trial) {
 }
 
 /* One small plot above another, on the steps of the search. */
-function drawCurve(card, trial) {
+async function drawCurve(card, trial) {
   const names = Object.keys(trial.curve);
   const height = 60 + 110 * names.length;
   const plot = make("div", { class: "plot", id: "curve", style: `height: ${height}px` });
   card.append(make("h4", {}, "Learning curves"), plot);
-  const front = layouts.front;
+  const front = (await draw("front")).layout;
+  if (!plot.isConnected) return; // another card was opened meanwhile
   const axis = { gridcolor: front.xaxis.gridcolor, zeroline: false, automargin: true };
   const layout = {
     ...front,
@@ -199,7 +213,6 @@ function drawCurve(card, trial) {
       x: start, xanchor: "left", yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: escapeMarkup(stage),
     });
   }
-  card.hidden = false;
   Plotly.newPlot(plot, traces, layout, { ...config, displayModeBar: false });
 }
 
@@ -255,9 +268,9 @@ function trialRows() {
   const columns = ["run", "trial", "state", "metric", "heldout_metric", "ratio", "target_ratio", "seconds"];
   const rows = data.runs.flatMap((run) => run.trials.map((row) => [
     run.name, ...columns.slice(1).map((name) => row[name]),
-    ...data.units.map((unit) => row.sizes?.[unit]), ...knobs.map((name) => row.knobs[name]),
+    ...data.units.map((unit) => row.sizes?.[unit]), ...data.latencies.map((unit) => row.latencies?.[unit]), ...knobs.map((name) => row.knobs[name]),
   ]));
-  return { columns: [...columns, ...data.units, ...knobs], rows };
+  return { columns: [...columns, ...data.units, ...data.latencies, ...knobs], rows };
 }
 
 function csvOf({ columns, rows }) {
@@ -277,14 +290,15 @@ function download(name, type, content) {
 
 const MOST_ROWS = 500; // more would be no table to read; the CSV has all
 
-function showNumbers(details) {
-  if (!details.open || details.querySelector("table")) return;
+async function showNumbers(details) {
   const name = details.dataset.figure;
-  const { columns, rows } = figureRows(byId(name));
+  const plot = await draw(name);
+  if (!details.open || details.querySelector("table")) return;
+  const { columns, rows } = figureRows(plot);
   const shown = rows.length > MOST_ROWS ? `The first ${MOST_ROWS} of ${rows.length} rows` : `${rows.length} rows`;
   const tidy = rows.slice(0, MOST_ROWS).map((row) => row.map(short));
   const button = make("button", { type: "button" }, "All as CSV");
-  button.addEventListener("click", () => download(`${name}.csv`, "text/csv", csvOf(figureRows(byId(name)))));
+  button.addEventListener("click", () => download(`${name}.csv`, "text/csv", csvOf(figureRows(plot))));
   details.append(make("p", { class: "tools" }, button), tableOf(shown, columns, tidy));
 }
 
@@ -292,13 +306,13 @@ function showNumbers(details) {
 for (const details of document.querySelectorAll("details.data"))
   details.addEventListener("toggle", () => showNumbers(details));
 for (const button of document.querySelectorAll("button.trial"))
-  button.addEventListener("click", () => openCard(Number(button.dataset.run), Number(button.dataset.trial)));
+  button.addEventListener("click", () => openCard(...placeOf(button.value)));
 byId("axis").addEventListener("change", (event) => switchAxis(event.target.value));
 data.runs.forEach((run, place) => {
   for (const { trial } of run.trials) byId("pick").append(make("option", { value: `${place} ${trial}` }, nameOf(place, trial)));
 });
 byId("pick").addEventListener("change", (event) => {
-  if (event.target.value) openCard(...event.target.value.split(" ").map(Number));
+  if (event.target.value) openCard(...placeOf(event.target.value));
   else closeCard();
 });
 document.addEventListener("keydown", (event) => {
@@ -318,4 +332,5 @@ if (follow) {
   follow.addEventListener("change", set);
   set();
 }
+openFromAddress();
 drawAll();

@@ -18,17 +18,20 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from orchestrator.damage import damaged_trials
 from orchestrator.records import RunRecord, size_text
 from orchestrator.run_folder import RunFolder, write_file_whole
 from reports.architecture_figures import architecture_section
 from reports.budget_figures import budget_section
 from reports.curves import read_curves
-from reports.document import document
+from reports.document import document, latency_units
 from reports.front_figure import front_figure
 from reports.outer_figures import outer_section
 from reports.overlay import Overlay, overlay
-from reports.pareto import ParetoView, answer, knob_texts, pareto_view, percent
+from reports.pareto import ParetoView, answer, knob_texts, pareto_view, percent, rung_text
 from reports.recommended import recommendations
+from reports.speed import read_speeds
+from reports.speed_figure import speed_section
 from reports.timeline_figure import state_text
 
 _HERE = Path(__file__).parent
@@ -44,8 +47,11 @@ class _Part:
     view: ParetoView
     answer: str
     counts: Mapping[str, int]
+    folder: str
+    """As a shell reads it."""
     export: str
     launch: Mapping[str, str] | None
+    damaged: Mapping[int, Sequence[str]]
 
 
 def write_report(runs: Sequence[RunRecord], target: Path, live: bool = False) -> Path:
@@ -56,13 +62,16 @@ def write_report(runs: Sequence[RunRecord], target: Path, live: bool = False) ->
     """
     together = overlay(runs)
     curves = [read_curves(run) for run in runs]
+    speeds = [read_speeds(run) for run in runs]
     parts = [_part(together, place) for place in range(len(runs))]
     sections = (
+        speed_section(together, speeds),
         budget_section(together, curves),
         architecture_section(together),
         outer_section(together),
     )
-    data = document(together, curves, [part.export for part in parts], target.parent)
+    exports = [part.export for part in parts]
+    data = document(together, curves, speeds, exports, target.parent)
     content = (
         _templates()
         .get_template("page.html.j2")
@@ -75,6 +84,8 @@ def write_report(runs: Sequence[RunRecord], target: Path, live: bool = False) ->
             front=front_figure(together),
             sections=[section for section in sections if section is not None],
             document=_finite(data),
+            latencies=latency_units(speeds),
+            untimed=[part for part, own in zip(parts, speeds, strict=True) if not own],
             live=live,
             nonce=secrets.token_urlsafe(16),
             css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
@@ -97,8 +108,10 @@ def _part(together: Overlay, place: int) -> _Part:
         view=view,
         answer=answer(view),
         counts=Counter(map(state_text, run.trials)),
+        folder=shlex.quote(str(run.folder)),
         export=f"maskfront export {shlex.quote(str(run.folder))}",
         launch=RunFolder(run.folder).read_launch(),
+        damaged=damaged_trials(run.folder, run.trials),
     )
 
 
@@ -119,6 +132,7 @@ def _templates() -> Environment:
         "state": state_text,
         "packed": _packed,
     }
+    environment.globals["rung_text"] = rung_text
     return environment
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.records import RunRecord, TrialResult, UnprunedResult
+from orchestrator.records import Rung, RunRecord, TrialRecord, TrialResult, UnprunedResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class ParetoView:
     """Inside their budget, but another trial is no worse and cheaper, or as cheap and better."""
     outside: tuple[Point, ...]
     """Outside their budget; they are on no front."""
+    stopped: tuple[TrialRecord, ...]
+    """Stopped early, at what they reported last."""
 
 
 def pareto_view(run: RunRecord) -> ParetoView:
@@ -47,6 +49,7 @@ def pareto_view(run: RunRecord) -> ParetoView:
         front=tuple(points[number] for number in front),
         dominated=tuple(points[number] for number in points if number in feasible - set(front)),
         outside=tuple(points[number] for number in points if number not in feasible),
+        stopped=tuple(trial for trial in run.trials if trial.state == "stopped" and trial.rungs),
     )
 
 
@@ -71,6 +74,14 @@ def answer(view: ParetoView) -> str:
 def percent(share: float) -> str:
     """A share as a whole percentage, or with one decimal below 10%."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+
+
+def rung_text(run: RunRecord, rung: Rung) -> str:
+    """Where a trial stood on its way."""
+    return (
+        f"{rung.share:.0%} trained: {run.metric_name} {rung.metric:.4f} at "
+        f"{run.unpruned.cost_name} ratio {rung.cost / run.unpruned.cost_full:.4f}"
+    )
 
 
 def knob_texts(knobs: Mapping[str, Any]) -> list[str]:

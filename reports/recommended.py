@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.records import Measured
 from reports.pareto import ParetoView, Point
 
 _LOSSES = (0.01, 0.03)
@@ -31,9 +32,9 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
         near = [point for point in view.front if point.result.metric >= (1 - loss) * metric]
         if near:
             wanted.setdefault(near[0].trial, []).append(f"cheapest within {loss:.0%}")
-    found = knee(view.front)
-    if found is not None:
-        wanted.setdefault(found.trial, []).append("knee")
+    bend = knee([point.result for point in view.front])
+    if bend is not None:
+        wanted.setdefault(view.front[bend].trial, []).append("knee")
     return [
         Recommendation(reasons=tuple(wanted[point.trial]), point=point)
         for point in reversed(view.front)
@@ -41,18 +42,20 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
     ]
 
 
-def knee(front: Sequence[Point]) -> Point | None:
-    """The point furthest above the straight line between the ends of the front.
+def knee(front: Sequence[Measured]) -> int | None:
+    """Place of the knee in a front that is sorted by rising cost.
 
-    Both axes run from 0 to 1 between the ends. None if no point lies above that line.
+    Both axes are scaled to [0, 1] from the cheapest to the dearest model of the front. The knee is
+    the point furthest above the line that joins the two (Satopaa et al. 2011, "Finding a Kneedle
+    in a haystack", without smoothing); of equals the cheapest. None if no point lies above it.
     """
     if len(front) < 3:
         return None
-    first, last = front[0].result, front[-1].result
-
-    def height(point: Point) -> float:
-        along = (point.result.ratio - first.ratio) / (last.ratio - first.ratio)
-        return (point.result.metric - first.metric) / (last.metric - first.metric) - along
-
-    best = max(front, key=height)
-    return best if height(best) > math.ulp(1.0) * 8 else None
+    first, last = front[0], front[-1]
+    heights = [
+        (model.metric - first.metric) / (last.metric - first.metric)
+        - (model.cost - first.cost) / (last.cost - first.cost)
+        for model in front
+    ]
+    highest = max(heights)
+    return heights.index(highest) if highest > math.ulp(1.0) * 8 else None

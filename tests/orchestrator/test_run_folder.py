@@ -59,3 +59,15 @@ def test_a_second_launch_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"is no run folder: there is no study\.db"):
         RunFolder(tmp_path).existing()
+
+
+def test_a_damaged_address_is_said_and_a_damaged_launch_is_none(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_address("grpc://h:1", "tiny", "id")
+    folder.write_launch("maskfront run a.py", "")
+    assert folder.study_name == "tiny"
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(RunError, match=r"storage\.json' is damaged .*: put it back from a copy"):
+        _ = folder.storage
+    assert folder.read_launch() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def test_status_counts_trials_workers_and_failures(
     assert "failed     1 times: the loss is nan at step 3" in lines
     elsewhere = storage_status(f"sqlite:///{folder}/study.db", None)
     assert elsewhere.trials == status.trials
+    assert (status.damaged, elsewhere.damaged) == ({}, {})
+    number = status.front[0].number
+    weights = RunFolder(folder).trial(number) / "model" / "model.safetensors"
+    os.truncate(weights, 1000)
+    status = run_status(folder)
+    (line,) = status.damaged[number]
+    assert line.startswith("model/model.safetensors is ")
+    assert f"damaged    trial {number}: {line}" in status.lines()
     monkeypatch.setattr(heartbeat, "GRACE", 0.0)
     assert not any(w["alive"] for w in storage_status(f"sqlite:///{folder}/study.db", None).workers)
 

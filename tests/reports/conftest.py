@@ -32,6 +32,7 @@ from orchestrator.records import (
     RESULT,
     UNPRUNED,
     VERSIONS,
+    Rung,
     RunRecord,
     TrialRecord,
     TrialResult,
@@ -143,7 +144,14 @@ def mixed_run() -> RunRecord:
     """Two models on the front, one dominated, one outside its budget, one in each other state."""
     unfinished = [
         TrialRecord(number=4, state="failed", knobs={}, result=None, failure="all units closed"),
-        TrialRecord(number=5, state="stopped", knobs={}, result=None, failure=None),
+        TrialRecord(
+            number=5,
+            state="stopped",
+            knobs={},
+            result=None,
+            failure=None,
+            rungs=(Rung(share=1 / 3, stage="search", metric=0.75, cost=450_000),),
+        ),
         TrialRecord(number=6, state="running", knobs={}, result=None, failure=None),
     ]
     return _run(
@@ -313,9 +321,9 @@ def open_tab(browser: Any) -> Iterator[Callable[..., Tab]]:
     """Opens a tab without a network; "dark" opens one of a reader who likes it dark."""
     contexts = []
 
-    def open_one(scheme: str = "light", offline: bool = True) -> Tab:
+    def open_one(scheme: str = "light", offline: bool = True, width: int = 1200) -> Tab:
         context = browser.new_context(
-            offline=offline, color_scheme=scheme, viewport={"width": 1200, "height": 900}
+            offline=offline, color_scheme=scheme, viewport={"width": width, "height": 900}
         )
         contexts.append(context)
         return Tab(context)

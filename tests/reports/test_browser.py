@@ -21,6 +21,15 @@ UNRANGED = """() => [...document.querySelectorAll('.plot')].flatMap((plot) =>
         .filter(([, axis]) => ['-1,6', '-1,4'].includes(`${axis.range}`))
         .map(([name]) => `${plot.id} ${name}`))"""
 """Axes with the range that Plotly gives them if it finds no data."""
+HELD = """
+    const text = Response.prototype.text;
+    const gate = new Promise((open) => { window.letPlotlyCome = open; });
+    let unpacked = 0;
+    Response.prototype.text = async function () {
+        if (unpacked++) await gate;
+        return text.call(this);
+    };"""
+"""Holds back all that the page unpacks but its first, the data: a slow machine's first second."""
 OpenTab = Callable[..., Any]
 
 
@@ -62,6 +71,43 @@ def test_everything_is_drawn_offline(
         picture = pictures / f"report-{scheme}.png"
         page.screenshot(path=picture, full_page=True)
         assert picture.stat().st_size > 50_000
+
+
+def test_it_prints_black_on_white_and_whole(
+    make_many: Callable[..., RunRecord], tmp_path: Path, open_tab: OpenTab, pictures: Path
+) -> None:
+    """Of a reader who likes it dark; the table of 40 trials scrolls on a screen."""
+    page = open_tab("dark").open_whole(write_report([make_many(40)], tmp_path / "report.html"))
+    table = "document.querySelector('#trials .tall')"
+    scrolled = f"{table}.scrollHeight - {table}.clientHeight"
+    assert page.evaluate(scrolled) > 100
+    page.emulate_media(media="print", color_scheme="dark")
+    style = "([at, name]) => getComputedStyle(document.querySelector(at))[name]"
+    for at, name, wanted in (
+        ("body", "backgroundColor", "rgb(255, 255, 255)"),
+        ("body", "color", "rgb(0, 0, 0)"),
+        ("#front .xtitle", "fill", "rgb(0, 0, 0)"),
+        ("nav", "display", "none"),
+        ("details.data", "display", "none"),
+    ):
+        assert page.evaluate(style, [at, name]) == wanted, (at, name)
+    assert page.evaluate(scrolled) == 0
+    paper = page.pdf(path=pictures / "report.pdf", format="A4")
+    assert paper.startswith(b"%PDF")
+
+
+def test_a_phone_scrolls_figures_and_tables_but_not_the_page(
+    page_path: Path, open_tab: OpenTab, pictures: Path
+) -> None:
+    page = open_tab(width=390).open_whole(page_path)
+    page.screenshot(path=pictures / "report-phone.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    widths = page.evaluate(
+        "['front', 'slices'].map((id) => document.getElementById(id).clientWidth)"
+    )
+    assert widths[0] < 390 < widths[1]
+    caption = page.locator("#start caption").bounding_box()
+    assert caption["x"] + caption["width"] <= 390
 
 
 def test_a_click_on_a_point_opens_its_card(
@@ -126,6 +172,32 @@ def test_everything_goes_by_keyboard(page_path: Path, open_tab: OpenTab) -> None
     page.keyboard.press("Enter")
     page.locator("details.data table").wait_for()
     assert page.locator("details.data table").count() == 1
+    assert tab.seen == []
+
+
+def test_a_reader_may_be_faster_than_the_figures(
+    page_path: Path, stored_run: RunRecord, open_tab: OpenTab
+) -> None:
+    """Cards, the switch and the tables wait for what they need, and nothing fails."""
+    tab = open_tab()
+    page = tab.page
+    page.add_init_script(HELD)
+    page.goto(f"{page_path.as_uri()}#trial-0-3")
+    page.wait_for_selector("#card:not([hidden])")
+    assert page.locator("#card h3").inner_text() == "trial 3"
+    first, second = (trial.number for trial in stored_run.front[:2])
+    page.click(f"#front-section button.trial[value='0 {first}']")
+    page.focus(f"#front-section button.trial[value='0 {second}']")
+    page.keyboard.press("Enter")
+    assert page.locator("#card h3").inner_text() == f"trial {second}"
+    page.select_option("#axis", "params")
+    page.locator("details[data-figure=timeline] summary").click()
+    assert page.locator("#front[data-drawn]").count() == 0
+    page.evaluate("letPlotlyCome()")
+    page.wait_for_selector("body[data-ready]", state="attached", timeout=60_000)
+    assert page.locator("#curve .js-line").count() == 2
+    assert page.locator("#front .xtitle").text_content() == "params"
+    assert page.locator("details[data-figure=timeline] table").count() == 1
     assert tab.seen == []
 
 
@@ -230,6 +302,24 @@ def test_a_thousand_trials_are_drawn(
     assert page.locator("#architectures .heatmaplayer image").count() == 3
     first = int(page.locator("#front").get_attribute("data-drawn"))
     print(f"first figure after {first} ms")  # noqa: T201
+
+
+def test_a_stopped_trial_stands_where_it_was_stopped(
+    mixed_run: RunRecord, tmp_path: Path, open_tab: OpenTab
+) -> None:
+    tab = open_tab()
+    page = tab.open_report(write_report([mixed_run], tmp_path / "report.html"))
+    where = """() => { const trace = front.data.find((one) => one.name === 'stopped early');
+        return [trace.x, trace.y]; }"""
+    assert page.evaluate(where) == [[0.45], [0.75]]
+    for unit, x in (("flops@16", 450_000), ("params", None)):
+        page.select_option("#axis", unit)
+        assert page.evaluate(where) == [[x], [0.75]]
+    page.select_option("#pick", "0 5")
+    way = "33% trained: accuracy 0.7500 at FLOPs ratio 0.4500"
+    assert way in page.locator("#card").inner_text()
+    assert f"stopped: {way}" in page.locator("#trials").inner_text()
+    assert tab.seen == []
 
 
 def test_several_runs_are_drawn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import urllib.error
 import urllib.request
@@ -11,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import waitress
 
 from orchestrator.dashboard import HOST, application
-from orchestrator.records import RunRecord, front_document, load_run, read_run
+from orchestrator.records import HOME, RunRecord, front_document, load_run, read_run
 from orchestrator.run_folder import RunFolder
 from reports.dashboard import _trial_note, markdown, publish
 from tests.reports.conftest import many_run, store_run
@@ -184,7 +186,48 @@ def test_a_folder_of_runs_is_one_dashboard(runs: Path, both: Served) -> None:
 
 def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:
     served = Served(f"sqlite:///{runs / 'seed-0' / 'study.db'}")
-    assert served.json("/api/studies")["study_summaries"][0]["study_name"] == "many"
+    (study,) = served.json("/api/studies")["study_summaries"]
+    assert study["study_name"] == "many"
+    trial = served.json("/api/studies/1")["trials"][3]
+    artifact = trial["artifacts"][0]["artifact_id"]
+    with served.ask(f"/artifacts/1/{trial['trial_id']}/{artifact}") as answer:
+        assert (
+            answer.read()
+            == (RunFolder(runs / "seed-0").trial(3) / "architecture.json").read_bytes()
+        )
+    served.close()
+
+
+def test_a_storage_elsewhere_says_where_the_artifacts_are(
+    tmp_path: Path, open_tab: Callable[..., Any]
+) -> None:
+    """Two studies in one storage; the run folder of the second is on another machine."""
+    storage = f"sqlite:///{tmp_path / 'shared.db'}"
+    for name in ("here", "there"):
+        folder = RunFolder(tmp_path / name)
+        folder.artifacts.mkdir(parents=True)
+        folder.write_address(storage, name, f"identity of {name}")
+        store_run(folder, many_run(2, name=name))
+        home = {"folder": folder.identity, "path": str(folder.path), "host": f"host of {name}"}
+        optuna.load_study(study_name=name, storage=storage).set_user_attr(HOME, home)
+    shutil.move(tmp_path / "there", tmp_path / "moved")
+    served = Served(storage)
+    for number, name in ((1, "here"), (2, "there")):
+        study = served.json(f"/api/studies/{number}")
+        said = {row["key"]: row["value"] for row in study["user_attrs"]}
+        assert ("artifacts" in said) == (name == "there")
+        trial = study["trials"][0]
+        address = f"/artifacts/{number}/{trial['trial_id']}/{trial['artifacts'][0]['artifact_id']}"
+        if name == "here":
+            with served.ask(address) as answer:
+                assert answer.status == 200
+        else:
+            assert f"lie in {tmp_path}/there on host of there" in said["artifacts"]
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                served.ask(address)
+    page = open_tab(offline=False).page
+    page.goto(f"{served.address}/dashboard/studies/2")
+    page.wait_for_selector("text=not here: they lie in", timeout=60_000)
     served.close()
 
 

@@ -75,8 +75,8 @@ def folder(
         model.save_pretrained(trial / "model")
         workbench.tokenizer.save_pretrained(trial / "model")
         (trial / "architecture.json").write_text(architecture.to_json())
-        for name in ("result.json", "curve.csv"):
-            (trial / name).write_text(name)
+        (trial / "result.json").write_text("{}")
+        (trial / "curve.csv").write_text("stage,step\n")
     return folder
 
 
@@ -228,6 +228,18 @@ def test_a_model_that_is_gone(run: RunRecord, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"00001.*is gone"):
         export(run, 1, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["architecture.json", "result.json", "model/model.safetensors", "model/tokenizer.json"]
+)
+def test_a_damaged_trial_is_named(name: str, run: RunRecord, folder: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(folder, tmp_path / "run")
+    file = broken / "trials" / "00003" / name
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(RunError, match=rf"00003': trial 3 is damaged: {name} is .*; export anothe"):
+        export(replace(run, folder=broken), 3, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:

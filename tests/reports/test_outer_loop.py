@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.exceptions import ExperimentalWarning
 
-from orchestrator.records import RunRecord, load_run
+from orchestrator.records import Rung, RunRecord, load_run
 from reports.outer_figures import outer_section
 from reports.outer_loop import (
     BusyClock,
@@ -26,7 +26,7 @@ from reports.outer_loop import (
     reference_point,
 )
 from reports.overlay import overlay
-from reports.timeline_figure import lanes
+from reports.timeline_figure import lanes, short_hosts
 from tests.reports.conftest import START, many_run
 
 
@@ -143,24 +143,60 @@ def test_the_clock_leaves_out_the_time_between_launches(make_trial: Any) -> None
     assert not BusyClock([make_trial(0, 500_000, 0.8)])
 
 
-def test_trials_that_run_at_once_lie_in_lanes_of_their_own() -> None:
+def test_trials_that_run_at_once_lie_in_slots_of_their_own() -> None:
     placed = lanes(many_run(8).trials)
-    assert [placed[number] for number in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert [placed[number] for number in range(8)] == [f"slot {n % 4}" for n in range(8)]
+
+
+def test_lanes_name_what_there_are_several_of() -> None:
+    """Trials 0 to 3 run at once, then 4 to 7, then 8 to 11."""
+    trials = many_run(12).trials
+
+    def placed(*workers: str) -> list[str]:
+        """By pairs of trials: each worker runs two at once."""
+        named = [
+            replace(trial, attributes={"worker": workers[trial.number // 2]}) for trial in trials
+        ]
+        found = lanes(named)
+        return [found[number] for number in range(0, 12, 2)]
+
+    one, two, three = "box-11-aa", "box-12-bb", "box-13-cc"
+    assert placed(one, two, one, two, three, two) == [
+        *["worker 0, slot 0", "worker 1, slot 0"] * 3
+    ], "the third began after the first had ended, and goes on in its lanes"
+    found = placed(one, "gpu-7.example.org-5-aa", one, two, one, two)
+    assert found[1:4] == [
+        f"{lane}, slot 0" for lane in ("gpu-7, worker 0", "box, worker 0", "box, worker 1")
+    ]
+    ordered = list(dict.fromkeys(lanes(many_run(48).trials).values()))
+    assert ordered == [f"slot {n}" for n in range(4)]
+
+
+def test_hosts_are_shortened_as_long_as_they_stay_apart() -> None:
+    assert list(short_hosts(["gpu07.site.org", "gpu08.site.org"]).values()) == ["gpu07", "gpu08"]
+    assert list(short_hosts(["a.x", "a.y"]).values()) == ["a.x", "a.y"]
+    pods = ["trainer-7d9f8b6c5-abcde", "trainer-7d9f8b6c5-abxyz"]
+    assert list(short_hosts(pods).values()) == ["…-abcde", "…-abxyz"]
+    assert short_hosts(["trainer-7d9f8b6c5-abcde"]) == dict.fromkeys(pods[:1], pods[0])
 
 
 def test_stopped_trials_say_what_they_saved() -> None:
+    """12 finished trials and 3 that had a third or two of their training: 5/3 of 15 are saved."""
     run = many_run(12)
-    stopped = replace(
-        run.trials[0],
-        number=12,
-        state="stopped",
-        result=None,
-        ended=START + timedelta(seconds=10),
-        attributes={"rung": 1},
+    rungs = tuple(
+        Rung(share=share, stage="search", metric=0.7, cost=400_000) for share in (1 / 3, 2 / 3)
     )
-    section = outer_section(overlay([replace(run, trials=(*run.trials, stopped))]))
+    stopped = [
+        replace(run.trials[0], number=n, state="stopped", result=None, rungs=rungs[: 1 + n % 2])
+        for n in (12, 13, 14)
+    ]
+    section = outer_section(overlay([replace(run, trials=(*run.trials, *stopped))]))
     assert section is not None
     assert section.sentences[-1] == (
-        "1 trial was stopped early, after 10 s in the median where a finished one took 44 s: "
-        "about 34 s were saved."
+        "3 trials were stopped early, after 33% of the training in the median: "
+        "that saved 11% of what all 15 trials would have taken."
     )
+    silent = replace(stopped[0], rungs=())
+    section = outer_section(overlay([replace(run, trials=(*run.trials, silent))]))
+    assert section is not None
+    assert section.sentences[-1] == "1 trial was stopped early."

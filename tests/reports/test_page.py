@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from orchestrator.errors import RunError
@@ -21,7 +22,7 @@ from orchestrator.records import RunRecord, TrialRecord, front_document
 from orchestrator.run_folder import RunFolder
 from reports.page import write_report
 from reports.timeline_figure import state_text
-from tests.reports.conftest import SPACE
+from tests.reports.conftest import SPACE, write_trial_files
 
 HOSTILE = "</script><script>document.title = 'broken'</script><b>&amp; \"'` 🦊 \u202e\u05e9\u05dc"
 
@@ -94,7 +95,7 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
     assert (
         "Trials: 7, of which 3 finished, 1 outside budget, 1 failed, 1 stopped, 1 running." in text
     )
-    assert "cheapest within 3% 0 0.8900 0.8800 98.9% 70% maskfront export runs/tiny" in text
+    assert "cheapest within 3% 0 70% 98.9% 0.8900 0.8800 maskfront export runs/tiny" in text
     assert "maskfront export runs/tiny --trial 0 --out my-model" in text
     assert "failed: all units closed" in text
     assert "one sequence of 16 tokens" in text
@@ -156,6 +157,31 @@ def test_page_shows_how_the_run_was_launched(
     text = Page(write_report([run], tmp_path / "report.html")).words
     assert "Launched by maskfront run a.py" in text
     assert "study = Study(name='</pre>')" in text
+
+
+def test_a_damaged_trial_is_named_and_the_page_is_written(
+    make_many: Callable[..., RunRecord], tmp_path: Path
+) -> None:
+    run = make_many(12, folder=tmp_path / "run")
+    assert len(run.front) > 2
+    for trial in run.trials:
+        if trial.result is not None:
+            write_trial_files(RunFolder(run.folder).trial(trial.number), trial.result)
+    whole = Page(write_report([run], tmp_path / "report.html"))
+    assert "are damaged" not in whole.words
+    for name in ("architecture.json", "result.json", "curve.csv"):
+        file = RunFolder(run.folder).trial(run.front[1].number) / name
+        file.write_text(file.read_text()[:-9])
+    page = Page(write_report([run], tmp_path / "report.html"))
+    assert (
+        "Files of 1 trial are damaged; all numbers here are from the storage, and hold"
+        in page.words
+    )
+    number = run.front[1].number
+    assert f"trial {number}: architecture.json is no JSON (Expecting" in page.words
+    assert "curve.csv ends in the middle of a line; result.json is no JSON" in page.words
+    assert "figure-consensus" in whole.documents
+    assert "figure-consensus" not in page.documents
 
 
 def test_page_of_several_runs_names_each(
@@ -287,12 +313,29 @@ def test_page_loads_nothing(stored_run: RunRecord, tmp_path: Path) -> None:
 def test_a_thousand_trials_are_less_than_three_megabytes(
     make_many: Callable[..., RunRecord], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "run"
+    """Of a BERT-base: 12 layers of 12 heads and 3072 neurons, each model cut in its own way."""
+    folder, full, dice = tmp_path / "run", {"heads": 12, "ffn": 3072}, np.random.default_rng(0)
     run = make_many(1000, folder=folder)
-    rows = "\n".join(f"search,{n},{1 / (n + 1)},{n / 500}" for n in range(300))
+
+    def drawn() -> dict[str, Any]:
+        widths = {f"{k}_per_layer": tuple(dice.integers(n + 1, size=12)) for k, n in full.items()}
+        return {name: tuple(map(int, layers)) for name, layers in widths.items()}
+
+    run = replace(
+        run,
+        unpruned=replace(run.unpruned, **{f"{k}_per_layer": (n,) * 12 for k, n in full.items()}),
+        trials=tuple(
+            replace(trial, result=replace(trial.result, widths={}, **drawn()))
+            if trial.result
+            else trial
+            for trial in run.trials
+        ),
+    )
     for trial in run.trials:
         path = RunFolder(folder).trial(trial.number)
         path.mkdir(parents=True)
+        noise = dice.normal(1, 0.1, size=(300, 2)) * np.linspace(1, 0.2, 300)[:, None]
+        rows = "\n".join(f"search,{step},{a:.6g},{b:.6g}" for step, (a, b) in enumerate(noise))
         (path / "curve.csv").write_text(f"stage,step,loss,open_ratio\n{rows}\n")
     page = write_report([run], tmp_path / "report.html")
     assert page.stat().st_size < 3_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -30,22 +31,32 @@ def test_each_question_has_its_model_and_a_model_stands_there_once(
     assert recommendations(pareto_view(make_run())) == []
 
 
-@given(rows=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), max_size=8))
-def test_the_knee_is_the_point_furthest_from_the_chord(
-    rows: list[tuple[int, int]], make_run: Any, make_trial: Any
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), max_size=8),
+    scale=st.sampled_from([0.5, 2.0, 64.0]),
+)
+def test_the_knee_is_the_point_furthest_above_the_chord_on_any_scale(
+    steps: list[tuple[int, int]], scale: float, make_trial: Any
 ) -> None:
     """Against the distance as geometry has it, by cross products."""
-    run = make_run([make_trial(n, x * 30_000, y / 40) for n, (x, y) in enumerate(rows)])
-    front = pareto_view(run).front
-    found = knee(front)
+    cost, metric, front = 0, 0, []
+    for number, (dearer, better) in enumerate(steps):
+        cost, metric = cost + dearer, metric + better
+        front.append(make_trial(number, cost, metric / 1024).result)
+    place = knee(front)
+    scaled = [replace(r, cost=r.cost * scale, metric=r.metric * scale) for r in front]
+    assert knee(scaled) == place
     if len(front) < 3:
-        assert found is None
+        assert place is None
         return
-    (x0, y0), *inner, (x1, y1) = ((p.result.ratio, p.result.metric) for p in front)
-    above = [(x1 - x0) * (y - y0) - (y1 - y0) * (x - x0) for x, y in inner]
-    if found is None:
+    first, last = front[0], front[-1]
+    above = [
+        (last.cost - first.cost) * (r.metric - first.metric)
+        - (last.metric - first.metric) * (r.cost - first.cost)
+        for r in front
+    ]
+    if place is None:
         assert max(above) <= 1e-9
     else:
-        place = [point.trial for point in front[1:-1]].index(found.trial)
         assert above[place] >= max(above) - 1e-9
         assert above[place] > 0

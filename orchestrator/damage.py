@@ -1,0 +1,78 @@
+"""What is damaged of a trial's files: cut short by a full disk or a lost machine, or overwritten.
+
+Told from the files themselves, without torch. A file that is gone is no damage: weights may be
+deleted to make room.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from orchestrator.records import TrialRecord
+from orchestrator.run_folder import RunFolder
+
+_PNG_END = b"IEND\xaeB`\x82"
+
+
+def damaged_trials(run: Path, trials: Iterable[TrialRecord]) -> dict[int, list[str]]:
+    """Of each finished trial with damage a line on each file: its own files and its weights."""
+    found = {}
+    for trial in trials:
+        if trial.result is not None:
+            folder = RunFolder(run).trial(trial.number)
+            found[trial.number] = damages(
+                folder, [*folder.glob("*"), *folder.glob("*/*.safetensors")]
+            )
+    return {number: lines for number, lines in found.items() if lines}
+
+
+def damages(folder: Path, files: Iterable[Path]) -> list[str]:
+    """A line on each of these files that is damaged, which names it by its path in `folder`."""
+    lines = []
+    for file in sorted(files):
+        check = _CHECKS.get(file.suffix)
+        problem = check(file) if check and file.is_file() else None
+        if problem:
+            lines.append(f"{file.relative_to(folder).as_posix()} {problem}")
+    return lines
+
+
+def _json(file: Path) -> str | None:
+    try:
+        json.loads(file.read_bytes())
+    except ValueError as error:
+        return f"is no JSON ({error})"
+    return None
+
+
+def _csv(file: Path) -> str | None:
+    return None if file.read_bytes().endswith(b"\n") else "ends in the middle of a line"
+
+
+def _png(file: Path) -> str | None:
+    return None if file.read_bytes().endswith(_PNG_END) else "is no whole picture"
+
+
+def _safetensors(file: Path) -> str | None:
+    """Its header says how long it is: 8 bytes with the header's own length, header, tensors."""
+    size = file.stat().st_size
+    with file.open("rb") as weights:
+        start = 8 + int.from_bytes(weights.read(8), "little")
+        header = weights.read(start - 8) if start <= size else b""
+    try:
+        tensors: Mapping[str, Mapping[str, list[int]]] = json.loads(header)
+        ends = [t["data_offsets"][1] for name, t in tensors.items() if name != "__metadata__"]
+    except (ValueError, TypeError, KeyError):
+        return f"is cut short or no safetensors ({size:,} bytes)"
+    whole = start + max(ends, default=0)
+    return None if size == whole else f"is {size:,} bytes long, not {whole:,}"
+
+
+_CHECKS: Mapping[str, Callable[[Path], str | None]] = {
+    ".json": _json,
+    ".csv": _csv,
+    ".png": _png,
+    ".safetensors": _safetensors,
+}

@@ -1,0 +1,128 @@
+"""What the models of a run's front are worth in milliseconds: measured by `bench`, kept, read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import RunError
+from orchestrator.records import RunRecord
+from orchestrator.run_folder import RunFolder, write_file_whole
+from reports.choice import model_folder
+from reports.timings import timings_document
+
+if TYPE_CHECKING:
+    from objectives.bench import Bench
+
+_FORMAT = "maskfront-bench-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedModel:
+    """One model under the conditions of a `Speed`."""
+
+    milliseconds: float
+    """Median of one forward pass."""
+    flops_ratio: float
+    """FLOPs as a share of the reference's, at the length that was timed."""
+    speed_up: float
+    """How many times as fast as the reference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """The front's models in one engine on one shape of batch, on one device."""
+
+    engine: str
+    batch: int
+    length: int
+    """Tokens of each of the `batch` sequences."""
+    device: str
+    """With its threads, such as "cpu-2threads"."""
+    reference: str
+    """What speed-ups are against: "unpruned", or the folder of another model."""
+    reference_milliseconds: float
+    models: Mapping[int, TimedModel]
+    """By the numbers of their trials."""
+
+    @property
+    def unit(self) -> str:
+        """Of the milliseconds; two units are never compared."""
+        return f"ms@{self.engine}-{self.device}-b{self.batch}-s{self.length}"
+
+
+def bench_front(run: RunRecord, **settings: Any) -> Bench:
+    """Time the models of a run's front as `objectives.bench.bench` does, and keep what it found.
+
+    It lies in the run folder, over what an earlier call found; a report, and the card of an
+    exported model, show it. Raises RunError if the front is empty or a model of it is gone, and
+    what `bench` raises.
+    """
+    folders = {model_folder(run, row.number): row.number for row in run.front}
+    if not folders:
+        raise RunError(f"'{run.folder}' has no model on its front yet; there is nothing to time")
+
+    from objectives.bench import bench  # torch, which a report does without
+
+    timed = bench(list(folders), **settings)
+    document = timings_document(timed)
+    trials = {str(folder): number for folder, number in folders.items()}
+    for row in document["timings"]:
+        row["trial"] = trials.get(row["model"])
+    text = json.dumps({"format": _FORMAT, **document}, indent=1)
+    write_file_whole(RunFolder(run.folder).bench, text + "\n")
+    return timed
+
+
+def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
+    """What `bench_front` found last; empty if it was never called.
+
+    Raises RunError if its file cannot be read.
+    """
+    path = RunFolder(run.folder).bench
+    if not path.is_file():
+        return ()
+    try:
+        return _speeds(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"'{path}' is damaged ({type(error).__name__}: {error}); delete it, or write it anew: "
+            f"maskfront bench {run.folder}"
+        ) from error
+
+
+def _speeds(document: Mapping[str, Any]) -> tuple[Speed, ...]:
+    if document["format"] != _FORMAT:
+        raise ValueError(f"its format is {document['format']}, not {_FORMAT}")
+    rows: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
+    for row in document["timings"]:
+        rows.setdefault((row["engine"], row["batch"], row["length"]), []).append(row)
+    reference, conditions = document["reference"], document["conditions"]
+    return tuple(
+        Speed(
+            engine=engine,
+            batch=batch,
+            length=length,
+            device=_device(engine, conditions),
+            reference=reference,
+            reference_milliseconds=next(r["median"] for r in own if r["model"] == reference),
+            models={
+                row["trial"]: TimedModel(
+                    milliseconds=row["median"],
+                    flops_ratio=row["flops_ratio"],
+                    speed_up=row["speed_up"],
+                )
+                for row in own
+                if row["trial"] is not None
+            },
+        )
+        for (engine, batch, length), own in rows.items()
+    )
+
+
+def _device(engine: str, conditions: Mapping[str, Any]) -> str:
+    """onnxruntime runs on the CPU wherever torch does."""
+    device = "cpu" if engine == "onnxruntime" else str(conditions["device"]).replace(" ", "-")
+    return f"cpu-{conditions['threads']}threads" if device == "cpu" else device
