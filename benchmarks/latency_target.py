@@ -1,0 +1,147 @@
+"""A study that counts milliseconds against one that counts FLOPs: which front is the faster?
+
+Two studies of the quickstart's task, alike in all but `cost`: the first minimises FLOPs, the second
+the latency of one text of 128 tokens from a table measured on this machine. `FisherSearch` cuts at
+once, so that the choice of units differs only by the prices. Then every model of both fronts is
+exported and timed in one run, models taking turns.
+
+    python -m benchmarks.latency_target OUT [--trials 12] [--seeds 0] [--threads 1]
+
+Run folders go to OUT (a run there is continued). Prints both fronts and, for each loss of metric
+that one may accept, the fewest milliseconds; writes benchmarks/results/latency_target-cpu.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from optuna.distributions import FloatDistribution
+from rich.console import Console
+from rich.table import Table
+
+from objectives.bench import UNPRUNED, bench
+from objectives.cost import CostName
+from objectives.device import quiet_libraries
+from objectives.methods.fisher_search import FisherSearch
+from objectives.stages import Stage
+from orchestrator import Study, launch
+from orchestrator.records import RunRecord
+from reports.export import export
+from reports.timings import timings_document
+from studies.quickstart import study as quickstart
+
+LENGTH = 128
+LOSSES = (0.01, 0.02, 0.03, 0.05, 0.08)
+"""Of the unpruned model's metric."""
+COSTS: tuple[CostName, ...] = ("flops", "latency")
+
+
+def study(cost: CostName, seed: int, trials: int) -> Study:
+    recover = Stage(name="recover", epochs=0.6, learning_rate=3e-4, loss="prediction+hidden")
+    return replace(
+        quickstart,
+        name=f"{cost}-{seed}",
+        method=FisherSearch(stages=(recover,)),
+        space={
+            "target_ratio": FloatDistribution(0.1, 1, log=True),
+            "flops_weight": FloatDistribution(0.5, 1.5),
+        },
+        first=tuple({"target_ratio": ratio} for ratio in (0.8, 0.5, 0.3, 0.2)),
+        cost=cost,
+        seq_len=LENGTH,
+        trials=trials,
+        seed=seed,
+    )
+
+
+def run_both(out: Path, seed: int, trials: int) -> list[RunRecord]:
+    """The second study begins with the teacher of the first."""
+    runs: list[RunRecord] = []
+    for cost in COSTS:
+        folder = out / f"{cost}-{seed}"
+        if runs and not folder.exists():
+            shutil.copytree(runs[0].folder / "cache", folder / "cache")
+        runs.append(launch(study(cost, seed, trials), out=folder))
+    return runs
+
+
+def measure(runs: list[RunRecord], threads: int, rounds: int, console: Console) -> dict[str, Any]:
+    """Every model of the fronts in milliseconds, with its metric."""
+    with TemporaryDirectory() as scratch:
+        models = {}
+        for run in runs:
+            for trial in run.front:
+                folder = Path(scratch) / f"{run.name}#{trial.number}"
+                export(run, trial.number, folder, onnx=True)
+                models[folder.name] = (folder, run, trial.result)
+        timed = bench(
+            [folder for folder, *_ in models.values()],
+            batches=[1],
+            lengths=[LENGTH],
+            engines=("eager", "onnxruntime"),
+            rounds=rounds,
+            threads=threads,
+            say=console.print,
+        )
+    named = tuple(replace(timing, model=Path(timing.model).name) for timing in timed.timings)
+    document = timings_document(replace(timed, timings=named))
+    for row in document["timings"]:
+        _, run, result = models.get(row["model"], (None, runs[0], runs[0].unpruned))
+        row |= {
+            "study": UNPRUNED if row["model"] == UNPRUNED else run.name,
+            "metric": result.metric,
+            "heldout_metric": result.heldout_metric,
+        }
+    return document
+
+
+def fewest(rows: list[dict[str, Any]], unpruned: RunRecord, console: Console) -> None:
+    """The fewest milliseconds of each study within each loss."""
+    whole = unpruned.unpruned.metric
+    studies = sorted({row["study"] for row in rows} - {UNPRUNED})
+    table = Table("engine", "loss allowed", *studies, title="fewest ms (held out), of the front")
+    for engine in dict.fromkeys(row["engine"] for row in rows):
+        for loss in LOSSES:
+            cells = []
+            for name in studies:
+                near = [
+                    row
+                    for row in rows
+                    if (row["study"], row["engine"]) == (name, engine)
+                    and row["metric"] >= whole * (1 - loss)
+                ]
+                best = min(near, key=lambda row: row["median"], default=None)
+                cells.append(
+                    f"{best['median']:.2f} ({best['heldout_metric']:.4f})" if best else "-"
+                )
+            table.add_row(engine, f"{loss:.0%}", *cells)
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=30)
+    options = parser.parse_args()
+    quiet_libraries()
+    torch.set_num_threads(options.threads)
+    console = Console(width=130)
+    runs = [run for seed in options.seeds for run in run_both(options.out, seed, options.trials)]
+    document = measure(runs, options.threads, options.rounds, console)
+    fewest(document["timings"], runs[0], console)
+    out = Path(__file__).parent / "results" / "latency_target-cpu.json"
+    out.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
