@@ -1,4 +1,4 @@
-"""Real trials with their learning curves, for benchmarks/samplers.py to replay.
+"""Real trials with their learning curves, for benchmarks/replayed.py to replay.
 
 A random sampler, and rungs at every quarter of the training at which nobody stops: what each trial
 would have reported to any policy. The quickstart's tweets and model, cut at once by Fisher
