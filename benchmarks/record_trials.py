@@ -1,8 +1,8 @@
-"""Real trials with their learning curves, for benchmarks/samplers.py to replay.
+"""Real trials with their learning curves, for benchmarks/replayed.py to replay.
 
 A random sampler, and rungs at every quarter of the training at which nobody stops: what each trial
 would have reported to any policy. The quickstart's tweets and model, cut at once by Fisher
-information; 1,024 rows of 16 tokens and one epoch, so that a trial takes ten seconds of one core.
+information; 1,024 rows of 24 tokens, 1.5 epochs, so that a trial takes ten seconds of one core.
 
     python -m benchmarks.record_trials [--trials 100] [--out FOLDER]
 
@@ -40,16 +40,16 @@ study = Study(
         name="tweets",
         data=tweets,
         label="sentiment",
-        max_length=16,
+        max_length=24,
         train=1024,
         alpha=256,
         select=400,
         heldout=100,
     ),
-    teacher=Teacher(checkpoint=str(minilm), epochs=2),
-    method=FisherSearch(stages=(Stage(name="recover", epochs=1, learning_rate=3e-4),)),
+    teacher=Teacher(checkpoint=str(minilm), epochs=3),
+    method=FisherSearch(stages=(Stage(name="recover", epochs=1.5, learning_rate=3e-4),)),
     space={
-        "target_ratio": FloatDistribution(0.1, 1, log=True),
+        "target_ratio": FloatDistribution(0.05, 1, log=True),
         "flops_weight": FloatDistribution(0.1, 3, log=True),
         "batch_size": IntDistribution(8, 64, log=True),
         "squares": CategoricalDistribution(("logits", "loss")),

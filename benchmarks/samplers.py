@@ -1,118 +1,73 @@
-"""Which sampler serves the outer loop, and what early stopping saves it: replayed real trials.
+"""Which Optuna sampler serves the outer loop: hypervolume after few trials, asked in batches.
 
-benchmarks/record_trials.py recorded them, benchmarks/replay.py answers for any knobs. A study asks
-in populations of 4, as ours do, and its trials train one after another, as on a CPU. The
-hypervolume is that of the expected metrics of the trials on its front, above the worst recorded
-metric and below ratio 1: luck on the selection split earns nothing.
+A stand-in for a study, since 20 seeds of real ones would take days: four knobs with the ranges of
+the quickstart, metric and FLOPs ratio shaped like those of real trials (the metric saturates in R,
+suffers from a FLOPs weight or a step size far from its best, and is noisy), one constraint. It
+compares samplers on this shape and says nothing about BERT.
 
-    python -m benchmarks.samplers [--seeds 20] [--stopping-seeds 10]
+    python -m benchmarks.samplers [--seeds 20]
 
-Prints two tables and writes benchmarks/results/samplers.json.
+Prints a table and writes benchmarks/results/samplers.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
 
 import numpy as np
 import optuna
-from optuna.trial import TrialState
+from optuna.distributions import FloatDistribution
+from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.record_trials import RESULTS
-from benchmarks.record_trials import study as recorded
-from benchmarks.replay import Replay
-from orchestrator.claims import draw
-from orchestrator.early_stopping import EarlyStopping, Hurdles, Point, SuccessiveHalving
-from orchestrator.sampler import SamplerName, make_sampler
+from orchestrator.sampler import make_sampler
 
+SPACE = {
+    "flops_weight": FloatDistribution(0.1, 10, log=True),
+    "target_ratio": FloatDistribution(0.1, 1, log=True),
+    "tolerance": FloatDistribution(0.01, 0.1, log=True),
+    "grad_rescale": FloatDistribution(0.03, 0.3, log=True),
+}
 BATCH = 4
 TRIALS = (12, 24, 48)
-BUDGET = 32
-"""Of a study with early stopping, in whole trainings."""
-STEPS = 4
-"""Rungs, the end included."""
-POLICIES: Mapping[str, EarlyStopping | None] = {
-    "none": None,
-    "halving 1/4, 1/2; half": SuccessiveHalving(rungs=(0.25, 0.5), keep=0.5),
-    "halving 1/4, 1/2; a third": SuccessiveHalving(rungs=(0.25, 0.5), keep=1 / 3),
-    "hurdles 1/4, 1/2": Hurdles(rungs=(0.25, 0.5)),
+SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
+    "random": lambda seed: RandomSampler(seed=seed),
+    "NSGA-II": lambda seed: NSGAIISampler(population_size=8, seed=seed),
+    "TPE, multivariate, no liar": lambda seed: TPESampler(
+        seed=seed, n_startup_trials=8, multivariate=True, constant_liar=False
+    ),
+    "TPE, multivariate": lambda seed: TPESampler(
+        seed=seed, n_startup_trials=8, multivariate=True, constant_liar=True
+    ),
+    "TPE, no liar": lambda seed: TPESampler(
+        seed=seed, n_startup_trials=8, multivariate=False, constant_liar=False
+    ),
+    "TPE (ours)": lambda seed: make_sampler(seed, trials_so_far=0, population=BATCH),
 }
 
 
-@dataclass
-class Replayed:
-    """A study on replayed trials."""
-
-    replay: Replay
-    sampler: SamplerName
-    policy: EarlyStopping | None
-    seed: int
-    spent: float = 0.0
-    """Training so far, in whole trainings."""
-    asking: float = 0.0
-    """Seconds."""
-    finished: list[tuple[float, float, float]] = field(default_factory=list)
-    """Metric, ratio and expected metric."""
-    rungs: dict[float, list[Point]] = field(default_factory=dict)
-
-    def __iter__(self) -> Iterator[int]:
-        """Trials for ever; after each the number of trials so far."""
-        noise = np.random.default_rng(self.seed)
-        sampler = make_sampler(self.seed, 0, BATCH, name=self.sampler)
-        study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-        while True:
-            started = time.perf_counter()
-            batch = [study.ask() for _ in range(BATCH)]
-            for trial in batch:
-                draw(trial, recorded.space)
-            self.asking += time.perf_counter() - started
-            for trial in batch:
-                values = self._train(trial.params, noise)
-                if values is None:
-                    study.tell(trial, state=TrialState.PRUNED)
-                else:
-                    study.tell(trial, values)
-                yield trial.number + 1
-
-    def _train(self, knobs: dict[str, Any], noise: np.random.Generator) -> list[float] | None:
-        """Metric and ratio at the end; None if the trial is stopped."""
-        curve, ratio = self.replay.curve(knobs, noise), knobs["target_ratio"]
-        for share in self.policy.rungs if self.policy else ():
-            own = float(curve[round(share * STEPS) - 1]), ratio
-            rung = self.rungs.setdefault(share, [])
-            rung.append(own)
-            if self.policy and self.policy.stops(own, rung):
-                self.spent += share
-                return None
-        self.spent += 1
-        expected = float(self.replay.mean(knobs)[-1])
-        self.finished.append((float(curve[-1]), ratio, expected))
-        return [float(curve[-1]), ratio]
-
-    @property
-    def hypervolume(self) -> float:
-        """Of the expected metrics of the trials on the front that the study sees."""
-        front, best = [], -np.inf
-        for metric, ratio, expected in sorted(self.finished, key=lambda row: (row[1], -row[0])):
-            if metric > best:
-                front.append((expected, ratio))
-                best = metric
-        return hypervolume(front, float(self.replay.metrics[:, -1].min()))
+def outcome(knobs: dict[str, float], noise: np.random.Generator) -> tuple[float, float, float]:
+    """Metric, FLOPs ratio and violation of a pretended trial."""
+    weight, ratio, tolerance, step = (knobs[name] for name in SPACE)
+    missed = 0.04 * abs(math.log10(weight)) * math.log10(step / 0.1)
+    reached = min(1.0, ratio * (1 + missed))
+    best = 0.85 - 0.35 * math.exp(-9 * reached)
+    harm = 0.03 * math.log10(step / 0.1) ** 2 + 0.015 * math.log10(weight / 0.7) ** 2
+    metric = best - harm * (1.2 - reached) + noise.normal(0, 0.006)
+    return metric, reached, abs(reached - ratio) - tolerance * ratio
 
 
-def hypervolume(points: Sequence[tuple[float, float]], worst: float) -> float:
-    """Area dominated by (metric, ratio) points above the worst metric and below ratio 1."""
-    area, best = 0.0, worst
+def hypervolume(points: list[tuple[float, float]]) -> float:
+    """Area dominated by (metric, ratio) points above metric 0.5 and below ratio 1."""
+    area, best = 0.0, 0.5
     for metric, ratio in sorted(points, key=lambda point: point[1]):
         if metric > best:
             area += (metric - best) * (1.0 - ratio)
@@ -120,128 +75,58 @@ def hypervolume(points: Sequence[tuple[float, float]], worst: float) -> float:
     return area
 
 
-def by_trials(replay: Replay, sampler: SamplerName, seed: int) -> tuple[list[float], float]:
+def run(sampler: BaseSampler, seed: int) -> tuple[list[float], float]:
     """Hypervolume after each number of TRIALS, and the milliseconds of one ask."""
-    study, volumes = Replayed(replay, sampler, None, seed), []
-    for trials in study:
-        if trials in TRIALS:
-            volumes.append(study.hypervolume)
-        if trials == max(TRIALS):
-            break
-    return volumes, 1000 * study.asking / max(TRIALS)
+    noise = np.random.default_rng(seed)
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    points: list[tuple[float, float]] = []
+    volumes, asking = [], 0.0
+    while len(study.trials) < max(TRIALS):
+        started = time.perf_counter()
+        batch = [study.ask(dict(SPACE)) for _ in range(BATCH)]
+        asking += time.perf_counter() - started
+        for trial in batch:
+            metric, ratio, violation = outcome(trial.params, noise)
+            trial.set_constraint("budget", violation)
+            study.tell(trial, [metric, ratio])
+            if violation <= 0:
+                points.append((metric, ratio))
+        if len(study.trials) in TRIALS:
+            volumes.append(hypervolume(points))
+    return volumes, 1000 * asking / max(TRIALS)
 
 
-def by_training(
-    replay: Replay, sampler: SamplerName, policy: EarlyStopping | None, seed: int
-) -> tuple[list[tuple[float, float]], int]:
-    """Training spent and hypervolume after each trial up to the BUDGET, and the trials."""
-    study, rows = Replayed(replay, sampler, policy, seed), [(0.0, 0.0)]
-    for _ in study:
-        if study.spent > BUDGET:
-            break
-        rows.append((study.spent, study.hypervolume))
-    return rows, len(rows) - 1
-
-
-def reached(rows: Sequence[tuple[float, float]], volume: float) -> float:
-    """Training after which the hypervolume was this large; infinite if it never was."""
-    return next((spent for spent, own in rows if own >= volume), float("inf"))
-
-
-def compare_samplers(replay: Replay, seeds: int, console: Console) -> list[dict[str, Any]]:
-    """Hypervolume against trials."""
+def main() -> None:
+    """Run every sampler on every seed; print the table, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    seeds = range(parser.parse_args().seeds)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     table = Table("sampler", *(f"after {n}" for n in TRIALS), "ms an ask")
     rows = []
-    for sampler in get_args(SamplerName):
-        results = [by_trials(replay, sampler, seed) for seed in range(seeds)]
+    for name, make in SAMPLERS.items():
+        results = [run(make(seed), seed) for seed in seeds]
         columns = list(zip(*(volumes for volumes, _ in results), strict=True))
         quartiles = [statistics.quantiles(column, n=4) for column in columns]
         milliseconds = statistics.median(ms for _, ms in results)
         rows.append(
             {
-                "sampler": sampler,
-                "hypervolumes": dict(zip(map(str, TRIALS), columns, strict=True)),
+                "sampler": name,
+                "hypervolume_quartiles": dict(zip(map(str, TRIALS), quartiles, strict=True)),
                 "ms_per_ask": milliseconds,
             }
         )
-        cells = [f"{q[1]:.4f}\n{q[0]:.4f} .. {q[2]:.4f}" for q in quartiles]
-        table.add_row(sampler, *cells, f"{milliseconds:.1f}")
-    console.print(table)
-    return rows
-
-
-def compare_policies(replay: Replay, seeds: int, console: Console) -> list[dict[str, Any]]:
-    """What early stopping saves each sampler, beside the same seeds without it."""
-    table = Table(
-        "sampler", "policy", "trials", f"hypervolume at {BUDGET} trainings", "share to reach none's"
-    )
-    rows = []
-    for sampler in get_args(SamplerName):
-        ends: list[float] = []
-        for name, policy in POLICIES.items():
-            results = [by_training(replay, sampler, policy, seed) for seed in range(seeds)]
-            volumes = [curve[-1][1] for curve, _ in results]
-            ends = ends or volumes
-            shares = [
-                reached(curve, end) / BUDGET for (curve, _), end in zip(results, ends, strict=True)
-            ]
-            trials = statistics.median(count for _, count in results)
-            gain = statistics.median(own / end - 1 for own, end in zip(volumes, ends, strict=True))
-            better = sum(own > end for own, end in zip(volumes, ends, strict=True))
-            share = statistics.median(shares)
-            rows.append(
-                {
-                    "sampler": sampler,
-                    "policy": name,
-                    "trials": trials,
-                    "hypervolumes": volumes,
-                    "median_gain": gain,
-                    "seeds_better": better,
-                    "share_of_training": [None if np.isinf(one) else one for one in shares],
-                }
-            )
-            table.add_row(
-                sampler,
-                name,
-                f"{trials:.0f}",
-                f"{statistics.median(volumes):.4f}"
-                + (f" ({gain:+.1%}, {better} of {seeds} better)" if policy else ""),
-                "never" if np.isinf(share) else f"{share:.2f}",
-            )
-    console.print(table)
-    return rows
-
-
-def main() -> None:
-    """Replay every sampler and policy on every seed; print the tables, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--stopping-seeds", type=int, default=10)
-    options = parser.parse_args()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    console, replay = Console(width=110), Replay(RESULTS)
-    spread = float(np.std(replay.metrics[:, -1]))
-    console.print(
-        f"{replay.trials} recorded trials; final metric {replay.metrics[:, -1].min():.3f} to "
-        f"{replay.metrics[:, -1].max():.3f} (unpruned {replay.unpruned:.3f}), standard deviation "
-        f"{spread:.4f}; the surrogate misses a trial it has not seen by {replay.error:.4f}; a "
-        f"ratio its target by {replay.ratio_error:.2%} at most; {replay.outside} outside budget"
-    )
-    document = {
-        "optuna": optuna.__version__,
-        "recorded": {
-            "trials": replay.trials,
-            "metric_deviation": spread,
-            "surrogate_error": replay.error,
-        },
-        "batch": BATCH,
-        "samplers": compare_samplers(replay, options.seeds, console),
-        "budget": BUDGET,
-        "policies": compare_policies(replay, options.stopping_seeds, console),
-    }
+        table.add_row(
+            name,
+            *(f"{q[1]:.4f}\n{q[0]:.4f} .. {q[2]:.4f}" for q in quartiles),
+            f"{milliseconds:.1f}",
+        )
+    Console(width=110).print(table)
     target = Path(__file__).parent / "results" / "samplers.json"
-    target.write_text(json.dumps(document, indent=1) + "\n")
+    target.parent.mkdir(exist_ok=True)
+    document = {"optuna": optuna.__version__, "seeds": len(seeds), "batch": BATCH, "rows": rows}
+    target.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.population import Population, Trace
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
-from objectives.search_method import SearchResult, Stopped
+from objectives.search_method import SearchFailure, SearchResult, Stopped
 from objectives.stage_training import Masks, StageTraining
 from objectives.stages import FOUR_STEPS, Loss, Stage, rung_steps
 from objectives.student import keep_layers
@@ -150,6 +150,25 @@ def test_a_rung_is_reached_at_its_share_of_all_stages(problem: Problem) -> None:
     assert [(rung, step) for rung, step, _ in seen] == [(0.1, 3), (0.5, 18)]  # 0.999 is the end
     assert seen[1][2] == ratio
     assert abs(seen[0][2] - QUICK.target_ratio) <= QUICK.tolerance * QUICK.target_ratio
+
+
+def test_what_is_not_finite_is_not_reported_and_stops_nobody(problem: Problem) -> None:
+    """A FLOPs weight that overflows float32 spoils one alpha; then a metric that is no number."""
+    members = [
+        MaskSearch(batch_size=16, tolerance=0.1, flops_weight=weight, stages=(SEARCH, RECOVER))
+        for weight in (1e39, 1.0)
+    ]
+    progress = RecordingProgress(rungs=(0.1,))
+    spoilt, sound = run(members, problem, progress)
+    assert isinstance(spoilt, SearchFailure)
+    assert isinstance(sound, SearchResult)
+    assert progress.reported.keys() == {(1, 0.1)}
+
+    silent = RecordingProgress(rungs=(0.1, 0.5))
+    blind = replace(problem, select_metric=lambda model: float("nan"))
+    (result,) = run([QUICK], blind, silent)
+    assert isinstance(result, SearchResult)
+    assert silent.reported == {}
 
 
 @pytest.mark.parametrize(
