@@ -1,0 +1,74 @@
+"""What the verbs share: how they speak, how they end, and the table of a front."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.errors import RunError
+
+if TYPE_CHECKING:
+    from orchestrator.records import Measured, RunRecord
+
+
+@contextmanager
+def mendable() -> Iterator[None]:
+    """A mistake in a study is one line, as one in a run is."""
+    from objectives.errors import UserError
+
+    try:
+        yield
+    except UserError as error:
+        raise RunError(str(error)) from error
+
+
+@contextmanager
+def interrupted(remark: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a command cleanly."""
+
+    def stop(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        say_to_stderr(f"interrupted; {remark}")
+        raise typer.Exit(130) from None
+
+
+def say_at_once(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def say_to_stderr(line: str) -> None:
+    Console(stderr=True).print(f"maskfront: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def front_table(record: RunRecord) -> Table:
+    unpruned = record.unpruned
+    table = Table(title=f"{record.name}: {record.metric_name} against {unpruned.cost_name}")
+    ratio = f"{unpruned.cost_name} ratio"
+    for column in ("trial", record.metric_name, "held out", ratio, *unpruned.sizes):
+        table.add_column(column, justify="right")
+    for trial in record.front:
+        assert trial.result is not None
+        table.add_row(str(trial.number), *_cells(trial.result))
+    table.add_section()
+    table.add_row(unpruned.label, *_cells(unpruned))
+    return table
+
+
+def _cells(model: Measured) -> list[str]:
+    from orchestrator.records import size_text
+
+    numbers = (f"{model.metric:.4f}", f"{model.heldout_metric:.4f}", f"{model.ratio:.3f}")
+    return [*numbers, *map(size_text, model.sizes.values())]
