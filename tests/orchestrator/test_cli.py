@@ -401,6 +401,17 @@ def test_bench_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
     assert_one_clear_line(done, "no engine 'tpu'; there are eager, compile, onnxruntime")
 
 
+def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None:
+    front = json.loads(maskfront("front", run_folder, "--json").stdout)["front"]
+    done = maskfront(
+        "bench", run_folder, "--engine", "eager", "--batch", 1, "--length", 16, "--rounds", 1
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bench.json; maskfront report shows it" in done.stdout.replace("\n", "")
+    kept = json.loads((run_folder / "bench.json").read_text())
+    assert [row["trial"] for row in kept["timings"]] == [None, *(row["trial"] for row in front)]
+
+
 def test_the_study_of_a_run_is_found_in_its_file(write_study: WriteStudy) -> None:
     path = write_study(("study = Study(", "import dataclasses\nstudy = Study("))
     path.write_text(f"{path.read_text()}\nlarge = dataclasses.replace(study, name='big')\n")
