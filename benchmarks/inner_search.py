@@ -47,14 +47,21 @@ from objectives.budget import hinge_loss
 from objectives.data import Batch, Split
 from objectives.device import quiet_libraries
 from objectives.distillation import prediction_loss
+from objectives.methods.mask_search import MaskSearch
 from objectives.population import Population
 from objectives.problem import Problem, prepare, read_inputs
+from objectives.stages import Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
 from studies.quickstart import minilm, study
 
 LENGTH = 128
 TARGET, TOLERANCE = 0.5, 0.05
+METHOD = MaskSearch(
+    target_ratio=TARGET,
+    tolerance=TOLERANCE,
+    stages=(Stage(name="search", epochs=0.1, searches=True, learning_rate=2e-5),),
+)
 AGREEMENT = 1e-4
 PADDED = "plain, padded, embeddings frozen"
 BUCKETED = "plain, bucketed, embeddings frozen"
@@ -113,7 +120,7 @@ class PlainLoop:
 
     def draw(self, seed: int) -> None:
         """Take the next batches from the start of this seed's shuffle."""
-        size, device = study.method.batch_size, self.problem.device
+        size, device = METHOD.batch_size, self.problem.device
         self.train = self.problem.train.shuffled(size, seed, device)
         self.held_out = self.problem.alpha.shuffled(size, seed, device)
 
@@ -147,7 +154,10 @@ class PlainLoop:
         expected = self.flops(self.masks)
         actual = self.flops({space: (mask > 0.5).float() for space, mask in self.masks.items()})
         target = TARGET * self.flops_full
-        above, below = actual > (1 + TOLERANCE) * target, actual < (1 - TOLERANCE) * target
+        above, below = (
+            actual > (1 + TOLERANCE) * target,
+            actual < (1 - TOLERANCE) * target,
+        )
         return task, (above.float() - below.float()) * expected.log()
 
     def flops(self, masks: Mapping[str, Tensor]) -> Tensor:
@@ -225,13 +235,10 @@ class Variant:
 
 def product(name: str, problem: Problem, steps: int, now: Now) -> Variant:
     """The method of the product on one student."""
-    method = replace(
-        study.method, target_ratio=TARGET, tolerance=TOLERANCE, spaces=("heads", "ffn")
-    )
 
     def run(seed: int) -> list[float]:
         clock = Clock(steps, now)
-        list(type(method).search([method], problem, seed=seed, progress=clock))
+        list(MaskSearch.search([METHOD], problem, seed=seed, progress=clock))
         return clock.seconds
 
     return Variant(name, run)
@@ -415,7 +422,7 @@ def main() -> None:
         "python": platform.python_version(),
         "blocks": options.blocks,
         "steps": steps,
-        "batch_size": study.method.batch_size,
+        "batch_size": METHOD.batch_size,
         "mean_tokens": statistics.fmean(map(len, bucketed.train.input_ids)),
         "largest_difference": difference,
         "rows": rows,

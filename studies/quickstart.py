@@ -6,7 +6,7 @@ import pandas
 from datasets import Dataset
 from optuna.distributions import FloatDistribution
 
-from objectives.methods.mask_search import MaskSearch
+from objectives.methods.fisher_search import FisherSearch
 from objectives.stages import Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
@@ -31,14 +31,21 @@ study = Study(
         name="tweets", data=tweets, label="sentiment", max_length=48, train=4000, select=1500
     ),
     teacher=Teacher(checkpoint=str(minilm), epochs=2),
-    method=MaskSearch(
+    method=FisherSearch(
         stages=(
-            Stage(name="search", epochs=0.1, searches=True, learning_rate=2e-5),
-            Stage(name="recover", epochs=0.5, learning_rate=3e-4),
+            Stage(
+                name="search",
+                epochs=0.1,
+                searches=True,
+                learning_rate=3e-4,
+                schedule="constant",
+                loss="prediction+hidden",
+            ),
+            Stage(name="recover", epochs=0.5, learning_rate=3e-4, loss="prediction+hidden"),
         ),
     ),
     space={
-        "flops_weight": FloatDistribution(0.1, 10, log=True),
+        "flops_weight": FloatDistribution(0.6, 1.2),
         "target_ratio": FloatDistribution(0.1, 1, log=True),
         "tolerance": FloatDistribution(0.01, 0.1, log=True),
         "grad_rescale": FloatDistribution(0.03, 0.3, log=True),
