@@ -46,7 +46,7 @@ def open_study(
         known.study_name == study.name and DEFINITION in known.user_attrs
         for known in storage.get_all_studies()
     )
-    warm = {} if begun else warm_start(study, definition)
+    warm = [] if begun else warm_start(study, definition)
     folder.artifacts.mkdir(parents=True, exist_ok=True)
     folder.cache.mkdir(exist_ok=True)
     _check_same(study, folder, storage, definition, own=own)
@@ -59,9 +59,8 @@ def open_study(
     if DEFINITION not in outer.user_attrs:
         for knobs in study.first:
             outer.enqueue_trial(dict(knobs), skip_if_exists=True)
-        for source, knobs in warm.items():
-            attributes = {WARM_START: source}
-            outer.enqueue_trial(dict(knobs), user_attrs=attributes, skip_if_exists=True)
+        for source, knobs in warm:
+            outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
         outer.set_user_attr(DEFINITION, definition)
     outer.set_user_attr(VERSIONS, _versions(device))
     outer.set_user_attr(SOURCES, study.sources())

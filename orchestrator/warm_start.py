@@ -23,33 +23,35 @@ WARM_START = "warm_start"
 _RATIO = "target_ratio"
 
 
-def warm_start(study: Study, definition: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Knobs to begin with, by where they are from; none if the study names no runs.
+def warm_start(study: Study, definition: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """Where the first knobs are from, and the knobs; none if the study names no runs.
 
     First the ends of the front, the largest and the smallest target ratio of the space, if it has
-    one: no method here can be asked for the unpruned model itself or for a uniform one, and these
-    are the nearest to it; the other knobs are drawn. Then the fronts of the runs, the nearest run
+    one: a method is asked for a ratio, not for the unpruned model or a uniform one, and these are
+    the nearest to it; the other knobs are drawn. Then the fronts of the runs, the nearest run
     first, that is, the one whose definition differs in the fewest entries; half of the wanted
     trials at most. Knobs outside this study's ranges are moved to their edge.
 
     Raises RunError for a run that tells nothing of these knobs.
     """
     if not study.warm_start:
-        return {}
+        return []
     runs = [read_run(Path(folder)) for folder in study.warm_start]
     for run in runs:
         _check(run, study)
     runs.sort(key=lambda run: _distance(run.definition, definition))
-    knobs: dict[str, dict[str, Any]] = {}
+    ends: list[tuple[str, dict[str, Any]]] = []
     if isinstance(ratio := study.space.get(_RATIO), FloatDistribution):
-        knobs |= {f"{end} {_RATIO}": {_RATIO: getattr(ratio, end)} for end in ("high", "low")}
-    most = len(knobs) + math.ceil(study.trials / 2)
-    for run in runs:
-        for trial in run.front:
-            moved = {name: clipped(trial.knobs[name], own) for name, own in study.space.items()}
-            if moved not in knobs.values() and len(knobs) < most:
-                knobs[f"{run.name} trial {trial.number}"] = moved
-    return knobs
+        ends = [(f"{end} {_RATIO}", {_RATIO: getattr(ratio, end)}) for end in ("high", "low")]
+    found = [
+        (
+            f"{run.name} trial {trial.number}",
+            {name: clipped(trial.knobs[name], own) for name, own in study.space.items()},
+        )
+        for run in runs
+        for trial in run.front
+    ]
+    return ends + found[: math.ceil(study.trials / 2)]
 
 
 def clipped(value: Any, knob: BaseDistribution) -> Any:
