@@ -228,7 +228,7 @@ def test_a_storage_elsewhere_says_where_the_artifacts_are(
             caught.value.close()
     page = open_tab(offline=False).page
     page.goto(f"{served.address}/dashboard/studies/2")
-    page.wait_for_selector("text=not here: they lie in", timeout=60_000)
+    page.wait_for_selector("text=not here: they lie in")
     served.close()
 
 
