@@ -282,6 +282,7 @@ class Tab:
 
     def __init__(self, context: Any) -> None:
         self.page = context.new_page()
+        self.page.set_default_timeout(120_000)  # a busy machine is no failure
         self.seen: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.seen.append(f"console: {message.text}"))

@@ -118,6 +118,7 @@ def test_a_click_on_a_point_opens_its_card(
     card = page.locator("#card")
     assert card.is_hidden()
     point = page.locator("#front .scatterlayer .trace:has(.js-line) .point").nth(1)
+    point.scroll_into_view_if_needed()
     box = point.bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     card.wait_for(state="visible")

@@ -198,9 +198,8 @@ def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:
     served.close()
 
 
-def test_a_storage_elsewhere_says_where_the_artifacts_are(
-    tmp_path: Path, open_tab: Callable[..., Any]
-) -> None:
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Served]:
     """Two studies in one storage; the run folder of the second is on another machine."""
     storage = f"sqlite:///{tmp_path / 'shared.db'}"
     for name in ("here", "there"):
@@ -212,24 +211,30 @@ def test_a_storage_elsewhere_says_where_the_artifacts_are(
         optuna.load_study(study_name=name, storage=storage).set_user_attr(HOME, home)
     shutil.move(tmp_path / "there", tmp_path / "moved")
     served = Served(storage)
+    yield served
+    served.close()
+
+
+def test_a_storage_elsewhere_says_where_the_artifacts_are(
+    elsewhere: Served, tmp_path: Path, open_tab: Callable[..., Any]
+) -> None:
     for number, name in ((1, "here"), (2, "there")):
-        study = served.json(f"/api/studies/{number}")
+        study = elsewhere.json(f"/api/studies/{number}")
         said = {row["key"]: row["value"] for row in study["user_attrs"]}
         assert ("artifacts" in said) == (name == "there")
         trial = study["trials"][0]
         address = f"/artifacts/{number}/{trial['trial_id']}/{trial['artifacts'][0]['artifact_id']}"
         if name == "here":
-            with served.ask(address) as answer:
+            with elsewhere.ask(address) as answer:
                 assert answer.status == 200
         else:
             assert f"lie in {tmp_path}/there on host of there" in said["artifacts"]
             with pytest.raises(urllib.error.HTTPError) as caught:  # the dashboard's own 500
-                served.ask(address)
+                elsewhere.ask(address)
             caught.value.close()
     page = open_tab(offline=False).page
-    page.goto(f"{served.address}/dashboard/studies/2")
-    page.wait_for_selector("text=not here: they lie in", timeout=60_000)
-    served.close()
+    page.goto(f"{elsewhere.address}/dashboard/studies/2")
+    page.wait_for_selector("text=not here: they lie in")
 
 
 def test_a_browser_shows_it(
