@@ -175,7 +175,7 @@ def _knob_panels(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> list[Pa
             row=1,
             col=column,
         )
-    figure.update_yaxes(**AXIS, tickformat="+.0%")
+    figure.update_yaxes(**AXIS, tickformat="+.2~%")
     figure.update_yaxes(title={"text": "open masks above target"}, row=1, col=1)
     figure.update_layout(**LAYOUT, height=300, margin={"l": 60, "r": 20, "t": 20, "b": 60})
     return [
