@@ -59,6 +59,11 @@ _STATES: dict[TrialState, State] = {
 }
 
 
+def cost_name_of(unit: str) -> str:
+    """What to call a cost of this unit: "FLOPs", "params", "units" or "latency"."""
+    return _COST_NAMES[unit.partition("@")[0]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """What a model is worth and how large it is, in what the study counts and in FLOPs."""
@@ -94,7 +99,7 @@ class Measured:
     @property
     def cost_name(self) -> str:
         """What to call what the study counts: "FLOPs", "params", "units" or "latency"."""
-        return _COST_NAMES[self.unit.partition("@")[0]]
+        return cost_name_of(self.unit)
 
     @property
     def sizes(self) -> dict[str, float]:

@@ -41,6 +41,7 @@ from orchestrator.records import (
     RunRecord,
     TrialResult,
     UnprunedResult,
+    cost_name_of,
     record_of,
     rungs_of,
     unpruned_result,
@@ -225,7 +226,7 @@ class Worker:
                 last = rungs[-1]
                 line += (
                     f" after {last.share:.0%}: {self.bench.metric} {last.metric:.4f} at "
-                    f"{self.bench.problem.cost.unit} ratio "
+                    f"{cost_name_of(self.bench.problem.cost.unit)} ratio "
                     f"{last.cost / self.bench.problem.cost_full:.3f}"
                 )
                 write_rungs(self.folder.trial(number), rungs)
