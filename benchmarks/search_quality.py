@@ -29,7 +29,6 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.methods.random_pruning import RandomPruning
 from objectives.one_shot import OneShot
 from objectives.problem import Workbench, prepare, read_inputs
-from objectives.search_method import SearchMethod, SearchResult
+from objectives.search_method import SearchMethod, SearchResult, SilentProgress
 from objectives.stages import Loss, Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
@@ -101,28 +100,12 @@ def method(name: str, epochs: float, spaces: tuple[str, ...]) -> SearchMethod:
     return MaskSearch.preset(name, spaces=spaces, stages=searched)
 
 
-class Silent:
-    """Progress that nobody watches, and nobody stops."""
-
-    rungs = ()
-
-    def note(self, line: str) -> None:
-        pass
-
-    def begin(self, stage: str, steps: int) -> None:
-        pass
-
-    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
-        pass
-
-    def advance(self) -> Set[int]:
-        return frozenset()
-
-
 def measure(bench: Workbench, searched: SearchMethod, seed: int) -> dict[str, Any]:
     """One trial: what it keeps, how it scores."""
     started = time.perf_counter()
-    [outcome] = type(searched).search([searched], bench.problem, seed=seed, progress=Silent())
+    [outcome] = type(searched).search(
+        [searched], bench.problem, seed=seed, progress=SilentProgress()
+    )
     seconds = time.perf_counter() - started
     if not isinstance(outcome, SearchResult):
         return {"failed": repr(outcome)}
@@ -154,7 +137,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
             cache=arguments.cache,
             seed=0,
             device="cpu",
-            progress=Silent(),
+            progress=SilentProgress(),
         )
         for seed in arguments.seeds:
             for ratio in arguments.ratios:

@@ -48,6 +48,24 @@ class Progress(Protocol):
         """A step is done. Returns the slots that should stop; each ends with `Stopped`."""
 
 
+class SilentProgress:
+    """A `Progress` that shows nothing and stops nobody: for a method that is called by hand."""
+
+    rungs = ()
+
+    def note(self, line: str) -> None:
+        pass
+
+    def begin(self, stage: str, steps: int) -> None:
+        pass
+
+    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
+        pass
+
+    def advance(self) -> Set[int]:
+        return frozenset()
+
+
 @dataclass(frozen=True, eq=False)
 class SearchResult:
     """A student that was searched, cut and trained, ready to be scored."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -22,6 +22,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 from objectives.architecture import BertShape
 from objectives.device import quiet_libraries
 from objectives.problem import Problem, Workbench, prepare, read_inputs
+from objectives.search_method import SilentProgress
 from objectives.task import Task
 from objectives.teacher import Teacher
 
@@ -50,24 +51,6 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 PIECES = ["ti", "##dal", "##de", "##s", "##ab", "the", "7", ".", ","]
 """What the vocabulary of the tiny masked LM has besides: "tidal" and "tides" are two pieces."""
-
-
-class SilentProgress:
-    """A `Progress` that shows nothing and stops nobody."""
-
-    rungs = ()
-
-    def note(self, line: str) -> None:
-        pass
-
-    def begin(self, stage: str, steps: int) -> None:
-        pass
-
-    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
-        pass
-
-    def advance(self) -> Set[int]:
-        return frozenset()
 
 
 def planted_rows() -> Dataset:

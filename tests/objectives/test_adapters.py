@@ -40,10 +40,11 @@ from objectives.latency import load_latency
 from objectives.optimisation import weight_optimizer
 from objectives.population import Population
 from objectives.problem import read_inputs
+from objectives.search_method import SilentProgress
 from objectives.student import keep_layers, load_student
 from objectives.task import Examples, Task, tokenise
 from objectives.teacher import Teacher, load_teacher
-from tests.conftest import MARKERS, TINY, SilentProgress
+from tests.conftest import MARKERS, TINY
 from tests.kin import KINDS, write_kin
 from tests.objectives.conformance import ATOL, RecordingProgress, counted_flops
 from tests.objectives.strategies import architectures, masks_of

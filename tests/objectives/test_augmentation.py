@@ -22,9 +22,10 @@ from objectives.errors import UserError
 from objectives.evaluate import predict
 from objectives.problem import Inputs, Workbench, prepare, read_inputs
 from objectives.replacements import find_options
+from objectives.search_method import SilentProgress
 from objectives.task import Examples, Task
 from objectives.teacher import Teacher
-from tests.conftest import FILLERS, SilentProgress
+from tests.conftest import FILLERS
 from tests.objectives.conformance import RecordingProgress, random_states
 
 TRAIN = [

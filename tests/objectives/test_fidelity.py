@@ -13,10 +13,10 @@ from objectives.errors import UserError
 from objectives.fidelity import FULL, Fidelity
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Workbench, prepare, read_inputs
+from objectives.search_method import SilentProgress
 from objectives.task import Task
 from objectives.teacher import Teacher
 from tests.chaos.quick import Quick
-from tests.conftest import SilentProgress
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,8 @@ from objectives.budget import discretise
 from objectives.errors import UserError
 from objectives.latency import Conditions, Latency, load_latency, monotone
 from objectives.problem import Problem
-from tests.conftest import TINY, SilentProgress
+from objectives.search_method import SilentProgress
+from tests.conftest import TINY
 from tests.objectives.conformance import RecordingProgress, random_states
 from tests.objectives.strategies import architectures, masks_of
 

@@ -21,9 +21,10 @@ from objectives.evaluate import count_parameters, predict
 from objectives.pretrained import load_tokenizer
 from objectives.problem import Workbench, prepare, read_inputs
 from objectives.roles import load
+from objectives.search_method import SilentProgress
 from objectives.task import Task
 from objectives.teacher import Teacher
-from tests.conftest import TINY, SilentProgress, planted_rows
+from tests.conftest import TINY, planted_rows
 from tests.objectives.conformance import RecordingProgress, random_states
 
 

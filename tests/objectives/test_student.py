@@ -14,9 +14,10 @@ from objectives.cutting import shape_of
 from objectives.errors import UserError
 from objectives.evaluate import predict
 from objectives.problem import Inputs, Workbench, prepare, read_inputs
+from objectives.search_method import SilentProgress
 from objectives.task import Task
 from objectives.teacher import Teacher
-from tests.conftest import MARKERS, TINY, SilentProgress
+from tests.conftest import MARKERS, TINY
 from tests.objectives.conformance import random_states
 
 LABELS = sorted(MARKERS.values())

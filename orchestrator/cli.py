@@ -1,0 +1,405 @@
+"""The command `maskfront`: each of its verbs is also a Python call.
+
+The composition root: the one file of orchestrator/ that may import reports and load a study file.
+What a verb needs is imported when it runs, so that help and fronts answer without loading torch.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from contextlib import suppress
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from orchestrator.errors import RunError
+from orchestrator.terminal import (
+    front_table,
+    interrupted,
+    mendable,
+    say_at_once,
+    say_to_stderr,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.records import RunRecord
+
+app = typer.Typer(
+    name="maskfront",
+    help="Smaller BERT classifiers: studies, fronts of accuracy against cost, models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Run = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
+]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Folders of runs: several are laid over one another."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or "
+        "journal:///FILE; the run folder's own by default. Its password may stand in the "
+        "environment: MASKFRONT_STORAGE_PASSWORD."
+    ),
+]
+Name = Annotated[str, typer.Option("--study", help="Which study of the file, if it has several.")]
+Trials = Annotated[
+    int | None, typer.Option(help="Finished trials wanted; the study's own by default.")
+]
+Population = Annotated[
+    int | None, typer.Option(help="Trials that train together; the study's own by default.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
+
+
+class Backend(StrEnum):
+    """What starts workers."""
+
+    loky = "loky"
+    dask = "dask"
+    ray = "ray"
+
+
+@app.command()
+def run(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY.py", help="A file that ends in study = Study(...).")
+    ],
+    name: Name = "study",
+    trials: Trials = None,
+    population: Population = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME by default.")] = None,
+    device: Device = "auto",
+    storage: Storage = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes, or tasks of a cluster; one a GPU, else 1, by default."),
+    ] = None,
+    backend: Annotated[
+        Backend, typer.Option(help="What starts the workers: this machine, or a cluster.")
+    ] = Backend.loky,
+    cluster: Annotated[
+        str | None, typer.Option(help="Address of the cluster, such as tcp://SCHEDULER:8786.")
+    ] = None,
+) -> None:
+    """Launch a study, or continue it up to its number of trials."""
+    from orchestrator.fleet import default_workers, launch_workers
+    from orchestrator.loop import launch
+    from orchestrator.run_folder import RunFolder
+    from orchestrator.study_file import load_study
+    from reports.dashboard import publish
+    from reports.page import write_report
+
+    def follow(record: RunRecord) -> None:
+        folder = RunFolder(record.folder)
+        folder.write_launch(shlex.join(["maskfront", *sys.argv[1:]]), source)
+        write_report([record], folder.report)
+        publish(record)
+
+    console = Console()
+    with mendable(), interrupted("finished trials are kept, launch again to go on"):
+        loaded = load_study(study, name)
+        source = study.read_text(encoding="utf-8")
+        if workers is None:
+            workers = default_workers(device)
+        launches = (
+            launch
+            if workers == 1 and backend is Backend.loky
+            else partial(launch_workers, workers=workers, backend=backend.value, cluster=cluster)
+        )
+        finished = launches(
+            loaded,
+            trials=trials,
+            population=population,
+            out=out,
+            device=device,
+            storage=storage,
+            callbacks=[follow],
+            console=console,
+        )
+    follow(finished)
+    folder = shlex.quote(str(finished.folder))
+    console.print(front_table(finished))
+    best = finished.front[-1].number if finished.front else "N"
+    for line in (
+        f"report     {RunFolder(finished.folder).report}",
+        f"dashboard  maskfront dashboard {folder}",
+        f"export     maskfront export {folder} --trial {best} --out my-model",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def work(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY.py", help="The file that the study was run from.")
+    ],
+    name: Name = "study",
+    storage: Storage = None,
+    trials: Trials = None,
+    population: Population = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The study's run folder, shared; runs/NAME by default.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Help a study that `run` has begun, from this or another machine, until it is finished."""
+    from orchestrator.loop import work as join
+    from orchestrator.study_file import load_study
+
+    with mendable(), interrupted("other workers, or the next launch, take what is left"):
+        join(
+            load_study(study, name),
+            trials=trials,
+            population=population,
+            out=out,
+            device=device,
+            storage=storage,
+        )
+
+
+@app.command()
+def status(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run.", show_default=False)
+    ] = None,
+    storage: Storage = None,
+    name: Annotated[
+        str | None, typer.Option("--study", help="Its name in the storage, if that has several.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a study stands: trials, rate, time left, workers, front, failures."""
+    from orchestrator.status import run_status, storage_status
+
+    if (run is None) == (storage is None):
+        raise RunError("name a run folder, or a storage with --storage: one of the two")
+    if run is not None:
+        found = run_status(run)
+    else:
+        assert storage is not None
+        found = storage_status(storage, name)
+    if as_json:
+        sys.stdout.write(json.dumps(found.document(), indent=2) + "\n")
+    else:
+        for line in found.lines():
+            Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command(name="serve-storage")
+def serve_storage(
+    storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
+    port: Annotated[int, typer.Option(help="Port to serve at.")] = 13000,
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; any other than this lets everyone in.")
+    ] = "127.0.0.1",
+) -> None:
+    """Serve a storage to very many workers (grpc://HOST:PORT), until Ctrl-C."""
+    from orchestrator.proxy import serve_storage as serve
+
+    with interrupted("the storage is served no longer"):
+        serve(storage, port, say_at_once, host)
+
+
+@app.command()
+def front(
+    run: Run,
+    as_json: AsJson = False,
+) -> None:
+    """Show the Pareto front of a run."""
+    from orchestrator.records import front_document, read_run
+
+    record = read_run(run)
+    if as_json:
+        sys.stdout.write(json.dumps(front_document(record), indent=2) + "\n")
+    else:
+        Console().print(front_table(record))
+
+
+@app.command()
+def report(
+    runs: Runs,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The page; RUN/report.html for one run. A name in .svg, .png or .pdf: the front."
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write the page anew while the study runs.")
+    ] = False,
+) -> None:
+    """Write the HTML page of a run, or of several on the same axes, or a picture of the front."""
+    from orchestrator.records import read_run
+    from orchestrator.run_folder import RunFolder
+    from reports.page import write_report
+    from reports.picture import front_image
+    from reports.watch import watch_report
+
+    def written(page: Path) -> None:
+        sys.stdout.write(f"{page}\n")
+        sys.stdout.flush()
+
+    if out is None and len(runs) > 1:
+        raise RunError("a page of several runs is none of theirs: name it with --out FILE.html")
+    target = RunFolder(runs[0]).report if out is None else out
+    if watch and target.suffix != ".html":
+        raise RunError(f"--watch writes a page: '{target}' must end in .html")
+    if watch:
+        with suppress(KeyboardInterrupt):
+            watch_report(runs, target, written)
+        return
+    records = [read_run(run) for run in runs]
+    write = write_report if target.suffix == ".html" else front_image
+    written(write(records, target))
+
+
+@app.command()
+def dashboard(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run, a folder of runs, or a storage's URL.")
+    ],
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 8080,
+) -> None:
+    """Browse a run, a folder of runs or a storage in optuna-dashboard, until Ctrl-C."""
+    from orchestrator.dashboard import serve
+
+    serve(source, port, say_at_once)
+
+
+@app.command()
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
+    trial: Annotated[int | None, typer.Option(help="This finished trial.")] = None,
+    max_ratio: Annotated[
+        float | None, typer.Option(help="The best model of the front at most this large.")
+    ] = None,
+    min_metric: Annotated[
+        float | None, typer.Option(help="The cheapest model of the front at least this good.")
+    ] = None,
+    knee: Annotated[
+        bool, typer.Option("--knee", help="The model where the front bends most.")
+    ] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file too.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="And one in int8, measured on the data of --study-file.")
+    ] = False,
+    study_file: Annotated[
+        Path | None,
+        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+    ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
+    ] = None,
+) -> None:
+    """Write a model that transformers loads anywhere: chosen by number, size, worth or knee."""
+    from objectives.device import quiet_libraries
+    from orchestrator.records import read_run
+    from orchestrator.study_file import load_study_of
+    from reports.choice import choose
+    from reports.export import export as export_model
+    from reports.hub import check_push, push
+
+    record = read_run(run)
+    number = choose(record, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+    if int8 != (study_file is not None):
+        raise RunError(
+            "--int8 and --study-file go together: what int8 loses is measured on the study's own "
+            "data, which a run folder does not hold"
+        )
+    if push_to_hub is not None:
+        check_push(push_to_hub)
+    quiet_libraries()
+    with mendable():
+        study = None if study_file is None else load_study_of(study_file, record.name)
+        exported = export_model(record, number, out, onnx=onnx, int8=study)
+    sys.stdout.write(f"{exported.folder}  (trial {number})\n")
+    for note in exported.notes:
+        sys.stdout.write(f"  {note}\n")
+    if push_to_hub is not None:
+        sys.stdout.write(f"{push(out, push_to_hub)}\n")
+
+
+@app.command()
+def bench(
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="Exported models, models of trials, or one run: all models of its front.",
+        ),
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="The model to compare with; the unpruned twin of the first by default."),
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Sequences; 1, 8 and 32.")] = None,
+    length: Annotated[list[int] | None, typer.Option(help="Tokens in each; 128.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="eager, compile or onnxruntime; all by default.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Forward passes of each that are timed.")] = 20,
+    threads: Annotated[int | None, typer.Option(help="Of one operation on the CPU.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Time models side by side: FLOPs ratio against milliseconds."""
+    from objectives.bench import bench as bench_models
+    from objectives.bench import check_engines
+    from objectives.device import choose_device, quiet_libraries
+    from orchestrator.records import read_run
+    from orchestrator.run_folder import RunFolder
+    from reports.speed import bench_front
+    from reports.timings import timings_document, timings_table
+
+    quiet_libraries()
+    with mendable():
+        of_front = len(models) == 1 and RunFolder(models[0]).exists()
+        time_all = (
+            partial(bench_front, read_run(models[0])) if of_front else partial(bench_models, models)
+        )
+        timed = time_all(
+            against=against,
+            batches=batch or (1, 8, 32),
+            lengths=length or (128,),
+            engines=check_engines(engine),
+            rounds=rounds,
+            threads=threads,
+            device=choose_device(device),
+            say=say_to_stderr,
+        )
+    if as_json:
+        sys.stdout.write(json.dumps(timings_document(timed), indent=2) + "\n")
+    else:
+        Console().print(timings_table(timed))
+        if of_front:
+            say_at_once(f"kept in {RunFolder(models[0]).bench}; maskfront report shows it")
+
+
+def main() -> None:
+    """Entry point: an error that the user can mend is one line and exit code 2."""
+    try:
+        app()
+    except RunError as error:
+        say_to_stderr(str(error))
+        sys.exit(2)
+    except OSError as error:
+        say_to_stderr(f"'{error.filename}' could not be written or read ({error.strerror})")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,0 @@
-"""`python -m orchestrator.cli`."""
-
-from orchestrator.cli import main
-
-main()
