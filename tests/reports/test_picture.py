@@ -21,7 +21,7 @@ def test_another_suffix_is_refused(mixed_run: RunRecord, tmp_path: Path) -> None
 def test_a_missing_kaleido_is_named(
     mixed_run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plotly.io._kaleido._KALEIDO_AVAILABLE", False)
+    monkeypatch.setattr("reports.picture.find_spec", {}.get)
     with pytest.raises(RunError, match=r"pip install 'maskfront\[image\]'"):
         front_image([mixed_run], tmp_path / "front.svg")
     assert not (tmp_path / "front.svg").exists()
@@ -36,6 +36,21 @@ def test_a_missing_browser_is_named(
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "no-browser"))
     with pytest.raises(RunError, match="let BROWSER_PATH name the executable"):
         front_image([mixed_run], tmp_path / "front.svg")
+
+
+def test_a_browser_that_hangs_is_given_up(
+    mixed_run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("kaleido", reason="NOT TESTED: no kaleido; pip install 'maskfront[image]'")
+    started = tmp_path / "started"
+    browser = tmp_path / "browser"
+    browser.write_text(f"#!/bin/sh\necho >> {started}\nexec sleep 20\n")
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER_PATH", str(browser))
+    monkeypatch.setattr("reports.picture._PATIENCE", 5)
+    with pytest.raises(RunError, match="a browser that starts"):
+        front_image([mixed_run], tmp_path / "front.svg")
+    assert len(started.read_text()) == 2, "one more attempt"
 
 
 @pytest.mark.parametrize("suffix", PICTURES)
