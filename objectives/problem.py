@@ -56,6 +56,8 @@ class Problem:
     """The metric of a cut model on the selection split: for the choice among checkpoints of one
     architecture, never for a gradient."""
     device: str
+    cache: Path
+    """Folder for what is made once: see `cache`."""
     memory: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
     """What a method works out once for all its populations, under a key of its own."""
 
@@ -267,6 +269,7 @@ def prepare(
             student_is_new=inputs.student is not None,
             select_metric=partial(score, split=splits["select"], metric=task.metric, device=device),
             device=device,
+            cache=cache,
         ),
         select=splits["select"],
         heldout=splits["heldout"],

@@ -24,6 +24,7 @@ from objectives.problem import Problem
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 from objectives.search_method import CurvePoint, Progress
 from objectives.stages import Loss, Stage
+from objectives.teacher_states import teacher_trace
 
 Masks = Mapping[str, Tensor]
 
@@ -120,10 +121,9 @@ class StageTraining:
         if self.stage.loss == "prediction":
             return prediction_loss(self.population.logits(batch, masks), wanted)
         with_scores = self.stage.loss == "intermediate"
-        student, teacher = Trace(with_scores=with_scores), Trace(with_scores=with_scores)
+        student = Trace(with_scores=with_scores)
         logits = self.population.logits(batch, masks, student)
-        with torch.no_grad():
-            _teacher(self.problem).logits(batch, trace=teacher)
+        teacher = teacher_trace(self.problem, batch, with_scores=with_scores)
         attended = batch.attention_mask
         if with_scores:
             return intermediate_loss(student, teacher, attended, self.heads, self.fit)
@@ -162,15 +162,6 @@ class BestWeights:
 def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
     """Steps in so many passes over the train split."""
     return math.ceil(epochs * len(problem.train) / batch_size)
-
-
-def _teacher(problem: Problem) -> Population:
-    """The teacher as a population of one, for the stages that look inside it."""
-    key = "teacher as a population"
-    if key not in problem.memory:
-        problem.memory[key] = Population.of([problem.teacher])
-    teacher: Population = problem.memory[key]
-    return teacher
 
 
 def check_layer_map(problem: Problem, loss: Loss) -> None:

@@ -28,6 +28,7 @@ from objectives.search_method import (
 )
 from objectives.stage_training import BestWeights, Masks, StageTraining, check_layer_map, steps_in
 from objectives.stages import Stage, rung_steps
+from objectives.teacher_states import keep_states
 
 
 class Alpha(Protocol):
@@ -78,6 +79,8 @@ def staged_search(
             check_layer_map(problem, stage.loss)
     students = students or [problem.student] * len(members)
     run = _Run(members, problem, alpha, seed, progress, students)
+    if any(stage.loss == "prediction+hidden" for stage in run.stages):
+        run.stopped = keep_states(problem, progress)
     run.search()
     for group in _groups(len(members), problem.device):
         yield from run.finish(group)

@@ -1,0 +1,136 @@
+"""The teacher's hidden states, in half precision: computed once a row, kept on disk, looked up.
+
+To run the whole teacher costs more than a step of a student that was cut to a third. A device that
+trains all students of a population at once runs it once for all of them; a CPU trains one student
+after another, each on the same rows, and looks up what it needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from objectives.cache import written_whole
+from objectives.data import Batch
+from objectives.evaluate import EVALUATION_BATCH
+from objectives.population import Population, Trace
+from objectives.problem import Problem
+from objectives.search_method import Progress
+
+_LIMIT = 4 * 2**30
+"""Bytes of a file at most: 800,000 tokens of MiniLM-L6, 200,000 of BERT-base."""
+_KEPT = "hidden states of the teacher"
+_TEACHER = "teacher as a population"
+
+
+def keep_states(problem: Problem, progress: Progress) -> Set[int]:
+    """See to it that `teacher_trace` need not run the teacher, if that pays and fits.
+
+    Returns the slots that `progress` asked to stop meanwhile.
+    """
+    stopped: set[int] = set()
+    if problem.device != "cpu" or _KEPT in problem.memory:
+        return stopped
+    order = np.argsort([-len(ids) for ids in problem.train.input_ids], kind="stable")
+    lengths = np.array([len(ids) for ids in problem.train.input_ids])
+    config = problem.teacher.config
+    shape = (int(lengths.sum()), config.num_hidden_layers + 1, config.hidden_size)
+    size = 2 * int(np.prod(shape))
+    file = problem.cache / f"teacher-states-{_fingerprint(problem)}.npy"
+    states = _read(file)
+    if states is None:
+        problem.cache.mkdir(parents=True, exist_ok=True)
+        if size > min(_LIMIT, shutil.disk_usage(problem.cache).free // 2):
+            return stopped
+        stopped |= _write(file, shape, problem, progress)
+        states = _read(file)
+        assert states is not None, f"{file} was written and is not there"
+    starts = np.empty_like(lengths)
+    starts[order] = np.cumsum(lengths[order]) - lengths[order]
+    problem.memory[_KEPT] = _KeptStates(
+        states, torch.from_numpy(starts), torch.from_numpy(starts + lengths - 1)
+    )
+    return stopped
+
+
+def teacher_trace(problem: Problem, batch: Batch, *, with_scores: bool) -> Trace:
+    """What the teacher went through on a batch of train: with attention scores, for which it runs
+    in any case; or hidden states alone, in half precision whether they are kept or not.
+
+    On padding they mean nothing.
+    """
+    if not with_scores and _KEPT in problem.memory:
+        kept: _KeptStates = problem.memory[_KEPT]
+        return kept.trace(batch)
+    if _TEACHER not in problem.memory:
+        problem.memory[_TEACHER] = Population.of([problem.teacher])
+    teacher: Population = problem.memory[_TEACHER]
+    trace = Trace(with_scores=with_scores)
+    with torch.no_grad():
+        teacher.logits(batch, trace=trace)
+    if not with_scores:
+        trace.hidden = [hidden.half().float() for hidden in trace.hidden]
+    return trace
+
+
+@dataclass(frozen=True, eq=False)
+class _KeptStates:
+    """Those of all tokens of the train rows."""
+
+    states: Tensor
+    """(tokens, layers + 1, E) float16, a mapped file."""
+    first: Tensor
+    """(rows,) int64: where a row begins."""
+    last: Tensor
+    """(rows,) int64: its last token."""
+
+    def trace(self, batch: Batch) -> Trace:
+        B, S = batch.input_ids.shape
+        places_BS = self.first[batch.rows][:, None] + torch.arange(S)
+        places_BS = torch.minimum(places_BS, self.last[batch.rows][:, None])
+        states = self.states.index_select(0, places_BS.flatten()).float()
+        return Trace(hidden=[h[None] for h in states.unflatten(0, (B, S)).unbind(2)])
+
+
+def _read(file: Path) -> Tensor | None:
+    """The states in this file, mapped; None if it is not there or was cut short."""
+    try:
+        return torch.from_numpy(np.load(file, mmap_mode="c"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _write(file: Path, shape: tuple[int, ...], problem: Problem, progress: Progress) -> set[int]:
+    """Run the teacher on every row, longest first; rows lie in the file in this order."""
+    batches = list(problem.train.in_order(EVALUATION_BATCH, "cpu"))
+    progress.begin("keep the teacher's hidden states", len(batches))
+    stopped: set[int] = set()
+    header = {"descr": "<f2", "fortran_order": False, "shape": shape}
+    with written_whole(file) as unfinished, unfinished.open("wb") as stream:
+        np.lib.format.write_array_header_2_0(stream, header)
+        for batch in batches:
+            trace = teacher_trace(problem, batch, with_scores=False)
+            states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
+            rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()
+            stream.write(rows.tobytes())
+            stopped |= progress.advance()
+    return stopped
+
+
+def _fingerprint(problem: Problem) -> str:
+    """Of the teacher's weights and of the tokens of train, 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name, weight in problem.teacher.state_dict().items():
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    for ids, types in zip(problem.train.input_ids, problem.train.token_type_ids, strict=True):
+        digest.update(np.array([len(ids), *ids, *types]).tobytes())
+    return digest.hexdigest()[:16]
