@@ -196,8 +196,8 @@ class Clock:
 
     rungs = ()
 
-    def __init__(self, steps: int, now: Now):
-        self.steps, self.now = steps, now
+    def __init__(self, steps: int, now: Now, students: int = 1):
+        self.steps, self.now, self.students = steps, now, students
         self.stage = ""
         self.times: list[float] = []
 
@@ -212,10 +212,10 @@ class Clock:
         """There are no rungs."""
 
     def advance(self) -> Set[int]:
-        """The time now; stops the student when there are enough."""
+        """The time now; stops all students when there are enough."""
         if self.stage == "search":
             self.times.append(self.now())
-        return {0} if len(self.times) > self.steps else set()
+        return set(range(self.students)) if len(self.times) > self.steps else set()
 
     @property
     def seconds(self) -> list[float]:

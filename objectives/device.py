@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TypeVar
 
@@ -51,3 +52,17 @@ def quiet_libraries() -> None:
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a search failed for want of memory, the device's or the machine's."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def free_memory() -> None:
+    """Give back what torch holds of a GPU for later: a smaller population needs other shapes."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -59,7 +59,12 @@ Trials = Annotated[
     int | None, typer.Option(help="Finished trials wanted; the study's own by default.")
 ]
 Population = Annotated[
-    int | None, typer.Option(help="Trials that train together; the study's own by default.")
+    Any,  # int, or "auto": typer takes no other union than that with None
+    typer.Option(
+        metavar="K|auto",
+        parser=lambda text: text if text == "auto" else int(text),
+        help="Trials that train together; the study's own by default.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
 

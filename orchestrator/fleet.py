@@ -36,7 +36,7 @@ from orchestrator.opening import finished_trials
 from orchestrator.records import UNPRUNED, RunRecord, record_of
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import check_room
-from orchestrator.study import Study
+from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import MODULE
 from orchestrator.worker import Callback, call_back
 
@@ -61,7 +61,7 @@ def launch_workers(
     workers: int,
     *,
     trials: int | None = None,
-    population: int | None = None,
+    population: PopulationSize | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     storage: str | None = None,

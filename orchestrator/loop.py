@@ -28,7 +28,7 @@ from orchestrator.records import (
 from orchestrator.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage import check_exists, check_room, hidden, is_file, open_storage, parse_url
-from orchestrator.study import Study
+from orchestrator.study import PopulationSize, Study
 from orchestrator.worker import Callback, Worker
 
 
@@ -36,7 +36,7 @@ def launch(
     study: Study,
     *,
     trials: int | None = None,
-    population: int | None = None,
+    population: PopulationSize | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     storage: str | None = None,
@@ -62,7 +62,7 @@ def work(
     study: Study,
     *,
     trials: int | None = None,
-    population: int | None = None,
+    population: PopulationSize | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     storage: str | None = None,
@@ -92,7 +92,7 @@ def work(
 
 
 def as_asked(
-    study: Study, trials: int | None, population: int | None, out: str | Path | None
+    study: Study, trials: int | None, population: PopulationSize | None, out: str | Path | None
 ) -> tuple[Study, RunFolder]:
     """The study with what a launch says instead, and its folder."""
     study = replace(
@@ -187,7 +187,8 @@ def _serve(
 ) -> None:
     """Work as worker `number` until the wanted trials are finished."""
     so_far = len(outer.get_trials(deepcopy=False))
-    outer.sampler = make_sampler(study.seed, so_far, study.population, number, study.sampler)
+    at_once = study.at_once(device)
+    outer.sampler = make_sampler(study.seed, so_far, at_once, number, study.sampler)
     with Heartbeat(outer, folder, device) as heart:
         claims = Claims(outer, folder, study.space, heart.record.name, study.trials, token)
         if finished_trials(outer) >= study.trials:

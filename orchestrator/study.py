@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from optuna.distributions import BaseDistribution, distribution_to_json
 
@@ -21,6 +21,8 @@ from objectives.task import Task
 from objectives.teacher import Teacher
 from orchestrator.early_stopping import EarlyStopping
 from orchestrator.sampler import SamplerName
+
+PopulationSize = int | Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +67,9 @@ class Study:
     """Who of the trials goes on at a rung: `SuccessiveHalving()`, `Hurdles()`, or None for all."""
     trials: int = 12
     """Trials wanted, finished or stopped early. Launching again continues up to this number."""
-    population: int = 4
-    """Trials that train together as one program."""
+    population: PopulationSize = 4
+    """Trials that train together as one program; fewer if memory does not hold so many. On a GPU
+    "auto" is a quarter of `trials`, 32 at most; on a CPU, which gains nothing by more, it is 1."""
     seed: int = 0
     """Seeds data order, teacher, augmentation and sampler."""
 
@@ -81,8 +84,9 @@ class Study:
                 "checkpoint of its own or some layers of the teacher"
             )
         for name in ("trials", "population"):
-            if getattr(self, name) < 1:
-                raise UserError(f"Study.{name} is {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if value != "auto" and value < 1:
+                raise UserError(f"Study.{name} is {value}; it must be at least 1")
         if self.sampler not in get_args(SamplerName):
             raise UserError(
                 f"Study.sampler is {self.sampler!r}; it must be one of "
@@ -99,6 +103,12 @@ class Study:
                         f"Study.{where} names '{name}', which is not among "
                         f"{', '.join(sorted(known))}"
                     )
+
+    def at_once(self, device: str) -> int:
+        """How many trials train together on this device, if its memory holds them."""
+        if self.population != "auto":
+            return self.population
+        return min(max(1, self.trials // 4), 32) if device.startswith("cuda") else 1
 
     def _check_cost(self) -> None:
         if self.cost not in get_args(CostName):

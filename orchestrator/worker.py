@@ -17,6 +17,7 @@ from optuna.artifacts import upload_artifact
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
+from objectives.device import free_memory, out_of_memory
 from objectives.errors import UserError
 from objectives.problem import Workbench
 from objectives.search_method import (
@@ -77,6 +78,8 @@ class Worker:
         self.running: dict[int, optuna.Trial] = {}
         self.counted = 0
         """Trials of this worker that brought the study on."""
+        self.at_once = study.at_once(bench.problem.device)
+        """Trials of one population; halved when memory does not hold them."""
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Populations until enough trials are finished, by whomever."""
@@ -86,7 +89,7 @@ class Worker:
             if self.claims.halted:
                 raise KeyboardInterrupt
             self.progress.finished(finished)
-            claimed = self.claims.take(self.study.population, self.progress.note)
+            claimed = self.claims.take(self.at_once, self.progress.note)
             if not claimed:  # all that is wanted runs elsewhere, and may fail there
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
                 continue
@@ -165,24 +168,42 @@ class Worker:
         return members
 
     def _search(self, group: Sequence[tuple[int, SearchMethod]], started: float) -> None:
-        numbers = [number for number, _ in group]
+        """Search these as one population; in halves if memory does not hold it."""
+        reason, too_large = self._outcomes(group, started)
+        left = [(number, method) for number, method in group if number in self.running]
+        if too_large and len(group) > 1:
+            free_memory()
+            half = -(-len(group) // 2)
+            self.at_once = min(self.at_once, half)
+            self.progress.note(
+                f"out of memory with {len(group)} trials at once: {len(left)} begin again, "
+                f"{half} at once"
+            )
+            for start in range(0, len(left), half):
+                self._search(left[start : start + half], started)
+            return
+        for number, _ in left:
+            self._fail(number, reason)
+
+    def _outcomes(
+        self, group: Sequence[tuple[int, SearchMethod]], started: float
+    ) -> tuple[str, bool]:
+        """Search and tell; why those that are left have no outcome, and if it is for memory."""
         methods = [method for _, method in group]
-        reason = "the method gave no outcome for it"
         progress: Progress = self.progress
         if self.study.early_stopping is not None:
-            trials = [self.running[number] for number in numbers]
+            trials = [self.running[number] for number, _ in group]
             progress = WithRungs(self.study.early_stopping, self.outer, trials, self.progress)
         try:
             for outcome in type(methods[0]).search(
                 methods, self.bench.problem, seed=self.study.seed, progress=progress
             ):
-                self._tell(numbers[outcome.slot], outcome, started)
+                self._tell(group[outcome.slot][0], outcome, started)
         except (OSError, UserError):
             raise
         except Exception as error:  # a trial may fail in any way; the study goes on
-            reason = f"{type(error).__name__}: {error}"
-        for number in set(numbers) & set(self.running):
-            self._fail(number, reason)
+            return f"{type(error).__name__}: {error}", out_of_memory(error)
+        return "the method gave no outcome for it", False
 
     def _tell(self, number: int, outcome: Outcome, started: float) -> None:
         trial = self.running[number]

@@ -49,7 +49,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, tiny_study_file: Path) 
 def test_run_ends_with_the_front_the_report_and_the_next_commands(
     write_study: WriteStudy, tmp_path: Path
 ) -> None:
-    done = maskfront("run", write_study(), "--trials", 2, "--population", 1, cwd=tmp_path)
+    done = maskfront("run", write_study(), "--trials", 2, "--population", "auto", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "tiny"
     page = (folder / "report.html").read_text(encoding="utf-8")

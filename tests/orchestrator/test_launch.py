@@ -75,6 +75,8 @@ class Scripted(SearchMethod):
                 yield Stopped(slot)
             elif member.end == "raise":
                 raise ZeroDivisionError("a bug in the method")
+            elif member.end == "too large" or (member.end == "memory" and len(members) > 2):
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
             elif member.end == "ctrl-c":
                 raise KeyboardInterrupt
             elif member.end == "disk":
@@ -333,6 +335,24 @@ def test_a_full_disk_is_one_clear_error_and_loses_no_finished_trial(
     assert sorted(p.name for p in (tmp_path / "run" / "trials").iterdir()) == ["00000"]
 
 
+def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crowded = scripted(study, "result", "memory", *["result"] * 4, population=4)
+    run = launch(crowded, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["finished"] * 6
+    shown = capsys.readouterr().out
+    assert "out of memory with 4 trials at once: 3 begin again, 2 at once" in shown
+    assert "trials 4 to 5" in shown, "the next population is no larger than fits"
+
+
+def test_a_trial_too_large_alone_fails(study: Study, tmp_path: Path) -> None:
+    alone = scripted(study, "too large", "result", population=1)
+    run = launch(alone, trials=1, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["failed", "finished"]
+    assert str(run.trials[0].failure).startswith("OutOfMemoryError: CUDA out of memory")
+
+
 def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: Path) -> None:
     missed = replace(
         scripted(study, "result"), method=Scripted(target_ratio=0.5), trials=1, population=1
@@ -444,7 +464,7 @@ def augmentation_of(study: Study, **changes: object) -> Study:
 
 def test_more_trials_or_another_population_is_the_same_study(study: Study, tmp_path: Path) -> None:
     launch(study, trials=1, out=tmp_path / "run", device="cpu")
-    more = replace(study, trials=2, population=1)
+    more = replace(study, trials=2, population="auto")
     assert len(launch(more, out=tmp_path / "run", device="cpu").trials) == 2
 
 
