@@ -17,8 +17,9 @@ Every method takes the same number of steps on the same rows at the same peak ra
         [--ratios 0.5 0.25 0.1] [--methods one-shot fisher ...] [--spaces heads ffn]
 
 FOLDER holds the data set nyu-mll/glue. Writes benchmarks/results/search_quality.json row by row and
-goes on where it was stopped; prints the table of all rows there. KL is the mean divergence from the
-teacher's answers on the selection split, in nats; seeds change the order of the batches.
+goes on where it was stopped; prints the table of all rows there, and hypervolumes. KL is the mean
+divergence from the teacher's answers on the selection split, in nats; seeds change the order of the
+batches.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
+from benchmarks.replayed import hypervolume
 from objectives.device import quiet_libraries
 from objectives.evaluate import predict
 from objectives.glue import glue
@@ -65,6 +67,8 @@ BASELINES: dict[str, OneShot] = {
     "michel": HeadImportance(),
     "kwon": FisherPruning(),
 }
+RATIOS = (0.5, 0.25, 0.1)
+SPLITS = ("select", "heldout")
 RATE = 3e-4
 TOLERANCE = 0.01
 
@@ -192,6 +196,32 @@ def table(rows: list[dict[str, Any]]) -> Table:
     return printed
 
 
+def fronts(rows: list[dict[str, Any]]) -> Table:
+    """Hypervolume of the three ratios together, of methods that have them all, means over seeds.
+
+    Above half of the teacher's metric and below ratio 1, as a share of the ideal: the teacher's
+    metric for nothing.
+    """
+    printed = Table("task", "spaces", "method", "seeds", "select", "held out", title="Hypervolume")
+    groups: dict[tuple[str, ...], dict[int, list[dict[str, Any]]]] = {}
+    for row in rows:
+        if "failed" not in row and row["ratio"] in RATIOS:
+            key = (row["task"], row["spaces"], row["method"])
+            groups.setdefault(key, {}).setdefault(row["seed"], []).append(row)
+    for key, seeds in sorted(groups.items()):
+        whole = [front for front in seeds.values() if len(front) == len(RATIOS)]
+        cells = [_mean([_volume(front, split) for front in whole]) for split in SPLITS]
+        if whole:
+            printed.add_row(*key, str(len(whole)), *cells)
+    return printed
+
+
+def _volume(front: list[dict[str, Any]], split: str) -> float:
+    teacher = front[0][f"teacher_{split}"]
+    points = [(row[split], row["reached"]) for row in front]
+    return hypervolume(points, teacher / 2) / (teacher / 2)
+
+
 def _mean(values: list[float]) -> str:
     if len(values) < 2:
         return f"{values[0]:.4f}" if values else "-"
@@ -206,7 +236,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True, help="folder for the teachers")
     parser.add_argument("--tasks", nargs="+", default=list(EPOCHS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--ratios", nargs="+", type=float, default=[0.5, 0.25, 0.1])
+    parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS)
     parser.add_argument("--methods", nargs="+", default=["one-shot", "fisher"])
     parser.add_argument("--spaces", nargs="+", default=["heads", "ffn"])
     arguments = parser.parse_args()
@@ -214,7 +244,9 @@ def main() -> None:
     console = Console()
     quiet_libraries()
     run(arguments, console)
-    console.print(table(json.loads(RESULTS.read_text())["rows"]))
+    rows = json.loads(RESULTS.read_text())["rows"]
+    console.print(table(rows))
+    console.print(fronts(rows))
 
 
 if __name__ == "__main__":
