@@ -7,8 +7,8 @@ exported and timed in one run, models taking turns.
 
     python -m benchmarks.latency_target OUT [--trials 12] [--seeds 0] [--threads 1]
 
-Run folders go to OUT (a run there is continued). Prints both fronts and, for each loss of metric
-that one may accept, the fewest milliseconds; writes benchmarks/results/latency_target-cpu.json.
+Run folders go to OUT (a run there is continued). Prints, for each loss of metric that one may
+accept, the fewest milliseconds of both; writes benchmarks/results/latency_target-cpu.json.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -92,37 +93,49 @@ def measure(runs: list[RunRecord], threads: int, rounds: int, console: Console) 
         )
     named = tuple(replace(timing, model=Path(timing.model).name) for timing in timed.timings)
     document = timings_document(replace(timed, timings=named))
+    document["teacher_metric"] = {run.name: run.unpruned.metric for run in runs}
     for row in document["timings"]:
-        _, run, result = models.get(row["model"], (None, runs[0], runs[0].unpruned))
-        row |= {
-            "study": UNPRUNED if row["model"] == UNPRUNED else run.name,
-            "metric": result.metric,
-            "heldout_metric": result.heldout_metric,
-        }
+        if row["model"] != UNPRUNED:
+            _, run, result = models[row["model"]]
+            row |= {
+                "study": run.name,
+                "metric": result.metric,
+                "heldout_metric": result.heldout_metric,
+            }
     return document
 
 
-def fewest(rows: list[dict[str, Any]], unpruned: RunRecord, console: Console) -> None:
-    """The fewest milliseconds of each study within each loss."""
-    whole = unpruned.unpruned.metric
-    studies = sorted({row["study"] for row in rows} - {UNPRUNED})
-    table = Table("engine", "loss allowed", *studies, title="fewest ms (held out), of the front")
-    for engine in dict.fromkeys(row["engine"] for row in rows):
+def fewest(document: dict[str, Any], engine: str, name: str, loss: float) -> float:
+    """Milliseconds of the fastest model of a study's front that loses no more than this share.
+
+    The unpruned model is one of every front.
+    """
+    floor = document["teacher_metric"][name] * (1 - loss)
+    return min(
+        row["median"]
+        for row in document["timings"]
+        if row["engine"] == engine
+        and (row["model"] == UNPRUNED or (row["study"] == name and row["metric"] >= floor))
+    )
+
+
+def table(document: dict[str, Any], seeds: list[int]) -> Table:
+    """For each loss allowed the milliseconds of both studies, and how much the second gains."""
+    columns = [f"seed {seed}: flops, latency" for seed in seeds]
+    printed = Table("engine", "loss allowed", *columns, "times as fast", title="fewest ms")
+    for engine in dict.fromkeys(row["engine"] for row in document["timings"]):
+        every = []
         for loss in LOSSES:
-            cells = []
-            for name in studies:
-                near = [
-                    row
-                    for row in rows
-                    if (row["study"], row["engine"]) == (name, engine)
-                    and row["metric"] >= whole * (1 - loss)
-                ]
-                best = min(near, key=lambda row: row["median"], default=None)
-                cells.append(
-                    f"{best['median']:.2f} ({best['heldout_metric']:.4f})" if best else "-"
-                )
-            table.add_row(engine, f"{loss:.0%}", *cells)
-    console.print(table)
+            pairs = [
+                [fewest(document, engine, f"{cost}-{seed}", loss) for cost in COSTS]
+                for seed in seeds
+            ]
+            gains = [flops / latency for flops, latency in pairs]
+            cells = [f"{flops:.2f}, {latency:.2f}" for flops, latency in pairs]
+            printed.add_row(engine, f"{loss:.0%}", *cells, f"{geometric_mean(gains):.3f}")
+            every += gains
+        printed.add_row(engine, "all", *[""] * len(seeds), f"{geometric_mean(every):.3f}")
+    return printed
 
 
 def main() -> None:
@@ -138,7 +151,7 @@ def main() -> None:
     console = Console(width=130)
     runs = [run for seed in options.seeds for run in run_both(options.out, seed, options.trials)]
     document = measure(runs, options.threads, options.rounds, console)
-    fewest(document["timings"], runs[0], console)
+    console.print(table(document, options.seeds))
     out = Path(__file__).parent / "results" / "latency_target-cpu.json"
     out.write_text(json.dumps(document, indent=2) + "\n")
 

@@ -27,7 +27,7 @@ from objectives.architecture import BertShape
 from objectives.cost import Flops
 from objectives.cutting import count_labels, head_dim_of, widths_of
 from objectives.device import to_device
-from objectives.errors import UserError
+from objectives.errors import UserError, first_line
 from objectives.latency import milliseconds
 from objectives.onnx_model import load_model, open_session, run_session, write_onnx
 from objectives.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
@@ -75,6 +75,7 @@ def bench(
     folders: Sequence[Path],
     *,
     against: Path | None = None,
+    unpruned_layers: int | None = None,
     batches: Sequence[int] = (1, 8, 32),
     lengths: Sequence[int] = (128,),
     engines: Sequence[Engine] = ENGINES,
@@ -86,15 +87,16 @@ def bench(
     """Time the models of these folders in every engine on every shape.
 
     `against` is the reference; by default it is the unpruned twin of the first model, or that model
-    itself where nothing was cut from it. `threads` of one operation on the CPU; None takes torch's
-    number. `rounds` is the number of forward passes of each, after warm-ups. `say` is told what is
-    timed next. Raises UserError for a folder without a classifier, for a length that a model does
-    not take, and where no engine runs.
+    itself where nothing was cut from it. A twin has `unpruned_layers`; None takes the model's own
+    number, as if no whole layers had been left out. `threads` of one operation on the CPU; None
+    takes torch's number. `rounds` is the number of forward passes of each, after warm-ups. `say` is
+    told what is timed next. Raises UserError for a folder without a classifier, for a length that a
+    model does not take, and where no engine runs.
     """
     for what, numbers in (("batch", batches), ("length", lengths), ("rounds", [rounds])):
         if min(numbers) < 1:
             raise UserError(f"{what} is {min(numbers)}; it must be at least 1")
-    reference, models = _load(folders, against)
+    reference, models = _load(folders, against, unpruned_layers)
     longest = min(model.config.max_position_embeddings for model in models.values())
     if max(lengths) > longest:
         raise UserError(f"length is {max(lengths)}; these models take 1 to {longest} tokens")
@@ -117,21 +119,23 @@ def bench(
                     ]
                 timings += of_engine
             except Exception as error:  # whatever a compiler or a runtime lacks here
-                skipped[engine] = str(error).strip().splitlines()[0]
+                skipped[engine] = first_line(error)
     if not timings:
         reasons = "; ".join(f"{engine}: {reason}" for engine, reason in skipped.items())
         raise UserError(f"no engine runs here ({reasons})")
     return Bench(reference, tuple(timings), skipped, _conditions(used, device, rounds))
 
 
-def _load(folders: Sequence[Path], against: Path | None) -> tuple[str, dict[str, PreTrainedModel]]:
+def _load(
+    folders: Sequence[Path], against: Path | None, unpruned_layers: int | None
+) -> tuple[str, dict[str, PreTrainedModel]]:
     """The name of the reference, and all models by their names, the reference first."""
     models = {str(folder): load_model(folder) for folder in folders}
     if against is not None:
         return str(against), {str(against): load_model(against)} | models
     name, first = next(iter(models.items()))
     if isinstance(first.config, PrunedBertConfig):
-        return UNPRUNED, {UNPRUNED: _unpruned(first.config)} | models
+        return UNPRUNED, {UNPRUNED: _unpruned(first.config, unpruned_layers)} | models
     return name, models
 
 
@@ -155,14 +159,16 @@ def flops_of(model: PreTrainedModel, length: int) -> int:
         head_dim=head_dim,
         ffn=max(layer.ffn for layer in widths),
         labels=count_labels(config),
+        embedding=getattr(config, "embedding_size", None),
     )
     cost = Flops(shape, length)
     return cost.fixed + sum(int(cost.layer(layer)) for layer in widths)
 
 
-def _unpruned(config: PrunedBertConfig) -> PrunedBertForSequenceClassification:
-    """A model from which nothing was cut, with random weights."""
+def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequenceClassification:
+    """A model of so many layers from which nothing was cut, with random weights."""
     own = {name: value for name, value in config.to_dict().items() if name != "per_layer_config"}
+    own["num_hidden_layers"] = layers or config.num_hidden_layers
     with torch.random.fork_rng(devices=[]):
         model = PrunedBertForSequenceClassification(PrunedBertConfig.from_dict(own))
     model.train(False)

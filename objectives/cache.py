@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ def content_key(ingredients: Mapping[str, object]) -> str:
 @contextmanager
 def written_whole(target: Path) -> Iterator[Path]:
     """A path to write a file or a folder to that becomes `target` at the end, or vanishes."""
-    unfinished = target.with_name(f"{target.name}.unfinished-{os.getpid()}")
+    unfinished = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
     try:
         yield unfinished
         unfinished.replace(target)

@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import nn
 
-from objectives.errors import UserError
+from objectives.errors import UserError, first_line
 
 
 def choose_device(name: str) -> str:
@@ -22,7 +22,7 @@ def choose_device(name: str) -> str:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"device '{name}' cannot be used here ({reason}); try 'cpu'") from error
     return str(device)
 
@@ -58,7 +58,8 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether a search failed for want of memory, the device's or the machine's."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    texts = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
 
 
 def free_memory() -> None:

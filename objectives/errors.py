@@ -9,6 +9,11 @@ class UserError(ValueError):
     """What is wrong, where, and the remedy, in one line; the command line exits with 2."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of a library says first, or its class where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def one_of(owner: object, choices: Mapping[str, Sequence[str]]) -> dict[str, tuple[bool, str]]:
     """For `check_ranges`: of each field whether its value is among its choices, and these."""
     return {

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from objectives.data import Split
-from objectives.errors import UserError
+from objectives.errors import UserError, first_line
 from objectives.evaluate import EVALUATION_BATCH, metric_of
 from objectives.problem import Inputs
 from objectives.task import tokenise
@@ -38,7 +38,8 @@ def check_installed(*packages: str) -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"ONNX needs {', '.join(missing)}; install the extra: pip install 'maskfront[onnx]'"
+            f"ONNX needs {', '.join(missing)}; install the extra: "
+            "pip install -c constraints.txt -e '.[onnx]'"
         )
 
 
@@ -53,7 +54,7 @@ def load_model(folder: Path) -> PreTrainedModel:
                 folder, use_safetensors=True, trust_remote_code=False, local_files_only=True
             )
     except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"'{folder}': no classifier could be loaded from it ({reason})") from error
     model.train(False)
     return model

@@ -23,7 +23,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import cached_file
 
 from objectives.adapters import ADAPTERS
-from objectives.errors import UserError
+from objectives.errors import UserError, first_line
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 
 Classifier: TypeAlias = BertForSequenceClassification | PrunedBertForSequenceClassification
@@ -67,7 +67,7 @@ def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(checkpoint)
     except (OSError, ValueError, ImportError) as error:
         raise UserError(
-            f"model '{checkpoint}': its tokenizer cannot be loaded ({_first_line(error)}); "
+            f"model '{checkpoint}': its tokenizer cannot be loaded ({first_line(error)}); "
             "save it once with `save_pretrained` of transformers, as tokenizer.json"
         ) from error
     return tokenizer
@@ -158,7 +158,7 @@ def _own_config(checkpoint: str) -> PreTrainedConfig:
     except (OSError, ValueError) as error:
         raise UserError(
             f"model '{checkpoint}': no such folder, and no model of that name could be loaded "
-            f"from the hub ({_first_line(error)})"
+            f"from the hub ({first_line(error)})"
         ) from error
     differs = None
     if config.model_type not in ADAPTERS:
@@ -204,10 +204,6 @@ def _find(checkpoint: str, name: str) -> str | None:
         return cached_file(checkpoint, name)
     except (OSError, ValueError):
         return None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
 
 
 def _listed(names: Sequence[str], last: str) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
 from objectives.data import Labels
-from objectives.errors import UserError
+from objectives.errors import UserError, first_line
 from objectives.task import Examples, LabelledText, Task
 
 _READ_TOGETHER = 10_000
@@ -122,7 +122,7 @@ def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
     try:
         loaded = load_dataset(task.data, task.subset, cache_dir=cache if local else None)
     except (DatasetsError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise UserError(
             f"task '{task.name}': data set '{task.data}' could not be loaded ({reason})"
         ) from error

@@ -108,7 +108,7 @@ class _Run:
         students: Sequence[BertForSequenceClassification],
     ):
         self.members, self.problem, self.alpha = members, problem, alpha
-        self.seed, self.progress = seed, progress
+        self.seed, self.progress, self.students = seed, progress, students
         self.stages = members[0].stages
         self.searching = sum(self.steps(stage.epochs) for stage in self.stages if stage.searches)
         total = sum(self.steps(stage.epochs) for stage in self.stages)
@@ -124,7 +124,7 @@ class _Run:
         shares = [1 - member.target_ratio for member in self.members]
         for number, stage in enumerate(stages):
             if stage.start == "student" and number:
-                self.population = Population.of([self.problem.student] * len(self.members))
+                self.population = Population.of(self.students)
             slots = range(len(self.members))
             training = self._training(stage, slots, self.population, shares, None)
             for batch in training.batches(number, self.progress):
@@ -198,7 +198,7 @@ class _Run:
             if stage.searches or not models:
                 continue
             if stage.start == "student":
-                states = dict.fromkeys(models, problem.student.state_dict())
+                states = {slot: self.students[slot].state_dict() for slot in models}
                 models = self._cut(states, architectures)
             models = self._recover(number, done, models, architectures)
             done += self.steps(stage.epochs)

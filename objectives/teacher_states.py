@@ -21,6 +21,7 @@ from torch import Tensor
 from objectives.cache import written_whole
 from objectives.data import Batch
 from objectives.evaluate import EVALUATION_BATCH
+from objectives.locks import KernelLock
 from objectives.population import Population, Trace
 from objectives.problem import Problem
 from objectives.search_method import Progress
@@ -45,14 +46,15 @@ def keep_states(problem: Problem, progress: Progress) -> Set[int]:
     shape = (int(lengths.sum()), config.num_hidden_layers + 1, config.hidden_size)
     size = 2 * int(np.prod(shape))
     file = problem.cache / f"teacher-states-{_fingerprint(problem)}.npy"
-    states = _read(file)
-    if states is None:
-        problem.cache.mkdir(parents=True, exist_ok=True)
-        if size > min(_LIMIT, shutil.disk_usage(problem.cache).free // 2):
-            return stopped
-        stopped |= _write(file, shape, problem, progress)
+    problem.cache.mkdir(parents=True, exist_ok=True)
+    with KernelLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
         states = _read(file)
-        assert states is not None, f"{file} was written and is not there"
+        if states is None:
+            if size > min(_LIMIT, shutil.disk_usage(problem.cache).free // 2):
+                return stopped
+            stopped |= _write(file, shape, problem, progress)
+            states = _read(file)
+            assert states is not None, f"{file} was written and is not there"
     starts = np.empty_like(lengths)
     starts[order] = np.cumsum(lengths[order]) - lengths[order]
     problem.memory[_KEPT] = _KeptStates(
@@ -104,7 +106,7 @@ def _read(file: Path) -> Tensor | None:
     """The states in this file, mapped; None if it is not there or was cut short."""
     try:
         return torch.from_numpy(np.load(file, mmap_mode="c"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, EOFError):
         return None
 
 

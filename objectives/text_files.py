@@ -13,7 +13,7 @@ import pandas
 from datasets import Dataset, Features, Value, load_dataset
 from datasets.exceptions import DatasetsError
 
-from objectives.errors import UserError
+from objectives.errors import UserError, first_line
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": ""}
 """Endings of the files that are read, and what separates their columns."""
@@ -118,7 +118,7 @@ class TextFile:
                 return self._undecodable(cause)
             if isinstance(cause, LookupError) and self.encoding in str(cause):
                 return f"there is no encoding '{self.encoding}'; give one that Python knows"
-        line = str(causes[-1]).strip().splitlines()[0]
+        line = first_line(causes[-1])
         if isinstance(causes[-1], pandas.errors.ParserError):
             return f"{line}; {self._quotes}"
         if isinstance(causes[-1], pandas.errors.EmptyDataError) or "to no data" in line:

@@ -25,17 +25,17 @@ import optuna
 from joblib.externals.loky import ProcessPoolExecutor
 from rich.console import Console
 
-from objectives.device import visible_gpus
+from objectives.device import choose_device, visible_gpus
 from objectives.errors import UserError
 from orchestrator.claims import HALT, Claims
 from orchestrator.cluster import tasks
 from orchestrator.errors import RunError
-from orchestrator.heartbeat import workers_of
+from orchestrator.heartbeat import living
 from orchestrator.loop import address, as_asked, opened, work, writing
 from orchestrator.opening import finished_trials
 from orchestrator.records import UNPRUNED, RunRecord, record_of
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import check_room
+from orchestrator.storage import check_room, parse_url
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import MODULE
 from orchestrator.worker import Callback, call_back
@@ -83,12 +83,13 @@ def launch_workers(
     def note(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    url = address(folder, storage)
+    recorded = choose_device(device) if backend == "loky" else device
+    url = parse_url(address(folder, storage)).render_as_string(hide_password=False)  # absolute
     with ExitStack() as stack:
         submit = stack.enter_context(tasks(backend, cluster)) if backend != "loky" else None
         stack.enter_context(writing(folder))
-        outer, _ = stack.enter_context(opened(study, folder, storage, device))
-        check_room(url, workers_of(outer), workers)
+        outer, _ = stack.enter_context(opened(study, folder, storage, recorded))
+        check_room(url, living(outer, folder), workers)
         token = secrets.token_hex(8)
         arguments = {
             "out": str(folder.path.absolute()),

@@ -119,6 +119,20 @@ class Heartbeat:
         self._outer.set_user_attr(WORKERS + self.record.name, asdict(self.record))
 
 
+def is_alive(record: WorkerRecord, folder: RunFolder | None) -> bool:
+    """Whether a worker lives, as one look can tell: of this machine by its lock, if it has one."""
+    if folder is not None and record.machine == this_machine():
+        free = is_free(folder.worker(record.name))
+        if free is not None:
+            return not free and not record.ended
+    return record.seems_alive
+
+
+def living(outer: optuna.Study, folder: RunFolder) -> dict[str, WorkerRecord]:
+    """The records of the workers that live, by name."""
+    return {n: record for n, record in workers_of(outer).items() if is_alive(record, folder)}
+
+
 def end_record(outer: optuna.Study, record: WorkerRecord) -> None:
     """Say of a worker that it has ended."""
     outer.set_user_attr(WORKERS + record.name, asdict(replace(record, ended=True)))

@@ -17,7 +17,7 @@ from objectives.device import choose_device, quiet_libraries
 from objectives.problem import Inputs, prepare, read_inputs
 from orchestrator.claims import Claims
 from orchestrator.errors import RunError
-from orchestrator.heartbeat import Heartbeat, workers_of
+from orchestrator.heartbeat import Heartbeat, living
 from orchestrator.opening import finished_trials, join_study, open_study, settle
 from orchestrator.patience import reason_of
 from orchestrator.progress import LaunchProgress
@@ -84,7 +84,7 @@ def work(
         inputs, definition = _read(study)
         outer = join_study(study, folder, opened_storage, definition)
         settle(folder, outer, hidden(parse_url(url)))
-        check_room(url, workers_of(outer))
+        check_room(url, living(outer, folder))
         speaker = "worker" if number is None else f"worker {number}"
         progress = LaunchProgress(study, console, speaker)
         number = secrets.randbits(64) if number is None else number

@@ -293,7 +293,8 @@ def read_run(folder: Path) -> RunRecord:
     study = load_run(folder)
     if UNPRUNED not in study.user_attrs:
         raise RunError(
-            f"'{folder}': the run has not got as far as its first trial; launch it again"
+            f"'{folder}': its first trial has not begun; if a launch is at work its teacher is not "
+            "ready yet, else launch it again"
         )
     return record_of(study, folder)
 

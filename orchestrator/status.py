@@ -6,17 +6,18 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from orchestrator.busy_clock import BusyClock
 from orchestrator.claims import WORKER
 from orchestrator.damage import damaged_trials
 from orchestrator.errors import RunError
-from orchestrator.heartbeat import WorkerRecord, is_free, this_machine, workers_of
+from orchestrator.heartbeat import WorkerRecord, is_alive, workers_of
 from orchestrator.records import (
     UNPRUNED,
     WANTED,
@@ -130,9 +131,8 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
     """The status of an Optuna study; `folder` lets workers of this machine be known for sure."""
     trials = study.get_trials(deepcopy=False)
     wanted = study.user_attrs.get(WANTED)
-    counted = [t for t in trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED)]
-    rate = _per_second(counted)
     records = [trial_record(trial) for trial in trials if trial.state is not TrialState.WAITING]
+    rate = _per_second(records)
     states = Counter(record.state for record in records)
     failures = Counter(record.failure for record in records if record.failure)
     return Status(
@@ -145,7 +145,7 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
         per_hour=None if rate is None else 3600 * rate,
         seconds_left=None
         if rate is None or wanted is None
-        else max(0, wanted - len(counted)) / rate,
+        else max(0, wanted - states["finished"] - states["stopped"]) / rate,
         workers=tuple(
             _worker(record, trials, folder)
             for record in workers_of(study).values()
@@ -175,32 +175,23 @@ def _stopped(study: optuna.Study, records: Sequence[TrialRecord]) -> tuple[dict[
     )
 
 
-def _per_second(counted: Sequence[FrozenTrial]) -> float | None:
-    """Trials a second, from the start of the first of the last ones to the end of the last."""
-    ended = sorted(
-        (trial.datetime_complete, trial.datetime_start)
-        for trial in counted
-        if trial.datetime_complete is not None and trial.datetime_start is not None
-    )[-_RECENT:]
-    if not ended:
-        return None
-    seconds = (ended[-1][0] - min(start for _, start in ended)).total_seconds()
-    return len(ended) / seconds if seconds > 0 else None
+def _per_second(records: Sequence[TrialRecord]) -> float | None:
+    """Finished and stopped trials a second, the last ones', while any of them was at work."""
+    counted = [t for t in records if t.state in ("finished", "stopped") and t.started and t.ended]
+    recent = sorted(counted, key=lambda trial: trial.ended or datetime.min)[-_RECENT:]
+    seconds = BusyClock(recent).now
+    return len(recent) / seconds if seconds > 0 else None
 
 
 def _worker(
     record: WorkerRecord, trials: Sequence[FrozenTrial], folder: RunFolder | None
 ) -> dict[str, Any]:
-    alive = record.seems_alive
-    if folder is not None and record.machine == this_machine():
-        free = is_free(folder.worker(record.name))
-        alive = alive if free is None else not free
     return {
         "name": record.name,
         "host": record.host,
         "pid": record.pid,
         "device": record.device,
-        "alive": alive,
+        "alive": is_alive(record, folder),
         "seconds_since_beat": max(0.0, time.time() - record.at),
         "running": [
             trial.number

@@ -69,7 +69,8 @@ class Study:
     """Trials wanted, finished or stopped early. Launching again continues up to this number."""
     population: PopulationSize = 4
     """Trials that train together as one program; fewer if memory does not hold so many. On a GPU
-    "auto" is a quarter of `trials`, 32 at most; on a CPU, which gains nothing by more, it is 1."""
+    "auto" gives the sampler four rounds of all workers, with 32 a worker at most; on a CPU, which
+    gains nothing by more, it is 1."""
     seed: int = 0
     """Seeds data order, teacher, augmentation and sampler."""
 
@@ -104,11 +105,11 @@ class Study:
                         f"{', '.join(sorted(known))}"
                     )
 
-    def at_once(self, device: str) -> int:
-        """How many trials train together on this device, if its memory holds them."""
+    def at_once(self, device: str, workers: int = 1) -> int:
+        """How many trials one of the workers trains together, if its device's memory holds them."""
         if self.population != "auto":
             return self.population
-        return min(max(1, self.trials // 4), 32) if device.startswith("cuda") else 1
+        return min(max(1, self.trials // (4 * workers)), 32) if device.startswith("cuda") else 1
 
     def _check_cost(self) -> None:
         if self.cost not in get_args(CostName):

@@ -32,6 +32,7 @@ from objectives.search_method import (
 from orchestrator.artifacts import LinkingStore
 from orchestrator.claims import Claims
 from orchestrator.errors import RunError
+from orchestrator.heartbeat import living
 from orchestrator.opening import finished_trials
 from orchestrator.progress import LaunchProgress
 from orchestrator.records import (
@@ -55,8 +56,10 @@ from orchestrator.trial_files import MODEL, write_rungs, write_trial
 Callback = Callable[[RunRecord], object]
 """Called after each population with the run as it stands; a worker knows nothing of reports."""
 
-_HOPELESS = 2
-"""Populations in a row without a finished trial after which a worker gives up."""
+_HOPELESS = 8
+"""Trials in a row that fail after which a worker gives up; of its first two populations all."""
+_GIVEN_UP = (UpdateFinishedTrialError, ValueError)
+"""What Optuna raises for an attribute, and for the values, of a trial that has ended already."""
 _IDLE = 2.0
 """Seconds at most until a worker without a trial looks again."""
 
@@ -78,31 +81,39 @@ class Worker:
         self.running: dict[int, optuna.Trial] = {}
         self.counted = 0
         """Trials of this worker that brought the study on."""
-        self.at_once = study.at_once(bench.problem.device)
-        """Trials of one population; halved when memory does not hold them."""
+        self.failed: list[str] = []
+        """Why its latest trials failed, since the last that did not."""
+        self.most: float = math.inf
+        """Trials of one population that memory holds, as far as is known."""
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Populations until enough trials are finished, by whomever."""
         self._record_unpruned()
-        barren = 0
+        populations_done = 0
         while (finished := finished_trials(self.outer)) < self.study.trials:
             if self.claims.halted:
                 raise KeyboardInterrupt
             self.progress.finished(finished)
-            claimed = self.claims.take(self.at_once, self.progress.note)
+            claimed = self.claims.take(self._at_once(), self.progress.note)
             if not claimed:  # all that is wanted runs elsewhere, and may fail there
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
                 continue
-            before = self.counted
             self._population(claimed)
-            barren = barren + 1 if self.counted == before else 0
+            populations_done += 1
             call_back(callbacks, self.outer, self.folder, self.progress.note)
-            if barren == _HOPELESS:
-                newest = record_of(self.outer, self.folder.path).trials[-1]
+            hopeless = len(self.failed) >= _HOPELESS or (populations_done == 2 and not self.counted)
+            if hopeless and self.failed:
                 raise RunError(
-                    f"study '{self.study.name}': the last {_HOPELESS} populations finished no "
-                    f"trial; the newest failed with: {newest.failure}"
+                    f"study '{self.study.name}': {len(self.failed)} trials in a row failed; the "
+                    f"newest with: {self.failed[-1]}"
                 )
+
+    def _at_once(self) -> int:
+        """Trials of the next population."""
+        wanted = self.study.at_once(
+            self.bench.problem.device, max(1, len(living(self.outer, self.folder)))
+        )
+        return int(min(self.most, wanted))
 
     def _record_unpruned(self) -> None:
         """Keep the score of the teacher, and name the two objectives.
@@ -174,7 +185,7 @@ class Worker:
         if too_large and len(group) > 1:
             free_memory()
             half = -(-len(group) // 2)
-            self.at_once = min(self.at_once, half)
+            self.most = min(self.most, half)
             self.progress.note(
                 f"out of memory with {len(group)} trials at once: {len(left)} begin again, "
                 f"{half} at once"
@@ -259,7 +270,9 @@ class Worker:
         """Drop the result of a trial that others took for dead: its knobs were asked again."""
         try:
             yield
-        except UpdateFinishedTrialError:
+        except _GIVEN_UP:
+            if not self.outer.get_trials(deepcopy=False)[number].state.is_finished():
+                raise
             shutil.rmtree(self.folder.trial(number), ignore_errors=True)
             self._ended(number, "given up by the other workers, who missed this one", counts=False)
 
@@ -277,9 +290,11 @@ class Worker:
 
     def _fail(self, number: int, reason: str) -> None:
         trial = self.running[number]
-        with suppress(UpdateFinishedTrialError):  # told before the interrupt, or given up by others
+        with suppress(*_GIVEN_UP):  # told before the interrupt, or given up by others
             trial.set_user_attr(FAILURE, reason)
             self.outer.tell(trial, state=TrialState.FAIL)
+            shutil.rmtree(self.folder.trial(number), ignore_errors=True)
+        self.failed.append(reason)
         self._ended(number, f"failed: {reason}", counts=False)
 
     def _fail_all(self, reason: str) -> None:
@@ -288,7 +303,9 @@ class Worker:
 
     def _ended(self, number: int, line: str, *, counts: bool) -> None:
         del self.running[number]
-        self.counted += counts
+        if counts:
+            self.counted += 1
+            self.failed = []
         self.progress.trial_ended(f"trial {number}: {line}", counts=counts)
 
 

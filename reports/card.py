@@ -72,12 +72,16 @@ def model_card(run: RunRecord, trial: TrialRecord, *, plain: bool, notes: Sequen
 
 
 def _latencies(run: RunRecord, trial: int) -> list[tuple[str, str, str]]:
-    """A row for each way in which the run's front was timed, if this model was there."""
+    """A row for each way in which the run's front was timed, if this model was there.
+
+    With the teacher's milliseconds where the students are cut from it: else it was not timed.
+    """
+    teacher = run.unpruned.label
     return [
         (
             f"{one.unit}, {model.speed_up:.2f} times as fast",
             size_text(model.milliseconds),
-            size_text(one.reference_milliseconds) if one.reference == "unpruned" else "",
+            size_text(one.reference_milliseconds) if one.reference == teacher else "",
         )
         for one in read_speeds(run)
         if (model := one.models.get(trial)) is not None

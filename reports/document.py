@@ -47,7 +47,7 @@ def document(
                     "latencies": {
                         one.unit: one.reference_milliseconds
                         for one in timed
-                        if one.reference == "unpruned"
+                        if one.reference == run.unpruned.label
                     },
                 },
                 "layers": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from objectives.errors import first_line
 from orchestrator.errors import RunError
 
 
@@ -38,6 +39,6 @@ def push(folder: Path, repo: str) -> str:
         api.create_repo(repo, private=True, exist_ok=True)
         commit = api.upload_folder(repo_id=repo, folder_path=folder)
     except (OSError, ValueError) as error:  # the hub's errors, and those of the network
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise RunError(f"'{folder}' is written, but not pushed to '{repo}' ({reason})") from error
     return str(commit.commit_url)

@@ -38,7 +38,8 @@ def front_image(runs: Sequence[RunRecord], target: Path) -> Path:
     picture = _draw(figure, target.suffix.removeprefix("."))
     if not picture:
         raise RunError(
-            f"'{target}' needs kaleido and a browser that starts: pip install 'maskfront[image]', "
+            f"'{target}' needs kaleido and a browser that starts: "
+            "pip install -c constraints.txt -e '.[image]', "
             "and let BROWSER_PATH name the executable of a Chrome or Chromium"
         )
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -66,7 +66,8 @@ def bench_front(run: RunRecord, **settings: Any) -> Bench:
 
     from objectives.bench import bench  # torch, which a report does without
 
-    timed = bench(list(folders), **settings)
+    layers = len(run.unpruned.heads_per_layer)
+    timed = bench(list(folders), unpruned_layers=layers, **settings)
     document = timings_document(timed)
     trials = {str(folder): number for folder, number in folders.items()}
     for row in document["timings"]:

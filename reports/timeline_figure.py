@@ -8,10 +8,10 @@ from os.path import commonprefix
 
 import plotly.graph_objects as go
 
+from orchestrator.busy_clock import BusyClock
 from orchestrator.claims import WORKER
 from orchestrator.heartbeat import host_of
 from orchestrator.records import TrialRecord
-from reports.outer_loop import BusyClock
 from reports.overlay import Overlay
 from reports.theme import AXIS, BLUE, GREY, LAYOUT, ORANGE, SKY, VERMILLION, Panel, plain
 

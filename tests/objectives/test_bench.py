@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification
 
 from objectives import bench as benches
+from objectives.adapters import as_bert
 from objectives.architecture import Architecture, LayerUnits
 from objectives.bench import ENGINES, UNPRUNED, Bench, bench, check_engines, flops_of
 from objectives.cost import Flops
-from objectives.cutting import cut
+from objectives.cutting import cut, shape_of
 from objectives.errors import UserError
 from objectives.onnx_model import load_model
+from objectives.pretrained import load_classifier
 from objectives.problem import Problem
 from tests.conftest import TINY
+from tests.kin import write_kin
 from tests.objectives.conformance import random_states
 
 RAGGED = Architecture(
@@ -146,3 +150,14 @@ def test_a_model_that_brings_code_is_not_run(folders: list[Path], tmp_path: Path
     )
     with pytest.raises(UserError, match="no classifier could be loaded from it"):
         load_model(tmp_path)
+
+
+def test_the_reference_has_the_layers_that_the_study_left_out(folders: list[Path]) -> None:
+    settings = {"batches": [1], "lengths": [4], "engines": ("eager",), "rounds": 1}
+    timed = bench(folders[:1], unpruned_layers=6, **settings)  # type: ignore[arg-type]
+    assert timed.timings[0].flops == Flops(replace(TINY, layers=6), 4).full
+
+
+def test_a_projection_of_the_embeddings_counts(tmp_path: Path) -> None:
+    model = as_bert(load_classifier(write_kin("electra", tmp_path, ["no", "yes"])))
+    assert flops_of(model, 8) == Flops(shape_of(model.config), 8).full

@@ -23,7 +23,7 @@ from objectives.rearrangement import rearranged
 from objectives.reconstruction import reconstructed
 from objectives.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import SearchMethodConformance
+from tests.objectives.conformance import SearchMethodConformance, logits_of, search_alone
 
 QUICK = FisherPruning(
     batch_size=16,
@@ -199,3 +199,13 @@ def test_without_rearranging_it_ranks_as_the_search_does(problem: Problem) -> No
         threshold=torch.inf,
     )
     assert replace(QUICK, rearrange=False).choose(problem, 0) == expected
+
+
+def test_a_stage_that_starts_from_the_student_keeps_the_reconstruction(problem: Problem) -> None:
+    again = Stage(name="again", epochs=0.01, learning_rate=1e-9, start="student")
+    method = replace(QUICK, target_ratio=0.5, reconstruct=True)
+    bare, afresh = (
+        search_alone(replace(method, stages=stages), problem)
+        for stages in ((), (*QUICK.stages, again))
+    )
+    torch.testing.assert_close(logits_of(bare, problem), logits_of(afresh, problem))

@@ -308,7 +308,7 @@ def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None
 
 def test_a_study_whose_every_trial_fails_gives_up(study: Study, tmp_path: Path) -> None:
     hopeless = scripted(study, *["fail"] * 8)
-    with pytest.raises(RunError, match="finished no trial; the newest failed with: the loss is"):
+    with pytest.raises(RunError, match="4 trials in a row failed; the newest with: the loss is"):
         launch(hopeless, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run")[:4] == ["failed"] * 4
 

@@ -324,7 +324,7 @@ def hide_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
         (spoil_results, r"other logits than torch: they differ by 1\.0e-02 at batch 1, length 2"),
         (
             hide_onnx,
-            r"ONNX needs onnx, onnxscript, onnxruntime; .* pip install 'maskfront\[onnx\]'",
+            r"ONNX needs onnx, onnxscript, onnxruntime; .* pip install .* '\.\[onnx\]'",
         ),
     ],
 )

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.exceptions import ExperimentalWarning
 
+from orchestrator.busy_clock import BusyClock
 from orchestrator.records import Rung, RunRecord, load_run
 from reports.outer_figures import outer_section
 from reports.outer_loop import (
-    BusyClock,
     attainment,
     hypervolume,
     importances,
