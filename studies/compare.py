@@ -25,6 +25,7 @@ from objectives.methods.head_importance import HeadImportance
 from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.random_pruning import RandomPruning
+from objectives.methods.width_search import WidthSearch
 from objectives.problem import prepare, read_inputs
 from objectives.resampled import Resampled
 from objectives.search_method import SearchMethod, SilentProgress
@@ -53,6 +54,10 @@ class Entry:
 LOTS = IntDistribution(0, 9999)
 WHO_COMPETES = CategoricalDistribution(["global", "layer"])
 YES_OR_NO = CategoricalDistribution([False, True])
+MASK_KNOBS = {
+    "flops_weight": FloatDistribution(0.1, 10, log=True),
+    "grad_rescale": FloatDistribution(0.03, 0.3, log=True),
+}
 ENTRIES = {
     "random": Entry(RandomPruning(), {"draw": LOTS}),
     "uniform": Entry(RandomPruning(scope="layer"), {"draw": LOTS}),
@@ -68,14 +73,12 @@ ENTRIES = {
         },
         search=1 / 6,
     ),
-    "mask-search": Entry(
-        MaskSearch(),
-        {
-            "flops_weight": FloatDistribution(0.1, 10, log=True),
-            "grad_rescale": FloatDistribution(0.03, 0.3, log=True),
-        },
-        search=1 / 3,
+    "mask-search": Entry(MaskSearch(), MASK_KNOBS, search=1 / 3),
+    "mask-search-hard": Entry(MaskSearch(hard=True), MASK_KNOBS, search=1 / 3),
+    "mask-search-ahead": Entry(
+        MaskSearch(), {**MASK_KNOBS, "unrolled_step": FloatDistribution(0.01, 1, log=True)}, 1 / 3
     ),
+    "width-search": Entry(WidthSearch(), MASK_KNOBS, search=1 / 3),
 }
 BASELINES = {name for name, entry in ENTRIES.items() if entry.search is None}
 FIRST = (0.5, 0.1, 0.25, 0.75, 0.33)
