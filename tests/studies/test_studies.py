@@ -14,7 +14,6 @@ from rich.console import Console
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import studies
-from objectives import methods
 from objectives.glue import glue
 from objectives.methods.mask_search import MaskSearch
 from objectives.roles import load
@@ -186,8 +185,3 @@ def test_every_method_of_the_comparison_takes_the_same_steps(name: str) -> None:
     baseline = name in compare.BASELINES
     assert baseline <= (len(stages) == 1)
     assert set(study.space) <= {field.name for field in fields(study.method)}
-
-
-def test_every_method_of_the_folder_is_compared() -> None:
-    compared = {type(entry.method).__module__ for entry in compare.ENTRIES.values()}
-    assert compared == {f"objectives.methods.{name}" for name in methods.names()}
