@@ -50,12 +50,15 @@ class WidthAlpha:
         }
         """The place of each unit in its layer, 0 the best: (layers, units)."""
         self.alpha = {
-            space: torch.zeros(
-                len(members), shape.layers, len(widths), device=problem.device, requires_grad=True
-            )
-            for space, widths in self.widths.items()
+            space: self._start(shape.layers, len(widths)) for space, widths in self.widths.items()
         }
         self.optimizer = AlphaAdam(self.alpha, step_size)
+
+    def _start(self, layers: int, candidates: int) -> Tensor:
+        """All but equal, and the same for all students; 0.01 N(0, 1) as the paper's code."""
+        start = 0.01 * torch.randn(layers, candidates, generator=self.generator)
+        every = start.expand(len(self.members), -1, -1).clone()
+        return every.to(self.problem.device).requires_grad_()
 
     def masks(self, progress: float) -> dict[str, Tensor]:
         """A sample: two widths of each layer, mixed."""
@@ -145,7 +148,7 @@ class WidthAlpha:
         mixed = []
         for student in weights:
             for ranks, layer in zip(self.ranks[space], student, strict=True):
-                narrow, wide = layer.detach().topk(2).indices.sort().values
+                narrow, wide = sorted(layer.detach().topk(2).indices.tolist())
                 matrix = layer.new_zeros(size, size)
                 for which in (narrow, wide):
                     width, wider = int(widths[which]), int(widths[wide])

@@ -44,7 +44,9 @@ def comparison_figure(runs: Mapping[str, Sequence[RunRecord]], comparison: Compa
         margin={"l": 60, "r": 20, "t": 40, "b": 60},
         legend={"orientation": "h", "y": -0.18},
     )
-    figure.update_xaxes(**AXIS, title=f"{comparison.cost_name} ratio", tickformat=".0%")
+    figure.update_xaxes(
+        **AXIS, title=f"{comparison.cost_name} ratio", tickformat=".0%", matches="x"
+    )
     figure.update_yaxes(**AXIS)
     figure.update_yaxes(title=plain(comparison.metric_name), col=1)
     return figure

@@ -18,6 +18,7 @@ from optuna.distributions import (
 from rich.console import Console
 
 from objectives.device import choose_device, quiet_libraries
+from objectives.errors import UserError
 from objectives.glue import glue
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
@@ -33,6 +34,7 @@ from objectives.stages import Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
 from orchestrator import Study, launch
+from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
 from orchestrator.run_folder import write_file_whole, written_whole
 from reports.comparison import RATIOS, compare
@@ -181,18 +183,21 @@ def main() -> None:
     asked = parser.parse_args()
     sizes = {name: getattr(asked, name) for name in ("train", "alpha", "select", "max_length")}
     task = glue(asked.task, asked.glue, **{k: v for k, v in sizes.items() if v is not None})
-    tables = contest(
-        task,
-        Teacher(checkpoint=asked.checkpoint, epochs=asked.teacher_epochs),
-        asked.out,
-        methods=asked.methods,
-        seeds=asked.seeds,
-        epochs=asked.epochs,
-        trials=asked.trials,
-        population=asked.population,
-        device=asked.device,
-        picture=asked.picture,
-    )
+    try:
+        tables = contest(
+            task,
+            Teacher(checkpoint=asked.checkpoint, epochs=asked.teacher_epochs),
+            asked.out,
+            methods=asked.methods,
+            seeds=asked.seeds,
+            epochs=asked.epochs,
+            trials=asked.trials,
+            population=asked.population,
+            device=asked.device,
+            picture=asked.picture,
+        )
+    except (UserError, RunError) as error:
+        raise SystemExit(f"compare: {error}") from error
     Console().print(tables, markup=False, soft_wrap=True)
 
 

@@ -185,3 +185,12 @@ def test_every_method_of_the_comparison_takes_the_same_steps(name: str) -> None:
     baseline = name in compare.BASELINES
     assert baseline <= (len(stages) == 1)
     assert set(study.space) <= {field.name for field in fields(study.method)}
+
+
+def test_a_comparison_that_cannot_start_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["compare", "--glue", str(tmp_path / "nothing"), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", asked)
+    with pytest.raises(SystemExit, match=r"compare: .*nothing"):
+        compare.main()
