@@ -48,10 +48,11 @@ def chosen(alpha: WidthAlpha, choice: tuple[int, ...]) -> dict[str, Tensor]:
 
 
 def test_expected_cost_is_the_cut_models_for_every_choice(problem: Problem) -> None:
-    """All choices of FFN widths of three layers, and of the heads in turn."""
-    alpha = fresh(problem, shares=(0, 0.25, 0.5, 1))
-    for ffn in itertools.product(range(4), repeat=3):
-        choice = (*ffn, *ffn[::-1])
+    """All 8 x 8 x 8 choices of FFN widths, and of the heads as they come."""
+    alpha = fresh(problem)
+    head_widths = len(alpha.widths["heads"])
+    for ffn in itertools.product(range(8), repeat=3):
+        choice = (*ffn, *(candidate % head_widths for candidate in ffn[::-1]))
         values = chosen(alpha, choice)
         expected = problem.cost.expected(
             {s: alpha._survival(s, v.softmax(-1)[None].float()) for s, v in values.items()}
