@@ -100,7 +100,7 @@ def compare(
 ) -> Comparison:
     """Compare methods by their runs, one a seed, the seeds in one order for all.
 
-    Raises RunError if the runs are not of one task and one number of seeds.
+    Raises RunError if the runs are not of one task, one teacher and the same seeds.
     """
     first = next(iter(runs.values()))[0]
     _check(runs, first)
@@ -155,18 +155,19 @@ def held_out(run: RunRecord) -> RunRecord:
 
 
 def _check(runs: Mapping[str, Sequence[RunRecord]], first: RunRecord) -> None:
-    counts = {name: len(own) for name, own in runs.items()}
-    if len(set(counts.values())) > 1:
-        raise RunError(f"the methods have different numbers of seeds: {counts}; finish all runs")
-    for own in runs.values():
-        for run in own:
-            for part in ("task.data", "task.metric", "cost"):
-                known, other = first.definition.get(part), run.definition.get(part)
-                if known != other:
-                    raise RunError(
-                        f"'{run.folder}' has {part} {other}, '{first.folder}' has {known}; "
-                        "methods are compared on one task"
-                    )
+    seeds = {name: [run.definition.get("seed") for run in own] for name, own in runs.items()}
+    if any(own != next(iter(seeds.values())) for own in seeds.values()):
+        raise RunError(
+            f"the methods have different seeds: {seeds}; give each the same, in one order"
+        )
+    for run in (run for own in runs.values() for run in own):
+        for part in ("task.data", "task.metric", "cost", "seq_len", "teacher.checkpoint"):
+            known, other = first.definition.get(part), run.definition.get(part)
+            if known != other:
+                raise RunError(
+                    f"'{run.folder}' has {part} {other}, '{first.folder}' has {known}; methods "
+                    "are compared on one task, with one teacher"
+                )
 
 
 Model = tuple[Path, TrialResult]
