@@ -13,6 +13,9 @@ _LEVEL = 0.95
 Interval = tuple[float, float]
 """Lower and upper end."""
 
+Samples = np.ndarray[tuple[int], np.dtype[np.float64]]
+"""The metric on each sample of the bootstrap."""
+
 
 def bootstrap_interval(metric: Metric, labels: Labels, predictions: Labels) -> Interval:
     """The 95% percentile interval (Efron 1979) of the metric, rows drawn with replacement.
@@ -35,3 +38,23 @@ def bootstrap_interval(metric: Metric, labels: Labels, predictions: Labels) -> I
             values = [metric_value(metric, pairs[0], pairs[1], weight) for weight in weights]
     low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return float(low), float(high)
+
+
+def resampled_metrics(metric: Metric, labels: Labels, predictions: Labels) -> Samples:
+    """The metric on each sample of the bootstrap, (500,).
+
+    Sample i is made of the same rows at every call: the differences of what two models of one split
+    get are those of a paired bootstrap.
+    """
+    generator = np.random.default_rng(0)
+    rows = len(labels)
+    pairs, pair_of_row = np.unique(np.stack([labels, predictions]), axis=1, return_inverse=True)
+    values = []
+    for _ in range(_RESAMPLES):
+        drawn = generator.integers(rows, size=rows)
+        if metric == "pearson_spearman":
+            values.append(metric_value(metric, labels[drawn], predictions[drawn]))
+        else:
+            counts = np.bincount(pair_of_row[drawn], minlength=pairs.shape[1])
+            values.append(metric_value(metric, pairs[0], pairs[1], counts))
+    return np.array(values)

@@ -39,21 +39,22 @@ def score(model: Classifier, split: Split, metric: Metric, device: str) -> float
 
 def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
     """The task's metric of logits (rows, C), those of the split in its order."""
-    return metric_value(metric, split.labels, _answers(logits, split))
+    return metric_value(metric, split.labels, answers_of(logits, split))
 
 
 def score_with_interval(
     model: Classifier, split: Split, metric: Metric, device: str
 ) -> tuple[float, Interval]:
     """`score`, and how sure it is."""
-    answers = _answers(predict(model, split, device), split)
+    answers = answers_of(predict(model, split, device), split)
     value = metric_value(metric, split.labels, answers)
     if not np.isfinite(value):
         return value, (value, value)
     return value, bootstrap_interval(metric, split.labels, answers)
 
 
-def _answers(logits: Tensor, split: Split) -> Labels:
+def answers_of(logits: Tensor, split: Split) -> Labels:
+    """What logits (rows, C) say of each row of the split: its likeliest class, or its number."""
     answers: Labels = (logits[:, 0] if split.regression else logits.argmax(-1)).numpy()
     return answers
 

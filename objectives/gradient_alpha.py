@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from objectives.alpha_optimizers import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
 from objectives.architecture import Architecture
+from objectives.bilevel import unrolled_gradients
 from objectives.budget import discretise, hinge_loss, scheduled_ratio
 from objectives.data import Batch
 from objectives.distillation import prediction_loss
@@ -22,9 +24,11 @@ from objectives.problem import Problem
 from objectives.relaxation import (
     constant_alpha,
     geometric_temperature,
+    gumbel_noise,
     ranked_alpha,
     sigmoid_masks,
     softmax_masks,
+    straight_through,
 )
 
 if TYPE_CHECKING:
@@ -45,14 +49,37 @@ class GradientAlpha:
             for knob in ("flops_weight", "target_ratio", "tolerance", "grad_rescale")
         )
         self.optimizer = _optimizer(self.method, self.alpha, step_size)
+        self.generator = torch.Generator().manual_seed(seed)
         # The same batch, the same forward pass as the weights.
         self.from_train = self.method.alpha_data == "train" and self.method.alpha_loss == "teacher"
         split = problem.alpha if self.method.alpha_data == "alpha" else problem.train
-        self.batches: Iterator[Batch] = split.shuffled(self.method.batch_size, seed, problem.device)
+        size, device = self.method.batch_size, problem.device
+        self.batches: Iterator[Batch] = split.shuffled(size, seed, device)
+        self.ahead: Iterator[Batch] = problem.train.shuffled(size, seed + 1, device)
 
     def masks(self, progress: float) -> dict[str, Tensor]:
-        """Sigmoid masks at the temperature of the moment; of heads by softmax, if they are so."""
-        masks = sigmoid_masks(self.alpha, geometric_temperature(*self.method.temperature, progress))
+        """What the units are multiplied by: the soft masks, or draws of 0 and 1 with hard ones."""
+        if not self.method.hard:
+            return self._soft(progress)
+        temperature = geometric_temperature(*self.method.temperature, progress)
+        masks = {
+            space: straight_through(alpha, self._noise(alpha), temperature)
+            for space, alpha in self.alpha.items()
+        }
+        return self._with_softmax(masks)
+
+    def _noise(self, alpha: Tensor) -> Tensor:
+        """The same for all students, so that no trial depends on its neighbours."""
+        return gumbel_noise((2, *alpha.shape[1:]), self.generator).to(alpha.device)
+
+    def _soft(self, progress: float) -> dict[str, Tensor]:
+        """Sigmoid masks at the temperature of the moment; of hard masks the chance to be open."""
+        temperature = geometric_temperature(*self.method.temperature, progress)
+        masks = sigmoid_masks(self.alpha, 1.0 if self.method.hard else temperature)
+        return self._with_softmax(masks)
+
+    def _with_softmax(self, masks: dict[str, Tensor]) -> dict[str, Tensor]:
+        """With the heads by softmax, if they are so."""
         if self.method.heads_by == "softmax" and "heads" in masks:
             masks["heads"] = softmax_masks(self.alpha["heads"])
         return masks
@@ -78,12 +105,13 @@ class GradientAlpha:
         member = self.members[slot]
         if member.heads_by == "softmax" and "heads" in alpha:
             alpha["heads"] = _top(alpha["heads"], self._heads_kept(slot))
+        temperature = 1.0 if member.hard else member.temperature[1]
         return discretise(
             alpha,
             self.problem.cost,
             target=member.target_ratio * self.problem.cost_full,
             tolerance=member.tolerance,
-            threshold=member.temperature[1] * math.log(member.threshold / (1 - member.threshold)),
+            threshold=temperature * math.log(member.threshold / (1 - member.threshold)),
         )
 
     def _heads_kept(self, slot: int) -> int:
@@ -101,17 +129,38 @@ class GradientAlpha:
         self, population: Population, masks: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         batch = next(self.batches)
+        if not self.method.unrolled_step:
+            loss = self._loss(population, batch, masks)
+            return self._gradients(loss), {"alpha_loss": loss.detach()}
+        train = next(self.ahead)
+        of_masks, loss = unrolled_gradients(
+            population.weights,
+            {space: mask.detach().requires_grad_() for space, mask in masks.items()},
+            lambda weights, masks: prediction_loss(
+                replace(population, weights=weights).logits(train, masks),
+                self.problem.teacher_logits[train.rows],
+            ),
+            lambda weights, masks: self._loss(replace(population, weights=weights), batch, masks),
+            self.method.unrolled_step,
+        )
+        gradients = torch.autograd.grad(
+            [masks[space] for space in self.alpha],
+            list(self.alpha.values()),
+            [of_masks[space] for space in self.alpha],
+        )
+        return dict(zip(self.alpha, gradients, strict=True)), {"alpha_loss": loss}
+
+    def _loss(self, population: Population, batch: Batch, masks: Mapping[str, Tensor]) -> Tensor:
+        """What alpha learns beside FLOPs, (K,)."""
         logits = population.logits(batch, masks)
         if self.method.alpha_loss == "labels":
-            loss = task_loss(logits, batch.labels)
-        else:
-            loss = prediction_loss(logits, self._teacher_logits()[batch.rows])
-        return self._gradients(loss), {"alpha_loss": loss.detach()}
+            return task_loss(logits, batch.labels)
+        return prediction_loss(logits, self._teacher_logits()[batch.rows])
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of lambda times the hinge loss; and the ratios that it saw."""
         method, cost, full = self.method, self.problem.cost, self.problem.cost_full
-        masks = self.masks(progress)  # afresh: the graph of the others is spent
+        masks = self._soft(progress)  # afresh: the graph of the others is spent
         if method.heads_by == "softmax" and "heads" in masks:
             # They sum to the number of heads whatever alpha is: no gradient says close one.
             kept = torch.stack(

@@ -23,7 +23,6 @@ from objectives.data import Split
 from objectives.errors import UserError, first_line
 from objectives.evaluate import EVALUATION_BATCH, metric_of
 from objectives.problem import Inputs
-from objectives.task import tokenise
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -137,11 +136,8 @@ def predict_onnx(file: Path, split: Split) -> Tensor:
 
 def score_onnx(file: Path, inputs: Inputs, role: str) -> float:
     """The task's metric of an ONNX file on one role of a study's data."""
-    task = inputs.task
-    split = tokenise(
-        inputs.text.roles[role], role, inputs.tokenizer, task.max_length, inputs.label_order
-    )
-    return metric_of(predict_onnx(file, split), split, task.metric)
+    split = inputs.split(role)
+    return metric_of(predict_onnx(file, split), split, inputs.task.metric)
 
 
 @torch.no_grad()

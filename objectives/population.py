@@ -26,6 +26,7 @@ from objectives.pretrained import Classifier
 
 _EMBEDDINGS = "bert.embeddings."
 _UNIT_AXES = {"heads": 1, "ffn": 1, "qk": 2, "v": 2, "input": 2, "input_qkv": 2}
+_UNIT_AXES |= {"heads_mix": 2, "ffn_mix": 2}
 """How many axes of a mask run over the units of one layer."""
 
 
@@ -136,8 +137,9 @@ class Population:
         """Logits (K, B, C) of every student on one batch.
 
         `masks` maps a space to (K, layers, *units_of), or to (K, B, layers, *units_of) for masks of
-        each sequence; a space that is missing is fully open. Masks are for unpruned students. What
-        the layers do on the way is added to `trace`.
+        each sequence; a space that is missing is fully open. Masks are for unpruned students.
+        "heads_mix" and "ffn_mix" are matrices in place of masks, (K, layers, units, units): each
+        unit becomes a sum of units. What the layers do on the way is added to `trace`.
         """
         with torch.no_grad():
             embedded_BSD = self.embeddings(
@@ -157,7 +159,7 @@ class Population:
             hidden_KTD = self._attention(
                 number, widths.heads, hidden_KTD, allowed_N11S, own, trace, first_only=first_only
             )
-            hidden_KTD = self._feed_forward(number, hidden_KTD, own.get("ffn"), B)
+            hidden_KTD = self._feed_forward(number, hidden_KTD, own, B)
         if trace is not None:
             trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
             hidden_KTD = _first(hidden_KTD, B)
@@ -207,6 +209,9 @@ class Population:
             context_NSHP = _masked(
                 context_NHSP.transpose(1, 2), None if mask_KBH is None else mask_KBH[..., None]
             )
+            if (mix_KBGH := masks.get("heads_mix")) is not None:
+                context_KBSHP = context_NSHP.unflatten(0, (self.size, -1))
+                context_NSHP = torch.einsum("kgh,kbshp->kbsgp", mix_KBGH[:, 0], context_KBSHP)
             context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
             attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
         else:
@@ -241,16 +246,18 @@ class Population:
         return functional.pad(hidden_KTD, (0, 1)).gather(-1, places_KTI)
 
     def _feed_forward(
-        self, layer: int, hidden_KTD: Tensor, mask_KBF: Tensor | None, sequences: int
+        self, layer: int, hidden_KTD: Tensor, masks: Mapping[str, Tensor], sequences: int
     ) -> Tensor:
         name = f"bert.encoder.layer.{layer}."
         weight_KDF = self.weights[name + "output.dense.weight"]
         bias_K1D = self.weights[name + "output.dense.bias"][:, None]
         if weight_KDF.shape[-1]:
             up_KTF = self.activation(self._linear(name + "intermediate.dense", hidden_KTD))
-            if mask_KBF is not None:
+            if (mask_KBF := masks.get("ffn")) is not None:
                 up_KBSF = up_KTF.unflatten(1, (sequences, -1)) * mask_KBF[:, :, None]
                 up_KTF = up_KBSF.flatten(1, 2)
+            if (mix_KBGF := masks.get("ffn_mix")) is not None:
+                up_KTF = torch.bmm(up_KTF, mix_KBGF[:, 0].transpose(1, 2))
             fed = torch.baddbmm(bias_K1D, up_KTF, weight_KDF.transpose(1, 2))
         else:
             fed = bias_K1D

@@ -131,6 +131,11 @@ class Inputs:
     student_fingerprint: str | None
     augmenter: Augmenter | None
 
+    def split(self, role: str) -> Split:
+        """The rows of a role as tokens."""
+        rows, length = self.text.roles[role], self.task.max_length
+        return tasks.tokenise(rows, role, self.tokenizer, length, self.label_order)
+
 
 def read_inputs(
     task: Task,
@@ -200,12 +205,7 @@ def prepare(
     methods search: "units" counts those.
     """
     task, text = inputs.task, inputs.text
-    splits = {
-        role: tasks.tokenise(
-            text.roles[role], role, inputs.tokenizer, task.max_length, inputs.label_order
-        )
-        for role in tasks.ROLES
-    }
+    splits = {role: inputs.split(role) for role in tasks.ROLES}
     _note_truncated(splits, progress)
     teacher = load_teacher(
         inputs.teacher,

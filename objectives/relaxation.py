@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool1d
 
 from objectives.architecture import BertShape, units_of
 
@@ -53,6 +54,57 @@ def sigmoid_masks(alpha: Mapping[str, Tensor], temperature: float) -> dict[str, 
 def geometric_temperature(start: float, end: float, progress: float) -> float:
     """From `start` at progress 0 to `end` at 1, by a constant factor a step."""
     return float(start * (end / start) ** progress)
+
+
+def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draws of Gumbel(0, 1), on the CPU: argmax(log p + noise) falls on i with probability p_i."""
+    return -torch.empty(shape).exponential_(generator=generator).log()
+
+
+def straight_through(alpha: Tensor, noise: Tensor, temperature: float) -> Tensor:
+    """Masks of 0 and 1, open with probability sigmoid(alpha): (K, ...), `noise` (2, ...).
+
+    Of two Gumbel draws the larger decides (Maddison et al. 2017, Jang et al. 2017 for two classes).
+    Backwards the mask is the soft one, sigmoid((alpha + noise_0 - noise_1) / temperature): straight
+    through, as GDAS.
+    """
+    soft = ((alpha + noise[0] - noise[1]) / temperature).sigmoid()
+    drawn = (soft > 0.5).to(soft.dtype)
+    return drawn + (soft - soft.detach())  # exactly 0 or 1
+
+
+def draw_two(probabilities: Tensor, noise: Tensor) -> Tensor:
+    """Two places of the last axis, one after the other, without replacement: (..., 2) int64.
+
+    The two largest log p + Gumbel noise (Vieira 2014; Kool et al. 2019): what torch.multinomial
+    does, but the draws of one row do not depend on how many rows there are.
+    """
+    return (probabilities.log() + noise).topk(2, dim=-1).indices
+
+
+def two_sampled(alpha: Tensor, noise: Tensor, lots: Tensor, temperature: float) -> Tensor:
+    """Weights of the candidates on the last axis of alpha: two above 0, which sum to 1.
+
+    Dong & Yang 2019 (TAS), as their code: the two are drawn from softmax((log softmax(alpha) +
+    noise) / temperature), without a gradient, and weighted by a softmax of these two. Their own
+    draw needs Gumbel noise too: `lots`. Both are of the shape of one student's alpha.
+    """
+    perturbed = (alpha.log_softmax(-1) + noise) / temperature
+    two = draw_two(perturbed.detach().softmax(-1) + 1e-7, lots)
+    weights = perturbed.gather(-1, two).softmax(-1).clamp_min(torch.finfo(alpha.dtype).tiny)
+    return torch.zeros_like(perturbed).scatter(-1, two, weights)
+
+
+def interpolation(width: int, wider: int, size: int) -> Tensor:
+    """Channel-wise interpolation of `width` channels to `wider`, a matrix (size, size) float32.
+
+    Channel t of the wide is the mean of the channels floor(t C / O) to ceil((t + 1) C / O) - 1 of
+    the narrow (Dong & Yang 2019): adaptive average pooling. The rest of the matrix is 0.
+    """
+    matrix = torch.zeros(size, size)
+    if width:
+        matrix[:wider, :width] = adaptive_avg_pool1d(torch.eye(width)[None], wider)[0].T
+    return matrix
 
 
 def softmax_masks(alpha: Tensor) -> Tensor:

@@ -27,14 +27,23 @@ sys.stdout.buffer.write(figure.to_image(format=sys.argv[1]))
 
 
 def front_image(runs: Sequence[RunRecord], target: Path) -> Path:
-    """Write the front on white, 760 x 440; returns `target`.
+    """Write the front on white, 760 x 440; returns `target`. Raises what `write_picture` does."""
+    figure = front_figure(overlay(runs))
+    figure.update_layout(width=760, height=440)
+    return write_picture(figure, target)
+
+
+def write_picture(figure: go.Figure, target: Path) -> Path:
+    """Write a figure on white; returns `target`. As .html it needs no browser.
 
     Raises RunError for another suffix, and if kaleido or its browser is missing.
     """
+    figure.update_layout(paper_bgcolor="white", plot_bgcolor="white")
+    if target.suffix == ".html":
+        figure.write_html(target)
+        return target
     if target.suffix not in PICTURES:
         raise RunError(f"'{target}' ends in '{target.suffix}'; use {', '.join(PICTURES)} or .html")
-    figure = front_figure(overlay(runs))
-    figure.update_layout(width=760, height=440, paper_bgcolor="white", plot_bgcolor="white")
     picture = _draw(figure, target.suffix.removeprefix("."))
     if not picture:
         raise RunError(

@@ -22,7 +22,8 @@ GREY = "#808080"
 
 RUN_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 RUN_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon")
-"""Of the runs of an overlay, in turn: never told by colour alone."""
+"""Of the runs of an overlay, in turn: never told by colour alone. From the seventh on a colour
+comes again, with another symbol and another dash."""
 RUN_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 _GRID = "rgba(128, 128, 128, 0.25)"
@@ -69,7 +70,7 @@ def run_style(place: int) -> dict[str, Any]:
     """Marker of the run at this place of an overlay."""
     return {
         "color": RUN_COLOURS[place % len(RUN_COLOURS)],
-        "symbol": RUN_SYMBOLS[place % len(RUN_SYMBOLS)],
+        "symbol": RUN_SYMBOLS[_shifted(place)],
     }
 
 
@@ -77,9 +78,13 @@ def run_line(place: int) -> dict[str, Any]:
     """Line of the run at this place of an overlay."""
     return {
         "color": RUN_COLOURS[place % len(RUN_COLOURS)],
-        "dash": RUN_DASHES[place % len(RUN_DASHES)],
+        "dash": RUN_DASHES[_shifted(place)],
         "width": 2,
     }
+
+
+def _shifted(place: int) -> int:
+    return (place + place // len(RUN_COLOURS)) % len(RUN_COLOURS)
 
 
 def knob_axis(distribution: BaseDistribution | None) -> dict[str, Any]:

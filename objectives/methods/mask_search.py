@@ -125,6 +125,9 @@ class MaskSearch(SearchMethod):
     """Heads of each layer that stay under "softmax". None: R's share of them, at least one."""
     temperature: tuple[float, float] = (1.0, 0.1)
     """Temperature of the masks at the start and at the end of a search, geometric between."""
+    hard: bool = False
+    """Masks of 0 and 1, drawn with probability sigmoid(alpha), with the gradient of the soft mask
+    at the temperature (straight through). Heads by softmax stay soft."""
     threshold: float = 0.5
     """A mask above it counts as open. In (0, 1)."""
     hinge_on: Literal["discrete", "expected"] = "discrete"
@@ -141,6 +144,11 @@ class MaskSearch(SearchMethod):
     alpha_data: Literal["alpha", "train"] = "alpha"
     """The split whose batches alpha learns from. With "train" and the teacher's logits alpha shares
     batch and backward pass with the weights, and so the loss of the stage."""
+    unrolled_step: float = 0.0
+    """xi: the plain gradient step of the weights that alpha looks ahead by (second-order DARTS,
+    `bilevel.py`); 0, the first order, takes the weights as they are. >= 0. DARTS takes the
+    learning rate of its SGD; AdamW's rates are of normalised steps, and far too small for this. It
+    costs three more passes forward and backward a step."""
     alpha_optimizer: Literal["adam", "sgd", "sign"] = "adam"
     """How alpha moves; "sign" as DAP-BERT, along the signs of both gradients."""
     update_share: float = 1.0
@@ -160,6 +168,7 @@ class MaskSearch(SearchMethod):
                 "temperature": (min(self.temperature) > 0, "two numbers > 0"),
                 "threshold": (0 < self.threshold < 1, "in (0, 1)"),
                 "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
+                "unrolled_step": (self.unrolled_step >= 0, ">= 0"),
                 "update_share": (0 < self.update_share <= 1, "in (0, 1]"),
                 **one_of(self, _CHOICES),
             },
@@ -168,6 +177,11 @@ class MaskSearch(SearchMethod):
         check_order(self.stages)
         if not self.stages[0].searches:
             raise UserError("MaskSearch.stages: none of them searches; alpha would learn nothing")
+        if self.unrolled_step and (self.alpha_data, self.alpha_loss) == ("train", "teacher"):
+            raise UserError(
+                f"MaskSearch.unrolled_step is {self.unrolled_step}, but alpha shares the weights' "
+                "own pass; set alpha_data='alpha' or alpha_loss='labels'"
+            )
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
 import random
 from collections.abc import Mapping, Sequence, Set
@@ -18,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from objectives.architecture import Architecture
 from objectives.cost import Params
 from objectives.cutting import widths_of
+from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
@@ -175,6 +177,11 @@ class SearchMethodConformance:
     def test_per_slot_names_fields(self, method: SearchMethod) -> None:
         assert method.per_slot <= {field.name for field in dataclasses.fields(method)}
 
+    def test_a_knob_that_is_not_a_number_is_refused(self, method: SearchMethod) -> None:
+        for name in method.per_slot:
+            with pytest.raises(UserError, match=name):
+                replace(method, **{name: math.nan})
+
     def test_members_that_differ_per_slot_are_one_population(
         self, population: list[SearchMethod]
     ) -> None:
@@ -285,6 +292,14 @@ class SearchMethodConformance:
         for outcome in outcomes:
             assert isinstance(outcome, SearchFailure)
             assert "nan" in outcome.reason
+
+    def test_the_selection_split_decides_no_architecture(
+        self, method: SearchMethod, problem: Problem
+    ) -> None:
+        """It may choose among the checkpoints of one, which all score alike here."""
+        blind = replace(problem, select_metric=lambda model: 0.0)
+        seen = search_alone(method, problem)
+        assert search_alone(method, blind).architecture == seen.architecture
 
     def test_leaves_global_random_state_alone(self, method: SearchMethod, problem: Problem) -> None:
         before = random_states()

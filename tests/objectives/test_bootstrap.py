@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from objectives.bootstrap import bootstrap_interval
+from objectives.bootstrap import bootstrap_interval, resampled_metrics
 from objectives.task import Metric, metric_value
 
 
@@ -51,3 +51,34 @@ def test_the_same_answers_have_the_same_interval_and_perfect_ones_have_none() ->
     truth, said = answers(200, 0.8)
     assert bootstrap_interval("mcc", truth, said) == bootstrap_interval("mcc", truth, said)
     assert bootstrap_interval("f1", truth, truth) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mcc", "f1"])
+def test_samples_spread_as_the_interval_does(metric: Metric) -> None:
+    truth, said = answers(300, 0.7, 3)
+    samples = resampled_metrics(metric, truth, said)
+    assert np.quantile(samples, [0.025, 0.975]) == pytest.approx(
+        bootstrap_interval(metric, truth, said), abs=0.03
+    )
+
+
+def test_differences_of_samples_are_paired() -> None:
+    """Two models that differ in 40 of 1000 rows: their difference is surer than either metric."""
+    truth, said = answers(1000, 0.8)
+    better = said.copy()
+    mistakes = np.flatnonzero(said != truth)[:40]
+    better[mistakes] = truth[mistakes]
+    ours, theirs = (resampled_metrics("accuracy", truth, one) for one in (better, said))
+    assert (ours - theirs).mean() == pytest.approx(0.04, abs=0.002)
+    assert (ours - theirs).std() == pytest.approx(math.sqrt(0.04 * 0.96 / 1000), rel=0.15)
+    assert (ours - theirs).std() < theirs.std() / 1.8
+
+
+def test_a_correlations_samples_are_paired_by_rows() -> None:
+    generator = np.random.default_rng(1)
+    truth = generator.normal(size=200).astype(np.float32)
+    said = (truth + generator.normal(size=200)).astype(np.float32)
+    samples = resampled_metrics("pearson_spearman", truth, said)
+    same = resampled_metrics("pearson_spearman", truth, 2 * said)
+    np.testing.assert_allclose(samples, same, atol=1e-6)
+    assert samples.std() > 0.01

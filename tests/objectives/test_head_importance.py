@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from objectives.importance import first_order_of_student
@@ -51,6 +52,39 @@ def test_it_is_the_mean_size_of_the_slope_of_each_rows_loss(problem: Problem) ->
         expected += abs(losses[0] - losses[1]) / 0.02 / len(problem.alpha)
     actual = first_order_of_student(problem, ("heads",))["heads"][1, 2].item()
     assert actual == pytest.approx(expected, rel=0.05, abs=1e-5)
+
+
+def test_the_gradient_of_a_mask_is_context_times_gradient(problem: Problem) -> None:
+    """In transformers' own forward pass, of what enters the output projection."""
+    layer, batch = 1, problem.alpha.batch(np.arange(5), "cpu")
+    student = copy.deepcopy(problem.student).requires_grad_(True)
+    contexts: list[Tensor] = []
+
+    def keep(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        inputs[0].retain_grad()
+        contexts.append(inputs[0])
+
+    student.bert.encoder.layer[layer].attention.output.dense.register_forward_pre_hook(keep)
+    logits = student(batch.input_ids, batch.attention_mask, batch.token_type_ids).logits
+    functional.cross_entropy(logits, batch.labels).backward()
+    (context,) = contexts
+    assert context.grad is not None
+    expected = (context * context.grad).sum((0, 1)).view(TINY.heads, TINY.head_dim).sum(-1)
+
+    mask = torch.ones(1, TINY.layers, TINY.heads, requires_grad=True)
+    logits = Population.of([problem.student]).logits(batch, {"heads": mask})[0]
+    (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, batch.labels), mask)
+    torch.testing.assert_close(gradient[0, layer], expected, atol=1e-6, rtol=1e-3)
+
+
+def test_it_does_not_depend_on_the_batch_size(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importance = []
+    for size in (5, 64):
+        monkeypatch.setattr("objectives.importance._BATCH_SIZE", size)
+        importance.append(first_order_of_student(replace(problem), ("heads",))["heads"])
+    torch.testing.assert_close(importance[0], importance[1], atol=1e-7, rtol=1e-3)
 
 
 def test_a_head_whose_output_weights_are_zero_has_none(problem: Problem) -> None:

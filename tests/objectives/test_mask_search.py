@@ -68,6 +68,15 @@ class TestConformanceOfAnneal(SearchMethodConformance):
         return preset("anneal")
 
 
+class TestConformanceOfHardMasksAhead(SearchMethodConformance):
+    """Hard sampling, and alpha by the second order."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> MaskSearch:
+        return replace(QUICK, hard=True, unrolled_step=1e-2)
+
+
 def measured(result: SearchResult, name: str) -> list[float]:
     """One column of the search stage of the learning curve."""
     return [float(point[name]) for point in result.curve if point["stage"] == "search"]
@@ -75,7 +84,13 @@ def measured(result: SearchResult, name: str) -> list[float]:
 
 @pytest.mark.parametrize(
     "knobs",
-    [{"grad_rescale": 0.5}, {"flops_weight": 0.01}, {"target_ratio": 0.6}, {"start": "uniform"}],
+    [
+        {"grad_rescale": 0.5},
+        {"flops_weight": 0.01},
+        {"target_ratio": 0.6},
+        {"start": "uniform"},
+        {"hard": True},
+    ],
     ids=lambda knobs: next(iter(knobs)),
 )
 def test_a_knob_changes_the_way_and_the_outcome(problem: Problem, knobs: dict[str, Any]) -> None:
@@ -157,6 +172,34 @@ def test_alpha_learns_what_it_is_told_from(problem: Problem, data: Any, loss: An
         turned = replace(problem, **{role: replace(split, labels=(split.labels + 1) % 3)})
         same = measured(search_alone(method, turned), "expected_ratio") == way
         assert same == (loss == "teacher" or role != data), role
+
+
+def test_hard_masks_are_drawn_and_counted_by_their_chances(problem: Problem) -> None:
+    """Of 0 and 1, alike for all members; the expected FLOPs are those of the chances."""
+    hard = replace(QUICK, hard=True, initial_alpha=0.5, spread=2)
+    members = [replace(hard, target_ratio=ratio) for ratio in (0.5, 0.3)]
+    alpha = GradientAlpha(members, problem, seed=0)
+    masks = [alpha.masks(0.5)["ffn"].detach() for _ in range(2)]
+    assert set(masks[0].unique().tolist()) == {0.0, 1.0}
+    assert torch.equal(masks[0][0], masks[0][1])
+    assert not torch.equal(*masks)
+    draws = torch.stack([alpha.masks(0.5)["ffn"].detach()[0] for _ in range(400)]).mean(0)
+    torch.testing.assert_close(draws, alpha.alpha["ffn"][0].detach().sigmoid(), atol=0.13, rtol=0)
+    found = search_alone(members[0], problem)
+    chances = {space: value[:1].detach().sigmoid() for space, value in alpha.alpha.items()}
+    expected = problem.cost.expected(chances).item() / problem.cost_full
+    assert measured(found, "expected_ratio")[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["seed", "anneal"])
+def test_alpha_may_look_a_step_ahead(problem: Problem, name: str) -> None:
+    first, second = (search_alone(preset(name, unrolled_step=step), problem) for step in (0.0, 0.1))
+    assert measured(first, "alpha_loss") != measured(second, "alpha_loss")
+
+
+def test_alpha_that_shares_the_weights_pass_cannot_look_ahead() -> None:
+    with pytest.raises(UserError, match=r"unrolled_step is 0\.1, but alpha shares the weights'"):
+        preset("dap", unrolled_step=0.1)
 
 
 def test_there_is_no_other_preset() -> None:
@@ -299,6 +342,7 @@ def test_weights_that_blow_up_in_the_last_step_are_a_failure(
         ("temperature", (1.0, 0.0)),
         ("threshold", 0.0),
         ("threshold", 1.0),
+        ("unrolled_step", -0.1),
         ("ramp", 0.0),
         ("ramp", 1.1),
     ],

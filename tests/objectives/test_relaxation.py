@@ -8,13 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool1d
 
 from objectives.relaxation import (
     constant_alpha,
+    draw_two,
     geometric_temperature,
+    gumbel_noise,
+    interpolation,
     ranked_alpha,
     sigmoid_masks,
     softmax_masks,
+    straight_through,
+    two_sampled,
 )
 from tests.conftest import TINY
 
@@ -77,3 +83,113 @@ def test_a_common_shift_of_ranked_alpha_closes_flops_at_an_even_rate(
     below = sum(PRICE[space] * (a < cut).sum().item() for space, a in alpha.items())
     total = sum(PRICE[space] * a.numel() for space, a in alpha.items())
     assert abs(below - (cut - 2) / 6 * total) <= max(PRICE.values()) + 1e-3
+
+
+SHARES = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+DRAWS = 200_000
+
+
+def noises(count: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return gumbel_noise((count, 4), generator).double()
+
+
+def chi_square(counts: Tensor, expected: Tensor) -> float:
+    """With three degrees of freedom it exceeds 16.3 once in a thousand."""
+    return ((counts - expected).square() / expected).sum().item()
+
+
+def test_the_largest_of_gumbel_noise_falls_as_the_shares_do() -> None:
+    places = (SHARES.log() + noises(DRAWS, 0)).argmax(-1)
+    assert chi_square(places.bincount(minlength=4), DRAWS * SHARES) < 16.3
+
+
+def test_two_are_drawn_as_without_replacement() -> None:
+    first, second = draw_two(SHARES.expand(DRAWS, 4), noises(DRAWS, 1)).unbind(-1)
+    assert (first != second).all()
+    assert chi_square(first.bincount(minlength=4), DRAWS * SHARES) < 16.3
+    expected = sum(SHARES[i] * SHARES / (1 - SHARES[i]) for i in range(4))
+    expected = expected - SHARES.square() / (1 - SHARES)  # not the same one again
+    assert chi_square(second.bincount(minlength=4), DRAWS * expected) < 16.3
+
+
+@pytest.mark.parametrize(
+    ("temperature", "expected"),
+    [
+        (5.0, [0.30, 0.27, 0.24, 0.19]),
+        (1.0, [0.43, 0.30, 0.19, 0.08]),
+        (0.1, [0.50, 0.30, 0.15, 0.05]),
+    ],
+)
+def test_the_first_of_two_is_drawn_evenly_while_it_is_hot(
+    temperature: float, expected: list[float]
+) -> None:
+    """The law of two samples is not that of the shares but in the cold limit."""
+    perturbed = (SHARES.log() + noises(DRAWS, 2)) / temperature
+    first = draw_two(perturbed.softmax(-1) + 1e-7, noises(DRAWS, 3))[:, 0]
+    frequencies = first.bincount(minlength=4) / DRAWS
+    assert frequencies.tolist() == pytest.approx(expected, abs=0.012)
+
+
+@given(st.integers(0, 2**16), st.floats(0.1, 10.0))
+def test_two_samples_weigh_one_together_and_do_not_depend_on_other_rows(
+    seed: int, temperature: float
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    alpha = torch.randn(3, 2, 5, generator=generator).requires_grad_()
+    noise, lots = gumbel_noise((2, 2, 5), generator)
+    weights = two_sampled(alpha, noise, lots, temperature)
+    assert (weights > 0).sum(-1).unique().tolist() == [2]
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2))
+    alone = two_sampled(alpha[1:2], noise, lots, temperature)
+    torch.testing.assert_close(weights[1], alone[0])
+
+
+def test_two_samples_send_a_gradient_to_alpha() -> None:
+    alpha = torch.zeros(1, 4, requires_grad=True)
+    noise, lots = torch.tensor([0.1, 0.2, 0.0, 0.3]), torch.tensor([5.0, 5.0, 0.0, 0.0])
+    weights = two_sampled(alpha, noise, lots, 1.0)
+    (gradient,) = torch.autograd.grad(weights[0, 0], alpha)
+    p = torch.tensor([0.1, 0.2]).softmax(0)
+    torch.testing.assert_close(gradient[0, :2], torch.stack([p[0] * p[1], -p[0] * p[1]]))
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_interpolation_takes_means_of_neighbours(width: int, wider: int) -> None:
+    matrix = interpolation(width, wider, 12)
+    for t in range(wider):
+        start, end = t * width // wider, -(-(t + 1) * width // wider)
+        expected = torch.zeros(12)
+        expected[start:end] = 1 / (end - start)
+        torch.testing.assert_close(matrix[t], expected)
+    assert not matrix[wider:].any()
+    values = torch.arange(1.0, width + 1)[None]
+    pooled = adaptive_avg_pool1d(values[None], wider)[0, 0]
+    torch.testing.assert_close(matrix[:wider, :width] @ values[0], pooled)
+
+
+@pytest.mark.parametrize("width", [0, 1, 5, 12])
+def test_interpolation_to_the_same_width_is_the_identity(width: int) -> None:
+    expected = torch.zeros(12, 12)
+    expected[:width, :width] = torch.eye(width)
+    assert torch.equal(interpolation(width, width, 12), expected)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.1])
+def test_hard_masks_are_open_as_often_as_the_sigmoid_says(temperature: float) -> None:
+    alpha = torch.tensor([-2.0, 0.0, 1.0, 3.0])
+    noise = gumbel_noise((2, DRAWS, 4), torch.Generator().manual_seed(4))
+    masks = straight_through(alpha, noise, temperature)
+    assert set(masks.unique().tolist()) == {0.0, 1.0}
+    chance = alpha.sigmoid().double()
+    spread = (chance * (1 - chance) / DRAWS).sqrt()
+    assert ((masks.double().mean(0) - chance).abs() < 4 * spread).all()
+
+
+def test_hard_masks_have_the_gradient_of_soft_ones() -> None:
+    alpha = torch.tensor([[-1.0, 0.5, 2.0]], requires_grad=True)
+    noise = gumbel_noise((2, 3), torch.Generator().manual_seed(5))
+    (found,) = torch.autograd.grad(straight_through(alpha, noise, 0.7).sum(), alpha)
+    soft = ((alpha + noise[0] - noise[1]) / 0.7).sigmoid()
+    (expected,) = torch.autograd.grad(soft.sum(), alpha)
+    torch.testing.assert_close(found, expected)

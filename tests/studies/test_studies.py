@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ from rich.console import Console
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import studies
+from objectives.glue import glue
 from objectives.methods.mask_search import MaskSearch
 from objectives.roles import load
 from objectives.stages import Stage
 from objectives.task import Task
+from objectives.teacher import Teacher
 from orchestrator import launch
+from orchestrator.records import read_run
 from orchestrator.study_file import load_study
-from studies import seed_table
+from studies import compare, seed_table
 from tests.glue_shaped import write_glue
 
 FOLDER = Path(studies.__file__).parent
@@ -140,3 +144,53 @@ def test_the_table_of_the_source_is_rerun_row_by_row(local: Path) -> None:
         assert trial.result is not None
         assert f"{row.score:.3f}" in text
         assert f"{trial.result.ratio:.3f}" in text
+
+
+def test_methods_are_compared_and_a_stopped_comparison_goes_on(
+    tmp_path: Path, tiny_bert: str
+) -> None:
+    folder = write_glue(tmp_path, train=300, validation=40, only=("sst2",))
+    task = glue("sst2", folder, train=64, alpha=48, select=48, max_length=16)
+    teacher = Teacher(checkpoint=tiny_bert, epochs=1)
+    out = tmp_path / "out"
+    asked: dict[str, Any] = {"seeds": (0, 1), "epochs": 0.5, "device": "cpu", "picture": ".html"}
+    tables = compare.contest(
+        task, teacher, out, methods=("random", "fisher-search"), trials=1, **asked
+    )
+    assert (out / "comparison.md").read_text() == tables
+    assert "| fisher-search |" in tables
+    assert (out / "comparison.html").is_file()
+    kept = {file.name for file in (out / "samples").iterdir()}
+    assert kept
+    first = read_run(out / "random-0").trials
+    compare.contest(task, teacher, out, methods=("random", "fisher-search"), trials=2, **asked)
+    again = [read_run(out / f"{name}-{s}") for name in ("random", "fisher-search") for s in (0, 1)]
+    assert [len(run.trials) for run in again] == [2, 2, 2, 2]
+    assert again[0].trials[:1] == first
+    assert [run.knobs["target_ratio"] for run in again[0].trials] == list(compare.FIRST[:2])
+    assert kept <= {file.name for file in (out / "samples").iterdir()}
+    numbers = json.loads((out / "comparison.json").read_text())
+    assert numbers["contestants"]["random"]["trials"] == [2, 2]
+
+
+@pytest.mark.parametrize("name", compare.ENTRIES)
+def test_every_method_of_the_comparison_takes_the_same_steps(name: str) -> None:
+    study = compare.entry_study(
+        name, glue("sst2"), Teacher(checkpoint="bert"), epochs=3, trials=5, seed=1
+    )
+    stages = study.method.stages  # type: ignore[attr-defined]
+    assert sum(stage.epochs for stage in stages) == pytest.approx(3)
+    last = {"name": "recover", "learning_rate": 3e-4, "loss": "prediction+hidden", "keep": "last"}
+    assert {field: getattr(stages[-1], field) for field in last} == last
+    baseline = name in compare.BASELINES
+    assert baseline <= (len(stages) == 1)
+    assert set(study.space) <= {field.name for field in fields(study.method)}
+
+
+def test_a_comparison_that_cannot_start_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["compare", "--glue", str(tmp_path / "nothing"), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", asked)
+    with pytest.raises(SystemExit, match=r"compare: .*nothing"):
+        compare.main()

@@ -1,0 +1,103 @@
+"""Width search: each layer chooses among candidate widths, two sampled at a time.
+
+After transformable architecture search (TAS, Dong & Yang 2019), which shrinks convolutions. Here a
+layer's widths are its number of heads and of FFN neurons; width 0 leaves the part out, so that
+depth is searched too. alpha says how likely each candidate is. Every step draws two of them by
+Gumbel-softmax for each layer, mixes them, and trains the weights by distillation; then alpha
+learns, on other data and with draws of its own, from the task loss plus lambda times the FLOPs
+hinge. The temperature falls all along. At the end the likeliest widths are cut, and distilled.
+
+What differs from the paper: it trains its network from scratch, so that a layer's first channels
+are as good as any; here the units of a pretrained layer are ordered by Fisher information first.
+Its two widths end in different channels, which interpolation must align; in BERT the output
+projection maps every width to the hidden size, and zeros will do (`align`). There is no batch
+norm, so none for each candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal, Self
+
+from objectives.architecture import check_spaces
+from objectives.errors import UserError, check_ranges, one_of
+from objectives.problem import Problem
+from objectives.search_method import Outcome, Progress, SearchMethod
+from objectives.staged_search import staged_search
+from objectives.stages import Stage, check_order
+from objectives.width_alpha import WidthAlpha
+
+_SPACES = ("heads", "ffn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WidthSearch(SearchMethod):
+    """Search for the widths of the layers. The first four fields are the outer study's knobs."""
+
+    per_slot: ClassVar[frozenset[str]] = frozenset(
+        {"flops_weight", "target_ratio", "tolerance", "grad_rescale"}
+    )
+
+    flops_weight: float = 2.0
+    """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0."""
+    target_ratio: float = 0.5
+    """R: share of the unpruned model's cost to keep. In (0, 1]."""
+    tolerance: float = 0.05
+    """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
+    grad_rescale: float = 0.1
+    """kappa: step size of alpha's Adam. > 0."""
+
+    spaces: tuple[str, ...] = _SPACES
+    """heads, ffn, or both."""
+    shares: tuple[float, ...] = (0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)
+    """The candidates, shares of a layer's units: rising from >= 0 to 1, two at least."""
+    stages: tuple[Stage, ...] = (
+        Stage(name="search", epochs=2, searches=True),
+        Stage(name="recover", epochs=1),
+    )
+    batch_size: int = 32
+    """Sequences in a batch of `train` and in one of `alpha`."""
+    temperature: tuple[float, float] = (10.0, 0.1)
+    """Of the Gumbel-softmax at the start and at the end of the search, linear between. > 0."""
+    align: Literal["zeros", "interpolate"] = "zeros"
+    """How two widths become one: the units that the narrower lacks are 0; or its units are
+    interpolated to the wider, channel by channel, as in TAS, at the price of matrices of units x
+    units."""
+
+    def __post_init__(self) -> None:
+        rising = len(self.shares) > 1 and all(low < high for low, high in pairwise(self.shares))
+        check_ranges(
+            self,
+            {
+                "flops_weight": (self.flops_weight >= 0, ">= 0"),
+                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
+                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
+                "grad_rescale": (self.grad_rescale > 0, "> 0"),
+                "batch_size": (self.batch_size >= 1, ">= 1"),
+                "temperature": (min(self.temperature) > 0, "two numbers > 0"),
+                "shares": (
+                    rising and self.shares[0] >= 0 and self.shares[-1] == 1,
+                    "two or more, rising from >= 0 to 1",
+                ),
+                **one_of(self, {"align": ("zeros", "interpolate")}),
+            },
+        )
+        check_spaces(self.spaces)
+        if not set(self.spaces) <= set(_SPACES):
+            raise UserError(
+                f"spaces is {self.spaces!r}; WidthSearch searches {' and '.join(_SPACES)}, "
+                "MaskSearch the others too"
+            )
+        check_order(self.stages)
+        if not self.stages[0].searches:
+            raise UserError("WidthSearch.stages: none of them searches; alpha would learn nothing")
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Search with all members as one program, then cut and distil."""
+        alpha = WidthAlpha(members, problem, seed)
+        return staged_search(members, problem, alpha, seed=seed, progress=progress)

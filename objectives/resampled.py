@@ -1,0 +1,52 @@
+"""What saved models get on the bootstrap's samples of a split, kept: for paired comparisons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from objectives import pretrained
+from objectives.bootstrap import Samples, resampled_metrics
+from objectives.cache import content_key, written_whole
+from objectives.data import Split
+from objectives.evaluate import answers_of, predict
+from objectives.problem import Inputs
+
+
+class Resampled:
+    """The metric of a saved model on each sample of a split, predicted once for each model."""
+
+    def __init__(self, inputs: Inputs, *, kept: Path, device: str):
+        """`kept` is the folder where the numbers of each model stay."""
+        self._inputs, self._kept, self._device = inputs, kept, device
+        self._splits: dict[str, Split] = {}
+
+    def __call__(self, model: Path, role: str) -> Samples:
+        """(500,): the same samples of the rows of `role` for every model."""
+        task, text = self._inputs.task, self._inputs.text
+        made_of = {
+            "model": pretrained.fingerprint(str(model)),
+            "data": text.fingerprint,
+            "role": role,
+            "metric": task.metric,
+            "max_length": task.max_length,
+        }
+        file = self._kept / f"{content_key(made_of)}.npy"
+        if not file.is_file():
+            self._kept.mkdir(parents=True, exist_ok=True)
+            if role not in self._splits:
+                self._splits[role] = self._inputs.split(role)
+            values = self._measured(model, self._splits[role])
+            with written_whole(file) as unfinished, unfinished.open("wb") as target:
+                np.save(target, values, allow_pickle=False)
+        kept: Samples = np.load(file, allow_pickle=False)
+        return kept
+
+    def _measured(self, model: Path, split: Split) -> Samples:
+        with torch.random.fork_rng(devices=[]):  # making a model draws numbers
+            loaded: Any = pretrained.load_classifier(str(model))
+        answers = answers_of(predict(loaded, split, self._device), split)
+        return resampled_metrics(self._inputs.task.metric, split.labels, answers)

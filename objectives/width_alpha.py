@@ -1,0 +1,166 @@
+"""Alpha over candidate widths of each layer, sampled two at a time (Dong & Yang 2019, TAS)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from objectives.alpha_optimizers import AlphaAdam
+from objectives.architecture import Architecture, units_of
+from objectives.budget import discretise, hinge_loss
+from objectives.importance import importance_of_student
+from objectives.losses import task_loss
+from objectives.population import Population
+from objectives.problem import Problem
+from objectives.relaxation import gumbel_noise, interpolation, two_sampled
+
+if TYPE_CHECKING:
+    from objectives.methods.width_search import WidthSearch
+
+
+class WidthAlpha:
+    """The alpha of a population: (K, layers, candidates) of each space.
+
+    A layer of width c keeps its c units of highest Fisher information.
+    """
+
+    from_train = False
+
+    def __init__(self, members: Sequence[WidthSearch], problem: Problem, seed: int):
+        self.members, self.method, self.problem = members, members[0], problem
+        self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.flops_weight, self.target_ratio, self.tolerance, step_size = (
+            torch.tensor([getattr(member, knob) for member in members], device=problem.device)
+            for knob in ("flops_weight", "target_ratio", "tolerance", "grad_rescale")
+        )
+        shape, spaces = problem.cost.shape, self.method.spaces
+        self.widths = {
+            space: _candidates(units_of(shape, space)[0], self.method.shares) for space in spaces
+        }
+        """The candidates of each space, rising."""
+        importance = importance_of_student(problem, spaces, "loss")
+        self.ranks = {
+            space: value.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+            for space, value in importance.items()
+        }
+        """The place of each unit in its layer, 0 the best: (layers, units)."""
+        self.alpha = {
+            space: self._start(shape.layers, len(widths)) for space, widths in self.widths.items()
+        }
+        self.optimizer = AlphaAdam(self.alpha, step_size)
+
+    def _start(self, layers: int, candidates: int) -> Tensor:
+        """All but equal, and the same for all students; 0.01 N(0, 1) as the paper's code."""
+        start = 0.01 * torch.randn(layers, candidates, generator=self.generator)
+        every = start.expand(len(self.members), -1, -1).clone()
+        return every.to(self.problem.device).requires_grad_()
+
+    def masks(self, progress: float) -> dict[str, Tensor]:
+        """A sample: two widths of each layer, mixed."""
+        first, last = self.method.temperature
+        temperature = first + (last - first) * progress
+        sampled = {}
+        for space, alpha in self.alpha.items():
+            noise, lots = gumbel_noise((2, *alpha.shape[1:]), self.generator).to(alpha.device)
+            weights = two_sampled(alpha, noise, lots, temperature)
+            if self.method.align == "zeros":
+                sampled[space] = self._of_units(space, self._survival(space, weights))
+            else:
+                sampled[f"{space}_mix"] = self._interpolated(space, weights)
+        return sampled
+
+    def learn(
+        self, population: Population, masks: Mapping[str, Tensor], progress: float
+    ) -> dict[str, Tensor]:
+        """A step against the task loss, of a sample of its own, and lambda times the hinge."""
+        del masks
+        batch = next(self.batches)
+        loss = task_loss(population.logits(batch, self.masks(progress)), batch.labels)
+        problem = self.problem
+        shares = {space: alpha.softmax(-1) for space, alpha in self.alpha.items()}
+        chosen = {
+            space: functional.one_hot(share.argmax(-1), share.shape[-1]).to(share.dtype)
+            for space, share in shares.items()
+        }
+        expected, actual = (
+            problem.cost.expected({s: self._survival(s, part) for s, part in parts.items()})
+            for parts in (shares, chosen)
+        )
+        target = self.target_ratio * problem.cost_full
+        hinge = self.flops_weight * hinge_loss(expected, actual, target, self.tolerance)
+        self.optimizer.step(self._gradients(loss), self._gradients(hinge))
+        return {
+            "alpha_loss": loss.detach(),
+            "expected_ratio": expected.detach() / problem.cost_full,
+            "open_ratio": actual / problem.cost_full,
+        }
+
+    def architecture(self, slot: int) -> Architecture:
+        """The likeliest widths, and if these miss the budget, the nearest that meet it.
+
+        A layer's next unit goes by how likely the layer is wider than that: from one candidate to
+        the next it falls evenly, so that widths between candidates can meet a budget exactly.
+        """
+        alpha = {space: value[slot].detach().double().cpu() for space, value in self.alpha.items()}
+        if not all(value.isfinite().all() for value in alpha.values()):
+            raise FloatingPointError("alpha is nan or infinite after the search")
+        return discretise(
+            {
+                space: self.places(space, value).gather(-1, self.ranks[space].cpu())
+                for space, value in alpha.items()
+            },
+            self.problem.cost,
+            target=self.members[slot].target_ratio * self.problem.cost_full,
+            tolerance=self.members[slot].tolerance,
+            threshold=1.0,
+        )
+
+    def places(self, space: str, alpha: Tensor) -> Tensor:
+        """Scores of the places 0, 1, ... in each layer, (layers, units): above 1 those within the
+        likeliest width, strictly falling from place to place."""
+        widths, share = self.widths[space], alpha.softmax(-1)
+        place = torch.arange(int(widths[-1]))
+        candidate = torch.searchsorted(widths, place, right=True)  # the least that is wider
+        below = torch.cat([torch.zeros(1, dtype=widths.dtype), widths])[candidate]
+        wider = share.flip(-1).cumsum(-1).flip(-1)[:, candidate]
+        way = (place - below) / (widths[candidate] - below)
+        likeliest = widths[share.argmax(-1)]
+        return wider - share[:, candidate] * way + (place < likeliest[:, None])
+
+    def _survival(self, space: str, shares: Tensor) -> Tensor:
+        """The share of the candidates that are wider than each place: (K, layers, units)."""
+        widths = self.widths[space].to(shares.device)
+        wider = torch.arange(int(widths[-1]), device=shares.device) < widths[:, None]
+        return shares @ wider.to(shares.dtype)
+
+    def _of_units(self, space: str, places: Tensor) -> Tensor:
+        """(K, layers, places) as (K, layers, units)."""
+        return places.gather(-1, self.ranks[space].expand(len(places), -1, -1))
+
+    def _interpolated(self, space: str, weights: Tensor) -> Tensor:
+        """The sum over the two widths of their interpolation to the wider: (K, layers, F, F)."""
+        widths, size = self.widths[space], int(self.widths[space][-1])
+        mixed = []
+        for student in weights:
+            for ranks, layer in zip(self.ranks[space], student, strict=True):
+                narrow, wide = sorted(layer.detach().topk(2).indices.tolist())
+                matrix = layer.new_zeros(size, size)
+                for which in (narrow, wide):
+                    width, wider = int(widths[which]), int(widths[wide])
+                    matrix = matrix + layer[which] * interpolation(width, wider, size).to(layer)
+                mixed.append(matrix[ranks][:, ranks])
+        return torch.stack(mixed).view(*weights.shape[:2], size, size)
+
+    def _gradients(self, loss: Tensor) -> dict[str, Tensor]:
+        gradients = torch.autograd.grad(loss.sum(), list(self.alpha.values()))
+        return dict(zip(self.alpha, gradients, strict=True))
+
+
+def _candidates(units: int, shares: Sequence[float]) -> Tensor:
+    """Rising; of shares that are the same number of units one stays."""
+    return torch.tensor(sorted({round(share * units) for share in shares}))

@@ -1,0 +1,232 @@
+"""Search methods side by side on one task: each tuned by its own studies, one a seed. In numbers.
+
+A method is worth what its fronts cover, and at a given ratio what the best model costs at most. It
+is chosen on the selection split and told on both: the second is free of the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from orchestrator.busy_clock import BusyClock
+from orchestrator.errors import RunError
+from orchestrator.records import RunRecord, TrialRecord, TrialResult
+from reports.outer_loop import hypervolume
+
+RATIOS = (0.75, 0.5, 0.33, 0.25, 0.1)
+_SLACK = 0.01
+"""A model may be dearer than the ratio that it is named for by this share of it."""
+_RESAMPLES = 500
+_LEVEL = 0.95
+
+Values = np.ndarray[tuple[int], np.dtype[np.float64]]
+Samples = Callable[[Path, str], Values]
+"""The metric of a saved model on each sample of the bootstrap, on "select" or "heldout"; the
+samples are of the same rows for every model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """How much better than the best baseline, the mean over the seeds, and its 95% interval.
+
+    A paired bootstrap over rows and seeds at once. With three seeds the latter are a crude sample.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What a method keeps at a ratio, on one split."""
+
+    metrics: tuple[float, ...]
+    """Of each seed's best model."""
+    gain: Gain | None
+    """None of the best baseline itself, and where no baseline has a model."""
+
+    @property
+    def metric(self) -> float:
+        """The mean over the seeds."""
+        return fmean(self.metrics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """All that is told of one method."""
+
+    baseline: bool
+    hypervolumes: tuple[float, ...]
+    """Of each seed, as a share of the ideal."""
+    heldout_hypervolumes: tuple[float, ...]
+    """Of the models of the front, worth what they are on the held-out split."""
+    select: Mapping[float, Kept | None]
+    """By ratio; None where a seed has no model so cheap."""
+    heldout: Mapping[float, Kept | None]
+    trials: tuple[int, ...]
+    """Finished ones of each seed."""
+    seconds: float
+    """Of a trial."""
+    ratio_error: float
+    """Mean of |ratio - R| / R over all trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Methods on one task."""
+
+    metric_name: str
+    cost_name: str
+    unpruned: float
+    """The teacher's metric on the selection split."""
+    unpruned_heldout: float
+    seeds: int
+    contestants: Mapping[str, Contestant]
+    best_baseline: Mapping[float, str | None]
+    """At each ratio, by the mean metric on the selection split."""
+
+
+def compare(
+    runs: Mapping[str, Sequence[RunRecord]],
+    *,
+    baselines: Set[str],
+    samples: Samples,
+    ratios: Sequence[float] = RATIOS,
+) -> Comparison:
+    """Compare methods by their runs, one a seed, the seeds in one order for all.
+
+    Raises RunError if the runs are not of one task, one teacher and the same seeds.
+    """
+    first = next(iter(runs.values()))[0]
+    _check(runs, first)
+    chosen = {name: {ratio: _best_at(own, ratio) for ratio in ratios} for name, own in runs.items()}
+    best = {ratio: _best_baseline(chosen, baselines, ratio) for ratio in ratios}
+
+    def kept(name: str, ratio: float, role: str) -> Kept | None:
+        models, rivals = chosen[name][ratio], chosen.get(best[ratio] or "", {}).get(ratio)
+        if models is None:
+            return None
+        metrics = tuple(_metric(result, role) for _, result in models)
+        if rivals is None or name == best[ratio]:
+            return Kept(metrics=metrics, gain=None)
+        pairs = [(ours, theirs) for (ours, _), (theirs, _) in zip(models, rivals, strict=True)]
+        low, high = _interval([samples(a, role) - samples(b, role) for a, b in pairs])
+        mean = fmean(metrics) - fmean(_metric(result, role) for _, result in rivals)
+        return Kept(metrics=metrics, gain=Gain(mean=mean, low=low, high=high))
+
+    return Comparison(
+        metric_name=first.metric_name,
+        cost_name=first.unpruned.cost_name,
+        unpruned=first.unpruned.metric,
+        unpruned_heldout=first.unpruned.heldout_metric,
+        seeds=len(next(iter(runs.values()))),
+        contestants={
+            name: Contestant(
+                baseline=name in baselines,
+                hypervolumes=tuple(_covered(run) for run in own),
+                heldout_hypervolumes=tuple(_covered(held_out(run)) for run in own),
+                select={ratio: kept(name, ratio, "select") for ratio in ratios},
+                heldout={ratio: kept(name, ratio, "heldout") for ratio in ratios},
+                trials=tuple(len(_results(run)) for run in own),
+                seconds=sum(BusyClock(run.trials).now for run in own)
+                / max(1, sum(len(run.trials) for run in own)),
+                ratio_error=_ratio_error(own),
+            )
+            for name, own in runs.items()
+        },
+        best_baseline=best,
+    )
+
+
+def held_out(run: RunRecord) -> RunRecord:
+    """The front of a run and its teacher, worth what they are on the held-out split."""
+
+    def swapped(trial: TrialRecord) -> TrialRecord:
+        assert trial.result is not None
+        return replace(trial, result=replace(trial.result, metric=trial.result.heldout_metric))
+
+    unpruned = replace(run.unpruned, metric=run.unpruned.heldout_metric)
+    return replace(run, unpruned=unpruned, trials=tuple(swapped(trial) for trial in run.front))
+
+
+def _check(runs: Mapping[str, Sequence[RunRecord]], first: RunRecord) -> None:
+    seeds = {name: [run.definition.get("seed") for run in own] for name, own in runs.items()}
+    if any(own != next(iter(seeds.values())) for own in seeds.values()):
+        raise RunError(
+            f"the methods have different seeds: {seeds}; give each the same, in one order"
+        )
+    for run in (run for own in runs.values() for run in own):
+        for part in ("task.data", "task.metric", "cost", "seq_len", "teacher.checkpoint"):
+            known, other = first.definition.get(part), run.definition.get(part)
+            if known != other:
+                raise RunError(
+                    f"'{run.folder}' has {part} {other}, '{first.folder}' has {known}; methods "
+                    "are compared on one task, with one teacher"
+                )
+
+
+Model = tuple[Path, TrialResult]
+
+
+def _best_at(runs: Sequence[RunRecord], ratio: float) -> list[Model] | None:
+    """Of each run the model of its front that is best at this ratio, with its folder."""
+    models = []
+    for run in runs:
+        within = [
+            trial.result
+            for trial in run.front
+            if trial.result is not None and trial.result.ratio <= (1 + _SLACK) * ratio
+        ]
+        if not within:
+            return None
+        models.append((run.folder / within[-1].model, within[-1]))
+    return models
+
+
+def _best_baseline(
+    chosen: Mapping[str, Mapping[float, list[Model] | None]], baselines: Set[str], ratio: float
+) -> str | None:
+    means = {
+        name: fmean(result.metric for _, result in models)
+        for name, own in chosen.items()
+        if name in baselines and (models := own[ratio])
+    }
+    return max(means, key=lambda name: means[name], default=None)
+
+
+def _metric(result: TrialResult, role: str) -> float:
+    return result.metric if role == "select" else result.heldout_metric
+
+
+def _interval(differences: Sequence[Values]) -> tuple[float, float]:
+    """Of the mean over the seeds: sample i draws rows, which the differences know, and seeds."""
+    of_seeds = np.stack(differences)
+    seeds, draws = of_seeds.shape
+    drawn = np.random.default_rng(0).integers(seeds, size=(seeds, draws))
+    means = np.take_along_axis(of_seeds, drawn, axis=0).mean(0)
+    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _covered(run: RunRecord) -> float:
+    shares = hypervolume(run).shares
+    return shares[-1] if shares else 0.0
+
+
+def _results(run: RunRecord) -> list[TrialResult]:
+    return [trial.result for trial in run.trials if trial.result is not None]
+
+
+def _ratio_error(runs: Sequence[RunRecord]) -> float:
+    errors = [
+        abs(result.ratio - result.target_ratio) / result.target_ratio
+        for run in runs
+        for result in _results(run)
+    ]
+    return fmean(errors) if errors else float("nan")

@@ -1,0 +1,113 @@
+"""Search methods side by side, drawn and as a table in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from orchestrator.records import RunRecord
+from reports.comparison import Comparison, Kept, held_out
+from reports.outer_loop import attainment
+from reports.theme import AXIS, LAYOUT, plain, run_line, run_style
+
+_SPLITS = {"select": "selection split", "heldout": "held-out split"}
+
+
+def comparison_figure(runs: Mapping[str, Sequence[RunRecord]], comparison: Comparison) -> go.Figure:
+    """What half of the seeds reach at each ratio, a line for each method, on both splits."""
+    figure = make_subplots(cols=2, shared_yaxes=True, subplot_titles=list(_SPLITS.values()))
+    for place, (name, own) in enumerate(runs.items()):
+        for column, role in enumerate(_SPLITS, start=1):
+            fronts = [_front(run if role == "select" else held_out(run)) for run in own]
+            surface = attainment(fronts, 0.5)
+            figure.add_scatter(
+                x=[x for x, _ in surface],
+                y=[y for _, y in surface],
+                mode="lines+markers",
+                name=plain(name),
+                legendgroup=name,
+                showlegend=column == 1,
+                line={**run_line(place), "shape": "hv"},
+                marker={**run_style(place), "size": 7},
+                col=column,
+                row=1,
+            )
+    for column, level in enumerate((comparison.unpruned, comparison.unpruned_heldout), start=1):
+        figure.add_hline(y=level, line={"width": 1, "dash": "dash"}, col=column, row=1)
+    figure.update_layout(
+        **LAYOUT,
+        width=1000,
+        height=480,
+        margin={"l": 60, "r": 20, "t": 40, "b": 60},
+        legend={"orientation": "h", "y": -0.18},
+    )
+    figure.update_xaxes(
+        **AXIS, title=f"{comparison.cost_name} ratio", tickformat=".0%", matches="x"
+    )
+    figure.update_yaxes(**AXIS)
+    figure.update_yaxes(title=plain(comparison.metric_name), col=1)
+    return figure
+
+
+def _front(run: RunRecord) -> list[tuple[float, float]]:
+    return [(t.result.ratio, t.result.metric) for t in run.trials if t.result and t.feasible]
+
+
+def comparison_tables(comparison: Comparison) -> str:
+    """A table for each split in Markdown, the best method first.
+
+    A cell is the mean over the seeds, and in brackets the interval of the gain on the best
+    baseline, which is marked.
+    """
+    return "\n".join(_table(comparison, role) for role in _SPLITS)
+
+
+def _table(comparison: Comparison, role: str) -> str:
+    rows = comparison.contestants
+    volumes = {
+        name: row.hypervolumes if role == "select" else row.heldout_hypervolumes
+        for name, row in rows.items()
+    }
+    ratios = list(comparison.best_baseline)
+    columns = ["method", "hypervolume (quartiles)", *(f"at {ratio:g}" for ratio in ratios)]
+    columns += ["s a trial", "ratio error"]
+    whole = comparison.unpruned if role == "select" else comparison.unpruned_heldout
+    lines = [
+        f"{plain(comparison.metric_name)} on the {_SPLITS[role]} (unpruned {whole:.4f}, seeds: "
+        f"{comparison.seeds})",
+        "",
+        _line(columns),
+        _line(["---"] * len(columns)),
+    ]
+    for name in sorted(rows, key=lambda name: -float(np.median(volumes[name]))):
+        row = rows[name]
+        low, middle, high = np.quantile(volumes[name], (0.25, 0.5, 0.75))
+        kept = row.select if role == "select" else row.heldout
+        cells = [_cell(kept[ratio], name == comparison.best_baseline[ratio]) for ratio in ratios]
+        lines.append(
+            _line(
+                [
+                    f"{name} (baseline)" if row.baseline else name,
+                    f"{middle:.4f} ({low:.4f} to {high:.4f})",
+                    *cells,
+                    f"{row.seconds:.1f}",
+                    f"{row.ratio_error:.2%}",
+                ]
+            )
+        )
+    return "\n".join([*lines, ""])
+
+
+def _cell(kept: Kept | None, best: bool) -> str:
+    if kept is None:
+        return "-"
+    if kept.gain is None:
+        return f"{kept.metric:.4f}" + " (best baseline)" * best
+    return f"{kept.metric:.4f} [{kept.gain.low:+.4f}, {kept.gain.high:+.4f}]"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

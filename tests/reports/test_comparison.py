@@ -1,0 +1,149 @@
+"""Methods side by side: numbers of runs made by hand, their table, their figure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator.errors import RunError
+from orchestrator.records import RunRecord
+from reports.comparison import Comparison, Kept, compare, held_out
+from reports.comparison_figure import comparison_figure, comparison_tables
+from reports.outer_loop import hypervolume
+from tests.reports.conftest import MakeRun, MakeTrial
+
+RATIOS = (0.5, 0.25, 0.1)
+Runs = dict[str, list[RunRecord]]
+
+
+@pytest.fixture
+def runs(make_run: MakeRun, make_trial: MakeTrial) -> Runs:
+    """Two seeds of four methods; the metrics at half, at a quarter, and what is off the front."""
+
+    def seeds(name: str, *metrics: tuple[float, float]) -> list[RunRecord]:
+        return [
+            make_run(
+                [
+                    make_trial(0, 501_000, half),
+                    make_trial(1, 240_000, quarter),
+                    make_trial(2, 250_000, quarter - 0.1),
+                    make_trial(3, 90_000, 0.99, target=0.2),  # outside its budget
+                ],
+                folder=Path(name) / str(seed),
+            )
+            for seed, (half, quarter) in enumerate(metrics)
+        ]
+
+    return {
+        "lots": seeds("lots", (0.80, 0.70), (0.82, 0.72)),
+        "norms": seeds("norms", (0.84, 0.71), (0.84, 0.69)),
+        "search": seeds("search", (0.86, 0.80), (0.88, 0.76)),
+        "worse": seeds("worse", (0.60, 0.55), (0.60, 0.55)),
+    }
+
+
+def samples(model: Path, role: str) -> np.ndarray:
+    """Each model its own number of the run and trial, spread by rows that all models share."""
+    run, trial = model.parts[0], int(model.parts[3])
+    worth = {"lots": 0.0, "norms": 0.1, "search": 0.3, "worse": -0.3}[run]
+    rows = np.random.default_rng(4).normal(size=500)
+    return worth + 0.01 * trial + 0.05 * rows + (0.5 if role == "heldout" else 0)
+
+
+@pytest.fixture
+def comparison(runs: Runs) -> Comparison:
+    return compare(runs, baselines={"lots", "norms"}, samples=samples, ratios=RATIOS)
+
+
+def kept(comparison: Comparison, name: str, ratio: float, role: str = "select") -> Kept:
+    found = getattr(comparison.contestants[name], role)[ratio]
+    assert isinstance(found, Kept)
+    return found
+
+
+def test_each_seed_gives_its_best_model_within_the_ratio(comparison: Comparison) -> None:
+    assert kept(comparison, "search", 0.5).metrics == (0.86, 0.88)
+    assert kept(comparison, "search", 0.25).metrics == (0.80, 0.76)
+    assert kept(comparison, "search", 0.25, "heldout").metrics == pytest.approx((0.79, 0.75))
+    assert all(row.select[0.1] is None for row in comparison.contestants.values())
+
+
+def test_the_best_baseline_is_that_of_each_ratio(comparison: Comparison) -> None:
+    assert comparison.best_baseline == {0.5: "norms", 0.25: "lots", 0.1: None}
+    assert kept(comparison, "norms", 0.5).gain is None
+    assert kept(comparison, "lots", 0.5).gain is not None
+
+
+def test_a_gain_is_the_difference_of_means_with_a_paired_interval(comparison: Comparison) -> None:
+    """Rows and all are shared, so that the interval of a difference without spread is a point."""
+    for role in ("select", "heldout"):
+        gain = kept(comparison, "search", 0.5, role).gain
+        assert gain is not None
+        assert gain.mean == pytest.approx(0.87 - 0.84)
+        assert (gain.low, gain.high) == pytest.approx((0.2, 0.2))
+
+
+def test_an_interval_covers_the_seeds_too(runs: Runs) -> None:
+    """Seeds that differ by 0.2 from each other: some draws take one of them twice."""
+
+    def by_seed(model: Path, role: str) -> np.ndarray:
+        return np.full(500, 0.1 + 0.2 * int(model.parts[1]) * (model.parts[0] == "search"))
+
+    gain = kept(compare(runs, baselines={"norms"}, samples=by_seed), "search", 0.5).gain
+    assert gain is not None
+    assert (gain.low, gain.high) == pytest.approx((0.0, 0.2))
+
+
+def test_hypervolume_is_that_of_each_run_on_either_split(
+    comparison: Comparison, runs: Runs
+) -> None:
+    row = comparison.contestants["search"]
+    assert row.hypervolumes == tuple(hypervolume(run).shares[-1] for run in runs["search"])
+    swapped = [held_out(run) for run in runs["search"]]
+    assert row.heldout_hypervolumes == tuple(hypervolume(run).shares[-1] for run in swapped)
+    assert [trial.number for trial in swapped[0].trials] == [1, 0]
+    assert swapped[0].unpruned.metric == 0.88
+
+
+def test_ratio_errors_count_what_was_asked(comparison: Comparison) -> None:
+    """Three of four on the spot, one at 0.09 in place of 0.2."""
+    assert comparison.contestants["lots"].ratio_error == pytest.approx(0.55 / 4)
+
+
+def test_runs_of_two_tasks_or_unequal_seeds_are_refused(runs: Runs) -> None:
+    other = [replace(run, definition={**run.definition, "task.data": "y"}) for run in runs["worse"]]
+    with pytest.raises(RunError, match=r"task\.data y, 'lots/0' has None"):
+        compare({**runs, "worse": other}, baselines={"lots"}, samples=samples)
+    with pytest.raises(RunError, match="different seeds"):
+        compare({**runs, "worse": other[:1]}, baselines={"lots"}, samples=samples)
+
+
+def test_the_tables_tell_all_and_the_best_first(comparison: Comparison) -> None:
+    select, heldout = comparison_tables(comparison).split("accuracy on the held-out split")
+    rows = [line.split(" | ")[0].strip("| ") for line in select.splitlines() if "|" in line][2:]
+    assert rows == ["search", "norms (baseline)", "lots (baseline)", "worse"]
+    assert "| 0.8700 [+0.2000, +0.2000] | 0.7800 [+0.3000, +0.3000] | - |" in select
+    assert "| 0.8400 (best baseline) |" in select
+    assert "13.75%" in select
+    assert "(unpruned 0.8800, seeds: 2)" in heldout
+    assert "| 0.8600 [" in heldout
+
+
+def test_the_figure_has_a_line_for_each_method_on_each_split(
+    comparison: Comparison, runs: Runs
+) -> None:
+    figure = comparison_figure(runs, comparison)
+    lines = [(trace.name, trace.xaxis) for trace in figure.data]
+    assert lines == [(name, axis) for name in runs for axis in ("x", "x2")]
+    search = next(trace for trace in figure.data if trace.name == "search")
+    assert list(search.y) == pytest.approx([0.80, 0.88])  # half of two seeds is one of them
+    assert list(search.x) == [0.24, 0.501]
+
+
+def test_the_numbers_are_json(comparison: Comparison) -> None:
+    read = json.loads(json.dumps(asdict(comparison)))
+    assert read["contestants"]["search"]["select"]["0.5"]["metrics"] == [0.86, 0.88]
