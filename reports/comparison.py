@@ -21,7 +21,6 @@ from reports.outer_loop import hypervolume
 RATIOS = (0.75, 0.5, 0.33, 0.25, 0.1)
 _SLACK = 0.01
 """A model may be dearer than the ratio that it is named for by this share of it."""
-_RESAMPLES = 500
 _LEVEL = 0.95
 
 Values = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -109,11 +108,12 @@ def compare(
     best = {ratio: _best_baseline(chosen, baselines, ratio) for ratio in ratios}
 
     def kept(name: str, ratio: float, role: str) -> Kept | None:
-        models, rivals = chosen[name][ratio], chosen.get(best[ratio] or "", {}).get(ratio)
+        models, rival = chosen[name][ratio], best[ratio]
         if models is None:
             return None
         metrics = tuple(_metric(result, role) for _, result in models)
-        if rivals is None or name == best[ratio]:
+        rivals = None if rival in (None, name) else chosen[rival][ratio]
+        if rivals is None:
             return Kept(metrics=metrics, gain=None)
         pairs = [(ours, theirs) for (ours, _), (theirs, _) in zip(models, rivals, strict=True)]
         low, high = _interval([samples(a, role) - samples(b, role) for a, b in pairs])
@@ -172,6 +172,7 @@ def _check(runs: Mapping[str, Sequence[RunRecord]], first: RunRecord) -> None:
 
 
 Model = tuple[Path, TrialResult]
+"""The folder of a cut model, and its result."""
 
 
 def _best_at(runs: Sequence[RunRecord], ratio: float) -> list[Model] | None:
