@@ -10,50 +10,29 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.architecture import Architecture, check_spaces
+from objectives.architecture import Architecture
 from objectives.budget import discretise
-from objectives.errors import UserError, check_ranges
+from objectives.errors import UserError
 from objectives.population import Population
 from objectives.problem import Problem
-from objectives.search_method import Outcome, Progress, SearchMethod
+from objectives.search_method import Outcome, Progress
 from objectives.stage_training import Masks
+from objectives.staged_method import StagedMethod
 from objectives.staged_search import staged_search
-from objectives.stages import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneShot(SearchMethod):
-    """Base of the methods that rank units once."""
-
-    per_slot: ClassVar[frozenset[str]] = frozenset({"target_ratio", "tolerance"})
-
-    target_ratio: float = 0.5
-    """R: share of the unpruned model's cost to keep. In (0, 1]."""
-    tolerance: float = 0.05
-    """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
-    stages: tuple[Stage, ...] = (
-        Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden", keep="best"),
-    )
-    """What the cut student learns; () leaves it as it was cut."""
-    batch_size: int = 32
-    """Sequences in a batch of `train`."""
+class OneShot(StagedMethod):
+    """Base of the methods that rank units once. Without `stages` a student stays as it was cut."""
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            {
-                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
-                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
-                "batch_size": (self.batch_size >= 1, ">= 1"),
-            },
-        )
-        check_spaces(self.spaces)
+        super().__post_init__()
         searching = [stage.name for stage in self.stages if stage.searches]
         if searching:
             raise UserError(

@@ -27,6 +27,7 @@ from objectives.search_method import (
     Stopped,
 )
 from objectives.stage_training import BestWeights, Masks, StageTraining, check_layer_map, steps_in
+from objectives.staged_method import StagedMethod
 from objectives.stages import Stage, rung_steps
 from objectives.teacher_states import keep_states
 
@@ -48,21 +49,8 @@ class Alpha(Protocol):
         """The discrete answer. Raises FloatingPointError if alpha is not finite."""
 
 
-class Member(Protocol):
-    """What every method that goes through stages has."""
-
-    @property
-    def target_ratio(self) -> float: ...
-    @property
-    def tolerance(self) -> float: ...
-    @property
-    def stages(self) -> tuple[Stage, ...]: ...
-    @property
-    def batch_size(self) -> int: ...
-
-
 def staged_search(
-    members: Sequence[Member],
+    members: Sequence[StagedMethod],
     problem: Problem,
     alpha: Alpha,
     *,
@@ -100,7 +88,7 @@ class _Run:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[StagedMethod],
         problem: Problem,
         alpha: Alpha,
         seed: int,

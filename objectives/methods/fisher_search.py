@@ -23,45 +23,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self, get_args
 
-from objectives.architecture import check_spaces
 from objectives.budget import TargetSchedule
 from objectives.errors import check_ranges, one_of
 from objectives.fisher_alpha import FisherAlpha
 from objectives.importance import Squares
 from objectives.problem import Problem
-from objectives.search_method import Outcome, Progress, SearchMethod
+from objectives.search_method import Outcome, Progress
+from objectives.staged_method import StagedMethod
 from objectives.staged_search import staged_search
-from objectives.stages import Stage, check_order
+from objectives.stages import check_order
 
 
 @dataclass(frozen=True, kw_only=True)
-class FisherSearch(SearchMethod):
-    """Iterated Fisher information. The first four fields are the outer study's knobs."""
+class FisherSearch(StagedMethod):
+    """Iterated Fisher information. The knobs of the outer study are `per_slot`."""
 
-    per_slot: ClassVar[frozenset[str]] = frozenset(
-        {"flops_weight", "target_ratio", "tolerance", "grad_rescale"}
-    )
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
 
     flops_weight: float = 0.9
     """lambda: the power of its price that a unit's worth is divided by; 1 ranks by worth per FLOP,
     less favours heads, the dear units, more favours neurons. >= 0."""
-    target_ratio: float = 0.5
-    """R: share of the unpruned model's FLOPs to keep. In (0, 1]."""
-    tolerance: float = 0.05
-    """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
     grad_rescale: float = 0.03
     """kappa: share of the way that a worth goes to the squared gradient of a batch. In (0, 1]. It
     acts in stages that search."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""
-    stages: tuple[Stage, ...] = (
-        Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden", keep="best"),
-    )
     squares: Squares = "logits"
     """Of what: "loss" on the labels, as Kwon et al., or "logits", how far the answer moves."""
-    batch_size: int = 32
-    """Sequences in a batch of `train` and in one of `alpha`."""
     target_schedule: TargetSchedule = "cubic"
     """How the budget falls from the full model to R: constant, linear, geometric or cubic."""
     ramp: float = 1.0
@@ -70,14 +59,12 @@ class FisherSearch(SearchMethod):
     """Steps between two choices of the open units. >= 1."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ranges(
             self,
             {
                 "flops_weight": (self.flops_weight >= 0, ">= 0"),
-                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
-                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
                 "grad_rescale": (0 < self.grad_rescale <= 1, "in (0, 1]"),
-                "batch_size": (self.batch_size >= 1, ">= 1"),
                 **one_of(
                     self,
                     {"target_schedule": get_args(TargetSchedule), "squares": get_args(Squares)},
@@ -86,7 +73,6 @@ class FisherSearch(SearchMethod):
                 "refresh": (self.refresh >= 1, ">= 1"),
             },
         )
-        check_spaces(self.spaces)
         check_order(self.stages)
 
     @classmethod

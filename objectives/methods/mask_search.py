@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from objectives.architecture import check_spaces
 from objectives.budget import TargetSchedule
 from objectives.errors import UserError, check_ranges, one_of
 from objectives.gradient_alpha import GradientAlpha
 from objectives.problem import Problem
-from objectives.search_method import Outcome, Progress, SearchMethod
+from objectives.search_method import Outcome, Progress
+from objectives.staged_method import StagedMethod
 from objectives.staged_search import staged_search
 from objectives.stages import Stage, check_order
 
@@ -81,23 +81,17 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskSearch(SearchMethod):
+class MaskSearch(StagedMethod):
     """Mask search; the defaults are the preset "anneal", begun from Fisher information.
 
-    The first four fields are the outer study's knobs.
+    The knobs of the outer study are `per_slot`.
     """
 
-    per_slot: ClassVar[frozenset[str]] = frozenset(
-        {"flops_weight", "target_ratio", "tolerance", "grad_rescale"}
-    )
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
 
     flops_weight: float = 1.0
     """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0. Under the optimiser
     "sign" only 0 or not counts."""
-    target_ratio: float = 0.5
-    """R: share of the unpruned model's FLOPs to keep. In (0, 1]."""
-    tolerance: float = 0.05
-    """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
     grad_rescale: float = 0.1
     """kappa: step size of alpha's optimiser. A factor on the gradient before Adam or a sign would
     cancel; under "sgd" it is one and the same. > 0."""
@@ -108,8 +102,6 @@ class MaskSearch(SearchMethod):
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
     )
-    batch_size: int = 32
-    """Sequences in a batch of `train` and in one of `alpha`."""
     initial_alpha: float = 5.0
     """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, all but open."""
     start: Literal["uniform", "fisher"] = "fisher"
@@ -155,14 +147,12 @@ class MaskSearch(SearchMethod):
     """rho: share of alpha's entries, those of largest gradient, that "sign" moves. In (0, 1]."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ranges(
             self,
             {
                 "flops_weight": (self.flops_weight >= 0, ">= 0"),
-                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
-                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
                 "grad_rescale": (self.grad_rescale > 0, "> 0"),
-                "batch_size": (self.batch_size >= 1, ">= 1"),
                 "spread": (self.spread >= 0, ">= 0"),
                 "heads_kept": (self.heads_kept is None or self.heads_kept >= 1, ">= 1, or None"),
                 "temperature": (min(self.temperature) > 0, "two numbers > 0"),
@@ -173,7 +163,6 @@ class MaskSearch(SearchMethod):
                 **one_of(self, _CHOICES),
             },
         )
-        check_spaces(self.spaces)
         check_order(self.stages)
         if not self.stages[0].searches:
             raise UserError("MaskSearch.stages: none of them searches; alpha would learn nothing")

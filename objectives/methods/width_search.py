@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
-from objectives.architecture import check_spaces
 from objectives.errors import UserError, check_ranges, one_of
 from objectives.problem import Problem
-from objectives.search_method import Outcome, Progress, SearchMethod
+from objectives.search_method import Outcome, Progress
+from objectives.staged_method import StagedMethod
 from objectives.staged_search import staged_search
 from objectives.stages import Stage, check_order
 from objectives.width_alpha import WidthAlpha
@@ -33,19 +33,13 @@ _SPACES = ("heads", "ffn")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WidthSearch(SearchMethod):
-    """Search for the widths of the layers. The first four fields are the outer study's knobs."""
+class WidthSearch(StagedMethod):
+    """Search for the widths of the layers. The knobs of the outer study are `per_slot`."""
 
-    per_slot: ClassVar[frozenset[str]] = frozenset(
-        {"flops_weight", "target_ratio", "tolerance", "grad_rescale"}
-    )
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
 
     flops_weight: float = 2.0
     """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0."""
-    target_ratio: float = 0.5
-    """R: share of the unpruned model's cost to keep. In (0, 1]."""
-    tolerance: float = 0.05
-    """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
     grad_rescale: float = 0.1
     """kappa: step size of alpha's Adam. > 0."""
 
@@ -57,8 +51,6 @@ class WidthSearch(SearchMethod):
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
     )
-    batch_size: int = 32
-    """Sequences in a batch of `train` and in one of `alpha`."""
     temperature: tuple[float, float] = (10.0, 0.1)
     """Of the Gumbel-softmax at the start and at the end of the search, linear between. > 0."""
     align: Literal["zeros", "interpolate"] = "zeros"
@@ -67,15 +59,13 @@ class WidthSearch(SearchMethod):
     units."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         rising = len(self.shares) > 1 and all(low < high for low, high in pairwise(self.shares))
         check_ranges(
             self,
             {
                 "flops_weight": (self.flops_weight >= 0, ">= 0"),
-                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
-                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
                 "grad_rescale": (self.grad_rescale > 0, "> 0"),
-                "batch_size": (self.batch_size >= 1, ">= 1"),
                 "temperature": (min(self.temperature) > 0, "two numbers > 0"),
                 "shares": (
                     rising and self.shares[0] >= 0 and self.shares[-1] == 1,
@@ -84,7 +74,6 @@ class WidthSearch(SearchMethod):
                 **one_of(self, {"align": ("zeros", "interpolate")}),
             },
         )
-        check_spaces(self.spaces)
         if not set(self.spaces) <= set(_SPACES):
             raise UserError(
                 f"spaces is {self.spaces!r}; WidthSearch searches {' and '.join(_SPACES)}, "
