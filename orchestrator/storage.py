@@ -20,7 +20,7 @@ from optuna.storages import (
     RDBStorage,
     get_storage,
 )
-from sqlalchemy import event, make_url
+from sqlalchemy import NullPool, create_engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -109,6 +109,8 @@ def open_storage(text: str) -> BaseStorage:
             return JournalStorage(RepairedJournal(Path(str(url.database))))
         if kind == "grpc":
             return patient(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
+        if kind == "mysql":
+            _greet(url)
         engine = {"connect_args": {"connect_timeout": CONNECT_SECONDS}, "pool_pre_ping": True}
         raw = RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=engine)
         cached = get_storage(raw)
@@ -166,6 +168,12 @@ def _open_sqlite(path: str) -> RDBStorage:
 
     storage.engine.dispose()
     return storage
+
+
+def _greet(url: URL) -> None:
+    """Connect once: PyMySQL alone waits for ever for a server that takes a call and is silent."""
+    seconds = {"connect_timeout": CONNECT_SECONDS, "read_timeout": CONNECT_SECONDS}
+    create_engine(url, connect_args=seconds, poolclass=NullPool).connect().close()
 
 
 def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
