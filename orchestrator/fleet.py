@@ -25,7 +25,7 @@ import optuna
 from joblib.externals.loky import ProcessPoolExecutor
 from rich.console import Console
 
-from objectives.device import visible_gpus
+from objectives.device import choose_device, visible_gpus
 from objectives.errors import UserError
 from orchestrator.claims import HALT, Claims
 from orchestrator.cluster import tasks
@@ -135,6 +135,7 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
         )
     if gpus:
         return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]]
+    choose_device(device)  # here and once, not in each process
     threads = str(max(1, joblib.cpu_count() // workers))
     return [{"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}] * workers
 

@@ -7,7 +7,7 @@ import sqlite3
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
@@ -177,17 +177,27 @@ def _greet(url: URL) -> None:
 
 
 def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
+    import grpc
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         proxy = GrpcStorageProxy(host=host, port=port)
     try:
         proxy.wait_server_ready(timeout=CONNECT_SECONDS)
+        with suppress(KeyError):  # a first question: any server of HTTP/2 is ready
+            proxy.get_study_id_from_name("")
     except ConnectionError as error:
         raise RunError(
             f"no storage proxy answers at grpc://{host}:{port}; start one there: "
             f"maskfront serve-storage --storage postgresql://... --port {port}"
         ) from error
-    return proxy
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise RunError(
+                f"what answers at grpc://{host}:{port} is no storage proxy ({reason_of(error)}); "
+                "name the one that `maskfront serve-storage` has printed"
+            ) from error
+    return proxy  # if it is away just now, whoever asks it is patient
 
 
 @contextmanager

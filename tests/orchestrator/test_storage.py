@@ -6,10 +6,12 @@ import re
 import socket
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
@@ -152,6 +154,17 @@ def test_a_server_that_never_answers_is_not_waited_for(url: str) -> None:
     """It takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RunError):
         open_storage(url.format(port=silent.getsockname()[1]))
+
+
+def test_a_server_of_something_else_is_one_line() -> None:
+    other = grpc.server(ThreadPoolExecutor(max_workers=1))
+    port = other.add_insecure_port("127.0.0.1:0")
+    other.start()
+    try:
+        with pytest.raises(RunError, match=rf"answers at grpc://127.0.0.1:{port} is no storage pr"):
+            open_storage(f"grpc://127.0.0.1:{port}")
+    finally:
+        other.stop(None).wait()
 
 
 def test_a_storage_of_an_older_optuna_is_one_line(tmp_path: Path) -> None:
