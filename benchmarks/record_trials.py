@@ -2,7 +2,7 @@
 
 A random sampler, and rungs at every quarter of the training at which nobody stops: what each trial
 would have reported to any policy. The quickstart's tweets and model, cut at once by Fisher
-information; 1,024 rows of 24 tokens, 1.5 epochs, so that a trial takes ten seconds of one core.
+information; 1,024 rows of 24 tokens, 1.5 epochs, so that a trial takes 20 seconds of one core.
 
     python -m benchmarks.record_trials [--trials 100] [--out FOLDER]
 
@@ -43,7 +43,7 @@ study = Study(
         max_length=24,
         train=1024,
         alpha=256,
-        select=400,
+        select=800,
         heldout=100,
     ),
     teacher=Teacher(checkpoint=str(minilm), epochs=3),

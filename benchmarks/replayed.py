@@ -3,12 +3,13 @@
 benchmarks/record_trials.py recorded them, benchmarks/replay.py answers for any knobs. A study asks
 in populations of 4, as ours do, and its trials train one after another, as on a CPU. The
 hypervolume is that of the expected metrics of the trials on its front, above the worst recorded
-metric and below ratio 1: luck on the selection split earns nothing.
+metric of a trial that learned and below ratio 1: luck on the selection split earns nothing.
 
-    python -m benchmarks.replayed [--seeds 20] [--stopping-seeds 10] [--gp-seeds 20]
+    python -m benchmarks.replayed [--seeds 20] [--stopping-seeds 10]
+                                  [--gp-seeds 20] [--gp-stopping-seeds 10]
 
-Prints two tables and writes benchmarks/results/replayed.json. GP takes about a second an ask, the
-others milliseconds: with fewer `--gp-seeds` it is compared on those alone, with 0 left out.
+Prints two tables and writes benchmarks/results/replayed.json. GP takes half a second an ask, the
+others milliseconds: it may have fewer seeds, or none.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ STEPS = 4
 """Rungs, the end included."""
 POLICIES: Mapping[str, EarlyStopping | None] = {
     "none": None,
+    "halving 1/4, 1/2; three quarters": SuccessiveHalving(rungs=(0.25, 0.5), keep=0.75),
     "halving 1/4, 1/2; half": SuccessiveHalving(rungs=(0.25, 0.5), keep=0.5),
     "halving 1/4, 1/2; a third": SuccessiveHalving(rungs=(0.25, 0.5), keep=1 / 3),
     "hurdles 1/4, 1/2": Hurdles(rungs=(0.25, 0.5)),
@@ -87,7 +89,7 @@ class Replayed:
 
     def _train(self, knobs: dict[str, Any], noise: np.random.Generator) -> list[float] | None:
         """Metric and ratio at the end; None if the trial is stopped."""
-        curve, ratio = self.replay.curve(knobs, noise), knobs["target_ratio"]
+        (curve, expected), ratio = self.replay.curve(knobs, noise), knobs["target_ratio"]
         for share in self.policy.rungs if self.policy else ():
             own = float(curve[round(share * STEPS) - 1]), ratio
             rung = self.rungs.setdefault(share, [])
@@ -96,7 +98,6 @@ class Replayed:
                 self.spent += share
                 return None
         self.spent += 1
-        expected = float(self.replay.mean(knobs)[-1])
         self.finished.append((float(curve[-1]), ratio, expected))
         return [float(curve[-1]), ratio]
 
@@ -108,7 +109,7 @@ class Replayed:
             if metric > best:
                 front.append((expected, ratio))
                 best = metric
-        return hypervolume(front, float(self.replay.metrics[:, -1].min()))
+        return hypervolume(front, self.replay.worst)
 
 
 def hypervolume(points: Sequence[tuple[float, float]], worst: float) -> float:
@@ -224,35 +225,38 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--stopping-seeds", type=int, default=10)
     parser.add_argument("--gp-seeds", type=int, default=20)
+    parser.add_argument("--gp-stopping-seeds", type=int, default=10)
     options = parser.parse_args()
 
-    def seeds(most: int) -> dict[SamplerName, int]:
-        counts = {
-            n: min(most, options.gp_seeds) if n == "gp" else most for n in get_args(SamplerName)
-        }
+    def seeds(most: int, of_gp: int) -> dict[SamplerName, int]:
+        counts = {name: of_gp if name == "gp" else most for name in get_args(SamplerName)}
         return {name: count for name, count in counts.items() if count}
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     console, replay = Console(width=110), Replay(RESULTS)
-    spread = float(np.std(replay.metrics[:, -1]))
     console.print(
-        f"{replay.trials} recorded trials; final metric {replay.metrics[:, -1].min():.3f} to "
+        f"{replay.trials} recorded trials, {replay.learns.sum()} of which learn (misjudged, left "
+        f"out: {replay.misjudged}); final metric of these {replay.worst:.3f} to "
         f"{replay.metrics[:, -1].max():.3f} (unpruned {replay.unpruned:.3f}), standard deviation "
-        f"{spread:.4f}; the surrogate misses a trial it has not seen by {replay.error:.4f}; a "
-        f"ratio its target by {replay.ratio_error:.2%} at most; {replay.outside} outside budget"
+        f"{replay.spread:.4f}; left out, one is missed by {replay.error:.4f}; a ratio its target "
+        f"by {replay.ratio_error:.2%} at most; {replay.outside} outside budget"
     )
     document = {
         "optuna": optuna.__version__,
         "recorded": {
             "trials": replay.trials,
-            "metric_deviation": spread,
+            "learn": int(replay.learns.sum()),
+            "misjudged": replay.misjudged,
+            "metric_deviation": replay.spread,
             "surrogate_error": replay.error,
         },
         "batch": BATCH,
-        "samplers": compare_samplers(replay, seeds(options.seeds), console),
+        "samplers": compare_samplers(replay, seeds(options.seeds, options.gp_seeds), console),
         "budget": BUDGET,
-        "policies": compare_policies(replay, seeds(options.stopping_seeds), console),
+        "policies": compare_policies(
+            replay, seeds(options.stopping_seeds, options.gp_stopping_seeds), console
+        ),
     }
     target = Path(__file__).parent / "results" / "replayed.json"
     target.write_text(json.dumps(document, indent=1) + "\n")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import torch
 from torch import Tensor
 
@@ -38,7 +39,12 @@ def score(model: Classifier, split: Split, metric: Metric, device: str) -> float
 
 
 def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
-    """The task's metric of logits (rows, C), those of the split in its order."""
+    """The task's metric of logits (rows, C), those of the split in its order.
+
+    nan if any logit is nan or infinite: such a row has no likeliest class, whatever argmax says.
+    """
+    if not logits.isfinite().all():
+        return float("nan")
     return metric_value(metric, split.labels, answers_of(logits, split))
 
 
@@ -46,11 +52,11 @@ def score_with_interval(
     model: Classifier, split: Split, metric: Metric, device: str
 ) -> tuple[float, Interval]:
     """`score`, and how sure it is."""
-    answers = answers_of(predict(model, split, device), split)
-    value = metric_value(metric, split.labels, answers)
-    if not np.isfinite(value):
+    logits = predict(model, split, device)
+    value = metric_of(logits, split, metric)
+    if not math.isfinite(value):
         return value, (value, value)
-    return value, bootstrap_interval(metric, split.labels, answers)
+    return value, bootstrap_interval(metric, split.labels, answers_of(logits, split))
 
 
 def answers_of(logits: Tensor, split: Split) -> Labels:

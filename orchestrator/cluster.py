@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import warnings
@@ -59,13 +60,23 @@ def _dask(address: str | None) -> Iterator[dict[str, Any]]:
     if address is None:
         raise RunError("--backend dask needs --cluster tcp://SCHEDULER:8786")
     try:
+        asyncio.run(_greet(address))
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise RunError(f"no Dask scheduler answers at {address} ({error})") from error
+    except (OSError, ValueError, MemoryError) as error:  # the last: no length, but a greeting
+        said = str(error) or "silence"
+        raise RunError(f"no Dask scheduler answers at {address} ({said})") from error
     with client:
         if not client.scheduler_info()["workers"]:
             raise RunError(f"the Dask cluster at {address} has no workers; start some")
         yield {"client": client}
+
+
+async def _greet(address: str) -> None:
+    """One handshake in time: a `Client` waits for minutes where something else listens."""
+    from distributed.comm.core import connect
+
+    async with asyncio.timeout(CONNECT_SECONDS):
+        await (await connect(address)).close()
 
 
 @contextmanager

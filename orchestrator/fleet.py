@@ -136,6 +136,7 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
         )
     if gpus:
         return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]]
+    choose_device(device)  # here and once, not in each process
     threads = str(max(1, joblib.cpu_count() // workers))
     return [{"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}] * workers
 

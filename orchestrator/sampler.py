@@ -33,7 +33,7 @@ def make_sampler(
     What each learns of a trial that was stopped early: TPE that its knobs are none of the best; GP,
     NSGA-II and random nothing, they read finished trials alone.
 
-    benchmarks/samplers.py compares TPE, NSGA-II and random on a stand-in for a study.
+    docs/samplers.md compares them on replayed trials.
     """
     entropy = [seed, trials_so_far, *([worker] if worker else [])]  # 0: as before workers
     mixed = int(np.random.SeedSequence(entropy).generate_state(1)[0])

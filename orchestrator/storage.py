@@ -7,7 +7,7 @@ import sqlite3
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
@@ -20,7 +20,7 @@ from optuna.storages import (
     RDBStorage,
     get_storage,
 )
-from sqlalchemy import event, make_url
+from sqlalchemy import NullPool, create_engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -109,6 +109,8 @@ def open_storage(text: str) -> BaseStorage:
             return JournalStorage(RepairedJournal(Path(str(url.database))))
         if kind == "grpc":
             return patient(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
+        if kind == "mysql":
+            _greet(url)
         engine = {"connect_args": {"connect_timeout": CONNECT_SECONDS}, "pool_pre_ping": True}
         raw = RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=engine)
         cached = get_storage(raw)
@@ -168,18 +170,34 @@ def _open_sqlite(path: str) -> RDBStorage:
     return storage
 
 
+def _greet(url: URL) -> None:
+    """Connect once: PyMySQL alone waits for ever for a server that takes a call and is silent."""
+    seconds = {"connect_timeout": CONNECT_SECONDS, "read_timeout": CONNECT_SECONDS}
+    create_engine(url, connect_args=seconds, poolclass=NullPool).connect().close()
+
+
 def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
+    import grpc
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         proxy = GrpcStorageProxy(host=host, port=port)
     try:
         proxy.wait_server_ready(timeout=CONNECT_SECONDS)
+        with suppress(KeyError):  # a first question: any server of HTTP/2 is ready
+            proxy.get_study_id_from_name("")
     except ConnectionError as error:
         raise RunError(
             f"no storage proxy answers at grpc://{host}:{port}; start one there: "
             f"maskfront serve-storage --storage postgresql://... --port {port}"
         ) from error
-    return proxy
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise RunError(
+                f"what answers at grpc://{host}:{port} is no storage proxy ({reason_of(error)}); "
+                "name the one that `maskfront serve-storage` has printed"
+            ) from error
+    return proxy  # if it is away just now, whoever asks it is patient
 
 
 @contextmanager

@@ -280,8 +280,8 @@ class Worker:
         return TrialResult(
             **asdict(self.bench.score(found.model, found.architecture)),
             **self._yardstick(),
-            target_ratio=found.target_ratio,
-            tolerance=found.tolerance,
+            target_ratio=float(found.target_ratio),  # a method's own may be a tensor's or numpy's
+            tolerance=float(found.tolerance),
             heads_per_layer=found.architecture.heads_per_layer,
             ffn_per_layer=found.architecture.ffn_per_layer,
             model=(self.folder.trial(number) / MODEL).relative_to(self.folder.path).as_posix(),

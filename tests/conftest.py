@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -27,7 +28,7 @@ from objectives.task import Task
 from objectives.teacher import Teacher
 
 if TYPE_CHECKING:
-    from tests.servers import Postgres
+    from tests.servers import MariaDb, Postgres
 
 pytest.register_assert_rewrite("tests.objectives.conformance")
 torch.set_num_threads(1)  # a tiny matmul costs less than waking a second thread
@@ -156,5 +157,17 @@ def postgres() -> Iterator[Postgres]:
     from tests.servers import Postgres
 
     server = Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDb]:
+    """A real MariaDB, where Debian's mariadb-server-core is installed."""
+    if shutil.which("mariadbd") is None:
+        pytest.skip("no MariaDB here: apt-get install mariadb-server-core")
+    from tests.servers import MariaDb
+
+    server = MariaDb()
     yield server
     server.stop()

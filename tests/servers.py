@@ -1,7 +1,11 @@
-"""Real servers for the tests of storages, of this machine alone: a PostgreSQL, a storage proxy."""
+"""Real servers for the tests of storages, of this machine alone.
+
+A PostgreSQL, a MariaDB (which is what Debian has of MySQL), a storage proxy.
+"""
 
 from __future__ import annotations
 
+import getpass
 import itertools
 import os
 import shutil
@@ -9,11 +13,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
+
+import pymysql
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it would rather have another folder for its lock
@@ -57,6 +64,79 @@ class Postgres:
     def stop(self) -> None:
         """End it for good."""
         self.server.cleanup()
+        shutil.rmtree(self._folder)
+
+
+class MariaDb:
+    """A MariaDB in a folder, at a port of 127.0.0.1; it needs Debian's mariadb-server-core."""
+
+    _SYSTEM = Path("/usr/share/mysql")
+    """The package's own SQL, of which a server's system tables are made."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="maskfront-mariadb-"))
+        self._names = (f"maskfront{n}" for n in itertools.count())
+        self.port = free_port()
+        self._command = [
+            *("mariadbd", "--no-defaults", f"--datadir={self._folder}"),
+            f"--user={getpass.getuser()}",  # it would not be root unasked
+        ]
+        self._make_tables()
+        self.start()
+
+    def _make_tables(self) -> None:
+        files = ("mysql_system_tables", "mysql_performance_tables", "mysql_system_tables_data")
+        tables = "\n".join((self._SYSTEM / f"{name}.sql").read_text() for name in files)
+        made = subprocess.run(
+            [*self._command, "--bootstrap"],
+            input=f"create database mysql;\nuse mysql;\n{tables}",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stderr
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        here = ["--bind-address=127.0.0.1", f"--port={self.port}"]
+        with (self._folder / "log").open("a") as log:
+            self._process = subprocess.Popen(
+                [*self._command, *here, f"--socket={self._folder}/socket"], stderr=log
+            )
+        while True:
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            with suppress(pymysql.err.OperationalError):
+                self.sql("select 1")
+                return
+            time.sleep(0.05)
+
+    def sql(self, statement: str) -> None:
+        """Do one statement as root."""
+        with pymysql.connect(host="127.0.0.1", port=self.port, user="root") as connection:
+            connection.cursor().execute(statement)
+
+    def new_database(self, user: str = "root") -> str:
+        """The URL of an empty database."""
+        name = next(self._names)
+        self.sql(f"create database {name}")
+        return f"mysql://{user}@127.0.0.1:{self.port}/{name}"
+
+    def new_user(self, name: str, password: str) -> str:
+        """A URL with a place for the password of a new user, which the server asks for."""
+        self.sql(f"create user {name}@'127.0.0.1' identified by '{password}'")
+        self.sql(f"grant all on *.* to {name}@'127.0.0.1'")
+        return self.new_database(f"{name}:{{password}}")
+
+    def crash(self) -> None:
+        """End it as a crash would, and start it again."""
+        self._process.kill()
+        self._process.wait()
+        self.start()
+
+    def stop(self) -> None:
+        """End it for good."""
+        self._process.kill()
+        self._process.wait()
         shutil.rmtree(self._folder)
 
 

@@ -22,7 +22,7 @@ from orchestrator.locks import KernelLock
 from orchestrator.records import BUDGET, RESULT, load_run, trial_record
 from orchestrator.run_folder import RunFolder
 from tests.chaos.quick import BUSY
-from tests.servers import Postgres, free_port, proxy
+from tests.servers import MariaDb, Postgres, free_port, proxy
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -151,6 +151,12 @@ def test_journal_that_is_torn(study_file: Path, tmp_path: Path) -> None:
 def test_postgresql_that_crashes(study_file: Path, tmp_path: Path, postgres: Postgres) -> None:
     out = tmp_path / "run"
     disturbed(study_file, out, postgres.new_database(), postgres.crash)
+    check_all_is_well(out)
+
+
+def test_mariadb_that_crashes(study_file: Path, tmp_path: Path, mariadb: MariaDb) -> None:
+    out = tmp_path / "run"
+    disturbed(study_file, out, mariadb.new_database(), mariadb.crash)
     check_all_is_well(out)
 
 

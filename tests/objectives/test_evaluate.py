@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pytest
 import torch
 
-from objectives.evaluate import count_parameters, predict, score
+from objectives.evaluate import count_parameters, metric_of, predict, score
 from objectives.problem import Workbench
 
 
@@ -22,6 +25,15 @@ def test_the_score_is_the_metric_of_the_most_likely_labels(workbench: Workbench)
     model, split = workbench.problem.student, workbench.problem.alpha
     hits = predict(model, split, "cpu").argmax(-1).numpy() == split.labels
     assert score(model, split, "accuracy", "cpu") == hits.mean()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_no_numbers_have_no_metric(workbench: Workbench, bad: float) -> None:
+    split = workbench.problem.alpha
+    logits = torch.zeros(len(split), 3)
+    assert metric_of(logits, split, "accuracy") == np.mean(split.labels == 0)
+    logits[5, 1] = bad
+    assert math.isnan(metric_of(logits, split, "accuracy"))
 
 
 def test_parameters_are_counted_with_the_embeddings(workbench: Workbench) -> None:

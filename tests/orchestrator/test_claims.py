@@ -22,17 +22,21 @@ from orchestrator.heartbeat import GRACE, Heartbeat, Watch, WorkerRecord, worker
 from orchestrator.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage import open_storage
-from tests.servers import Postgres, free_port, proxy
+from tests.servers import MariaDb, Postgres, free_port, proxy
 
 SPACE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(1e-3, 1, log=True)}
 
 
-@pytest.fixture(params=["sqlite", "journal", "postgresql", "grpc"])
+@pytest.fixture(params=["sqlite", "journal", "postgresql", "mysql", "grpc"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty storage of each kind."""
     kind = request.param
     if kind in ("sqlite", "journal"):
         yield f"{kind}:///{tmp_path}/study"
+        return
+    if kind == "mysql":
+        mariadb: MariaDb = request.getfixturevalue("mariadb")
+        yield mariadb.new_database()
         return
     postgres: Postgres = request.getfixturevalue("postgres")
     if kind == "postgresql":

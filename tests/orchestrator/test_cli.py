@@ -287,6 +287,7 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
         (["--storage", "nonsense"], "is no URL of a storage"),
         (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
         (["--storage", "journal:///{folder}/j", "--workers", 9], "a journal file serves 8 workers"),
+        (["--workers", 2, "--device", "tpu9"], "device 'tpu9' cannot be used here"),
         (["--backend", "dask"], "--backend dask needs --cluster"),
         (["--backend", "dask", "--cluster", "tcp://127.0.0.1:1"], "no Dask scheduler answers at"),
     ],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +25,7 @@ from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress, SearchMethod, SearchResult
 from orchestrator import Study, fleet, launch, launch_workers, work
 from orchestrator.claims import WORKER
+from orchestrator.cluster import tasks
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import workers_of
 from orchestrator.records import load_run, read_run
@@ -139,6 +142,25 @@ def test_dask_runs_the_same_workers(study: Study, tmp_path: Path) -> None:
         )
     assert [trial.state for trial in run.trials] == ["finished"] * 6
     assert len(list((tmp_path / "marks").iterdir())) == 2
+
+
+@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_is_no_dask_is_not_waited_for(greeting: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        calls: list[socket.socket] = []
+
+        def answer() -> None:
+            calls.append(other.accept()[0])
+            calls[0].sendall(greeting)
+
+        threading.Thread(target=answer).start()
+        try:
+            with pytest.raises(RunError, match=f"no Dask scheduler answers at {address}"):
+                tasks("dask", address).__enter__()
+        finally:
+            for call in calls:
+                call.close()
 
 
 def test_ctrl_c_ends_the_workers_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -115,6 +116,26 @@ def test_a_killed_holder_frees_the_lock_at_once(tmp_path: Path) -> None:
         holder.kill()
         holder.wait()
         holder.stdout.close()
+
+
+def test_a_waiter_is_served_though_the_holder_comes_again_at_once(tmp_path: Path) -> None:
+    """Trap T8: of two busy workers Optuna's own lock lets one wait while the other does all."""
+    served = threading.Event()
+
+    def wait_once() -> None:
+        with KernelLock(tmp_path / "lock"):
+            served.set()
+
+    waiter = threading.Thread(target=wait_once)
+    turns = 0
+    while turns < 2000 and not served.is_set():
+        with KernelLock(tmp_path / "lock"):
+            if not turns:
+                waiter.start()
+            time.sleep(0.002)
+            turns += 1
+    waiter.join()
+    assert turns < 2000
 
 
 def test_a_journal_may_begin_in_a_new_folder(tmp_path: Path) -> None:

@@ -15,10 +15,14 @@ from pathlib import Path
 from shutil import copytree
 from typing import ClassVar, Self
 
+import numpy as np
 import optuna
 import pytest
 import torch
 from datasets import Dataset
+from optuna.artifacts import get_all_artifact_meta
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from objectives import latency
@@ -38,7 +42,7 @@ from objectives.search_method import (
 )
 from orchestrator import Study, launch
 from orchestrator.errors import RunError
-from orchestrator.records import read_run
+from orchestrator.records import BUDGET, RESULT, read_run
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import open_storage
 from orchestrator.study_file import load_study
@@ -61,6 +65,7 @@ class Scripted(SearchMethod):
     end: str = "result"
     tag: int = 0
     target_ratio: float = 1.0
+    tolerance: float = 0.1
 
     @classmethod
     def search(
@@ -83,12 +88,15 @@ class Scripted(SearchMethod):
                 raise OSError(28, "No space left on device", "trials/00001")
             elif member.end != "silent":
                 architecture = Architecture.full(problem.cost.shape)
+                model = cut(problem.student.state_dict(), problem.student.config, architecture)
+                if member.end == "nan":
+                    torch.nn.init.constant_(model.classifier.bias, torch.nan)
                 yield SearchResult(
                     slot=slot,
                     architecture=architecture,
-                    model=cut(problem.student.state_dict(), problem.student.config, architecture),
+                    model=model,
                     target_ratio=member.target_ratio,
-                    tolerance=0.1,
+                    tolerance=member.tolerance,
                     curve=[{"stage": "pretend", "step": 0, "loss": 1.0}],
                 )
 
@@ -304,6 +312,54 @@ def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None
     run = launch(overflow, trials=1, population=2, out=tmp_path / "run", device="cpu")
     assert [t.state for t in run.trials[:1]] == ["failed"]
     assert "nan" in str(run.trials[0].failure)
+
+
+def test_a_model_without_a_score_is_no_finished_trial(study: Study, tmp_path: Path) -> None:
+    """Trap T6: the likeliest class of nan is class 0, and Optuna keeps an infinite value."""
+    run = launch(scripted(study, "nan", "result"), out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials[:2]] == ["failed", "finished"]
+    assert run.trials[0].failure == "its accuracy is nan"
+    assert sorted(path.name for path in (tmp_path / "run" / "trials").iterdir())[0] == "00001"
+
+
+@pytest.mark.parametrize("number", [np.float32(1), torch.tensor(1.0)])
+def test_numbers_of_numpy_and_torch_are_told_as_numbers(
+    study: Study, tmp_path: Path, number: object
+) -> None:
+    """Trap T5: to Optuna an array is no result, and the trial fails with a warning alone."""
+    method = Scripted(target_ratio=number, tolerance=number)  # type: ignore[arg-type]
+    one = replace(scripted(study, "result"), method=method)
+    trial = launch(one, out=tmp_path / "run", device="cpu").trials[0]
+    assert trial.state == "finished"
+    assert trial.result is not None
+    assert [type(n) for n in (trial.result.target_ratio, trial.result.tolerance)] == [float] * 2
+
+
+def test_optuna_is_told_when_all_of_a_trial_is_there(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap T10: nothing can be added to a trial that was told."""
+    tell, told = optuna.Study.tell, []
+
+    def watched(outer: optuna.Study, trial: optuna.Trial, values: Sequence[float]) -> FrozenTrial:
+        known = outer.get_trials()[trial.number]
+        names = {meta.filename for meta in get_all_artifact_meta(known, storage=outer._storage)}
+        assert names >= {"architecture.json", "result.json", "curve.csv", "model.safetensors"}
+        assert (
+            json.loads((folder.trial(trial.number) / "result.json").read_text())
+            == (known.user_attrs[RESULT])
+        )
+        assert set(known.constraints) == {BUDGET}
+        answer = tell(outer, trial, values)
+        with pytest.raises(UpdateFinishedTrialError):
+            trial.set_user_attr("late", True)
+        told.append(trial.number)
+        return answer
+
+    folder = RunFolder(tmp_path / "run")
+    monkeypatch.setattr(optuna.Study, "tell", watched)
+    launch(scripted(study, "result", "result"), out=folder.path, device="cpu")
+    assert told == [0, 1]
 
 
 def test_a_study_whose_every_trial_fails_gives_up(study: Study, tmp_path: Path) -> None:

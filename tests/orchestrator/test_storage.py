@@ -6,17 +6,21 @@ import re
 import socket
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.storages._cached_storage import _CachedStorage
 from optuna.trial import TrialState
 from sqlalchemy.exc import OperationalError
 
+from orchestrator import proxy
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import WorkerRecord, this_machine
 from orchestrator.patience import patient
@@ -108,10 +112,16 @@ def test_a_driver_is_named_and_a_password_never_shown(monkeypatch: pytest.Monkey
     assert parse_url("grpc://localhost:1").password is None
 
 
-def test_a_wrong_password_is_one_line_without_it(postgres: Postgres) -> None:
-    url = postgres.new_user("bob", "right pass%word")
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [("postgres", "password authentication failed"), ("mariadb", "Access denied for user 'bob'")],
+)
+def test_a_wrong_password_is_one_line_without_it(
+    server: str, message: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(server).new_user("bob", "right pass%word")
     open_storage(url.format(password="right%20pass%25word"))
-    with pytest.raises(RunError, match="password authentication failed") as error:
+    with pytest.raises(RunError, match=message) as error:
         open_storage(url.format(password="s3cret"))
     assert "s3cret" not in str(error.value)
     assert "\n" not in str(error.value)
@@ -121,6 +131,7 @@ def test_a_wrong_password_is_one_line_without_it(postgres: Postgres) -> None:
     ("url", "message"),
     [
         ("postgresql://me:s3cret@127.0.0.1:{port}/x", "cannot be opened: connection failed"),
+        ("mysql://me:s3cret@127.0.0.1:{port}/x", "cannot be opened: .*Can't connect to MySQL"),
         ("grpc://127.0.0.1:{port}", "no storage proxy answers at grpc://127.0.0.1"),
     ],
 )
@@ -131,13 +142,29 @@ def test_a_server_that_does_not_answer_is_one_line(url: str, message: str) -> No
     assert "\n" not in str(error.value)
 
 
-def test_a_server_that_never_answers_is_not_waited_for() -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me@127.0.0.1:{port}/x",
+        "mysql://me@127.0.0.1:{port}/x",
+        "grpc://127.0.0.1:{port}",
+    ],
+)
+def test_a_server_that_never_answers_is_not_waited_for(url: str) -> None:
     """It takes connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        for url in (f"postgresql://me@127.0.0.1:{port}/x", f"grpc://127.0.0.1:{port}"):
-            with pytest.raises(RunError):
-                open_storage(url)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RunError):
+        open_storage(url.format(port=silent.getsockname()[1]))
+
+
+def test_a_server_of_something_else_is_one_line() -> None:
+    other = grpc.server(ThreadPoolExecutor(max_workers=1))
+    port = other.add_insecure_port("127.0.0.1:0")
+    other.start()
+    try:
+        with pytest.raises(RunError, match=rf"answers at grpc://127.0.0.1:{port} is no storage pr"):
+            open_storage(f"grpc://127.0.0.1:{port}")
+    finally:
+        other.stop(None).wait()
 
 
 def test_a_storage_of_an_older_optuna_is_one_line(tmp_path: Path) -> None:
@@ -165,6 +192,19 @@ def test_what_does_not_fit_names_what_does() -> None:
         check_room("journal:///x", {"b": far}, JOURNAL_WORKERS)
     with pytest.raises(RunError, match=r"a journal storage cannot be served .*6084"):
         serve_storage("journal:///x", 1, lambda _: None)
+
+
+def test_what_is_served_is_cached_and_for_this_machine_alone(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap T12: the proxy itself reads all trials again at each question, and lets everyone in."""
+    served: dict[str, object] = {}
+    monkeypatch.setattr(
+        proxy, "run_grpc_proxy_server", lambda storage, **at: served.update(at, storage=storage)
+    )
+    serve_storage(postgres.new_database(), free_port(), lambda _: None)
+    assert isinstance(served["storage"], _CachedStorage)
+    assert served["host"] == "127.0.0.1"
 
 
 def test_a_lost_connection_is_made_anew_and_a_second_result_is_known(tmp_path: Path) -> None:

@@ -98,6 +98,12 @@ def test_importance_has_the_right_sign_for_a_metric_that_is_maximised() -> None:
     assert importances(replace(run, trials=tuple(trials[:9]))) == {}
 
 
+def test_importance_is_not_measured_by_forests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap T15: fANOVA takes a minute at a thousand trials."""
+    monkeypatch.delattr(optuna.importance.FanovaImportanceEvaluator, "evaluate")
+    assert set(importances(many_run(20))) == {"accuracy", "FLOPs"}
+
+
 @given(
     fronts=st.lists(
         st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4),
