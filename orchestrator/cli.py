@@ -107,10 +107,10 @@ def run(
     from reports.dashboard import publish
     from reports.page import write_report
 
-    def follow(record: RunRecord) -> None:
+    def follow(record: RunRecord, live: bool = True) -> None:
         folder = RunFolder(record.folder)
         folder.write_launch(shlex.join(["maskfront", *sys.argv[1:]]), source)
-        write_report([record], folder.report)
+        write_report([record], folder.report, live)
         publish(record)
 
     console = Console()
@@ -134,7 +134,7 @@ def run(
             callbacks=[follow],
             console=console,
         )
-    follow(finished)
+    follow(finished, live=False)
     folder = shlex.quote(str(finished.folder))
     console.print(front_table(finished))
     best = finished.front[-1].number if finished.front else "N"

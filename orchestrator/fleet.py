@@ -83,6 +83,7 @@ def launch_workers(
     def note(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    # A device that is not there is refused here and once, not by each process.
     recorded = choose_device(device) if backend == "loky" else device
     url = parse_url(address(folder, storage)).render_as_string(hide_password=False)  # absolute
     with ExitStack() as stack:
@@ -136,7 +137,6 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
         )
     if gpus:
         return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]]
-    choose_device(device)  # here and once, not in each process
     threads = str(max(1, joblib.cpu_count() // workers))
     return [{"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}] * workers
 
