@@ -7,7 +7,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,7 +60,8 @@ def _dask(address: str | None) -> Iterator[dict[str, Any]]:
     if address is None:
         raise RunError("--backend dask needs --cluster tcp://SCHEDULER:8786")
     try:
-        asyncio.run(_greet(address))
+        with ThreadPoolExecutor(1) as aside:  # a notebook has a loop of its own
+            aside.submit(asyncio.run, _greet(address)).result()
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, MemoryError) as error:  # the last: no length, but a greeting
         said = str(error) or "silence"
