@@ -1,12 +1,24 @@
-"""The files that optuna-dashboard shows: beside the trials' own, without a second copy."""
+"""The files that optuna-dashboard shows beside a trial: links in the run folder, or a bucket."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
-from optuna.artifacts import FileSystemArtifactStore
+import optuna
+from optuna.artifacts import Boto3ArtifactStore, FileSystemArtifactStore, upload_artifact
+
+from objectives.errors import first_line
+from orchestrator.errors import RunError
+from orchestrator.records import ARTIFACTS
+from orchestrator.run_folder import RunFolder
+
+_SECONDS = 10
+"""Until a bucket that does not answer is given up."""
 
 
 class LinkingStore(FileSystemArtifactStore):
@@ -25,3 +37,75 @@ class LinkingStore(FileSystemArtifactStore):
             os.link(content_body.name, self._folder / artifact_id)
         except (AttributeError, OSError, TypeError):  # no file, or a disk without links
             super().write(artifact_id, content_body)
+
+
+def bucket_store(url: str) -> Boto3ArtifactStore:
+    """The store of s3://BUCKET. Address and keys are boto3's own: AWS_ENDPOINT_URL and the like.
+
+    Raises RunError for another URL, and where boto3 is missing.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "s3" or not parts.netloc or parts.path.strip("/"):
+        raise RunError(f"--artifacts is '{url}'; it must be s3://BUCKET, without a path")
+    if find_spec("boto3") is None:
+        raise RunError("--artifacts needs boto3: pip install -c constraints.txt -e '.[s3]'")
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=_SECONDS, read_timeout=6 * _SECONDS, retries={"total_max_attempts": 2}
+    )
+    return Boto3ArtifactStore(parts.netloc, client=boto3.client("s3", config=config))
+
+
+def settle_artifacts(outer: optuna.Study, url: str | None) -> None:
+    """Remember where the artifacts of a study go, if a launch says it; all workers read it there.
+
+    Raises RunError if the bucket does not answer, or if they went elsewhere so far.
+    """
+    known = outer.user_attrs.get(ARTIFACTS)
+    if url is None or url == known:
+        return
+    store = bucket_store(url)
+    if known is not None or any(t.state.is_finished() for t in outer.get_trials(deepcopy=False)):
+        raise RunError(
+            f"--artifacts is '{url}', but those of study '{outer.study_name}' so far lie in "
+            f"{known or 'its run folder'}; leave it as it was, or give the study another name"
+        )
+    try:
+        store.client.head_bucket(Bucket=store.bucket)
+    except Exception as error:  # boto3 has a class for each thing that may be wrong
+        raise RunError(
+            f"{url} cannot be used ({first_line(error)}); AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY say where it is and who asks"
+        ) from error
+    outer.set_user_attr(ARTIFACTS, url)
+
+
+def stores_of(attributes: Mapping[str, Any], folder: RunFolder | None) -> list[Any]:
+    """Where the artifacts of a study with these attributes can be read."""
+    stores: list[Any] = []
+    if folder is not None:
+        stores.append(FileSystemArtifactStore(folder.artifacts))
+    if url := attributes.get(ARTIFACTS):
+        stores.append(bucket_store(url))
+    return stores
+
+
+def upload(
+    files: Sequence[Path], trial: optuna.Trial, outer: optuna.Study, folder: RunFolder
+) -> str:
+    """Make the files of a trial its artifacts; what went wrong with a bucket, or nothing.
+
+    They lie in the run folder whatever becomes of a copy: a bucket that is away costs no trial.
+    """
+    url = outer.user_attrs.get(ARTIFACTS)
+    try:
+        store = LinkingStore(folder.artifacts) if url is None else bucket_store(url)
+        for file in files:
+            upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
+    except Exception as error:
+        if url is None:
+            raise
+        return f"; its files are not in {url} ({first_line(error)})"
+    return ""

@@ -88,6 +88,9 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME by default.")] = None,
     device: Device = "auto",
     storage: Storage = None,
+    artifacts: Annotated[
+        str | None, typer.Option(help="s3://BUCKET, where dashboards elsewhere find the files.")
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(help="Processes, or tasks of a cluster; one a GPU, else 1, by default."),
@@ -131,6 +134,7 @@ def run(
             out=out,
             device=device,
             storage=storage,
+            artifacts=artifacts,
             callbacks=[follow],
             console=console,
         )

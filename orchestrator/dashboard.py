@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import optuna_dashboard
 import waitress
 from optuna.storages import BaseStorage
 
+from orchestrator.artifacts import stores_of
 from orchestrator.dashboard_guard import App, guarded
 from orchestrator.dashboard_view import ArtifactsView, Attributes, DashboardView, Sources
 from orchestrator.errors import RunError
@@ -58,8 +60,13 @@ def application(source: str | Path) -> App:
             for run in _runs_in(folder)
         }
 
-    def artifacts() -> Sequence[Path]:
-        return [RunFolder(run).artifacts for run in _runs_in(folder)]
+    def artifacts() -> list[Any]:
+        return [
+            store
+            for run in _runs_in(folder)
+            for study in opened(RunFolder(run).storage).get_all_studies()
+            for store in stores_of(study.user_attrs, RunFolder(run))
+        ]
 
     app: App = optuna_dashboard.wsgi(
         DashboardView(storages, joined=found != [folder]), artifact_store=ArtifactsView(artifacts)
@@ -72,12 +79,15 @@ def _of_storage(url: str) -> App:
     check_exists(url)
     storage = open_storage(url)
 
-    def artifacts() -> Sequence[Path]:
-        homes = [_home(study.user_attrs, url) for study in storage.get_all_studies()]
-        return [home.artifacts for home in homes if home is not None]
+    def artifacts() -> list[Any]:
+        return [
+            store
+            for study in storage.get_all_studies()
+            for store in stores_of(study.user_attrs, _home(study.user_attrs, url))
+        ]
 
     def missing(attributes: Attributes) -> Attributes:
-        if DEFINITION not in attributes or _home(attributes, url) is not None:
+        if DEFINITION not in attributes or stores_of(attributes, _home(attributes, url)):
             return {}
         home = attributes.get(HOME)
         where = "in its run folder" if home is None else f"in {home['path']} on {home['host']}"

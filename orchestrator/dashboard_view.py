@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
-from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NoReturn
 
-from optuna.artifacts import FileSystemArtifactStore
 from optuna.artifacts.exceptions import ArtifactNotFound
 from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage
@@ -198,16 +196,17 @@ class DashboardView(BaseStorage):
 
 
 class ArtifactsView:
-    """The artifacts of several folders, to look at. `find` gives the folders."""
+    """The artifacts of several stores, to look at. `find` gives the stores."""
 
-    def __init__(self, find: Callable[[], Sequence[Path]]):
+    def __init__(self, find: Callable[[], Sequence[Any]]):
         self._find = find
 
     def open_reader(self, artifact_id: str) -> BinaryIO:
-        """Raises ArtifactNotFound if no folder has it."""
-        for folder in self._find():
+        """Raises ArtifactNotFound if no store has it."""
+        for store in self._find():
             try:
-                return FileSystemArtifactStore(folder).open_reader(artifact_id)
+                found: BinaryIO = store.open_reader(artifact_id)
+                return found
             except ArtifactNotFound:
                 continue
         raise ArtifactNotFound("not found")

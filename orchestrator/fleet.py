@@ -65,6 +65,7 @@ def launch_workers(
     out: str | Path | None = None,
     device: str = "auto",
     storage: str | None = None,
+    artifacts: str | None = None,
     backend: Backend = "loky",
     cluster: str | None = None,
     callbacks: Sequence[Callback] = (),
@@ -89,7 +90,7 @@ def launch_workers(
     with ExitStack() as stack:
         submit = stack.enter_context(tasks(backend, cluster)) if backend != "loky" else None
         stack.enter_context(writing(folder))
-        outer, _ = stack.enter_context(opened(study, folder, storage, recorded))
+        outer, _ = stack.enter_context(opened(study, folder, storage, recorded, artifacts))
         check_room(url, living(outer, folder), workers)
         token = secrets.token_hex(8)
         arguments = {

@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from objectives.device import choose_device, quiet_libraries
 from objectives.problem import Inputs, prepare, read_inputs
+from orchestrator.artifacts import settle_artifacts
 from orchestrator.claims import Claims
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import Heartbeat, living
@@ -40,6 +41,7 @@ def launch(
     out: str | Path | None = None,
     device: str = "auto",
     storage: str | None = None,
+    artifacts: str | None = None,
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
@@ -47,13 +49,14 @@ def launch(
 
     `trials` and `population` stand in for the study's own; `out` is the run folder (runs/NAME by
     default); `device` is "auto", "cpu" or a CUDA device; `storage` the URL of a storage other than
-    the folder's own, with its password or without. Ctrl-C fails the running trials, keeps the
-    finished ones and raises KeyboardInterrupt. Raises RunError or UserError for what the user can
-    mend, before anything is written wherever that is known before.
+    the folder's own, with its password or without; `artifacts` the bucket, s3://NAME, that a new
+    study copies the files of its trials to for dashboards elsewhere. Ctrl-C fails the running
+    trials, keeps the finished ones and raises KeyboardInterrupt. Raises RunError or UserError for
+    what the user can mend, before anything is written wherever that is known before.
     """
     study, folder = as_asked(study, trials, population, out)
     chosen = choose_device(device)
-    with writing(folder), opened(study, folder, storage, chosen) as (outer, inputs):
+    with writing(folder), opened(study, folder, storage, chosen, artifacts) as (outer, inputs):
         _serve(study, folder, outer, inputs, chosen, callbacks, LaunchProgress(study, console))
         return record_of(outer, folder.path)
 
@@ -105,7 +108,11 @@ def as_asked(
 
 @contextmanager
 def opened(
-    study: Study, folder: RunFolder, storage: str | None, device: str
+    study: Study,
+    folder: RunFolder,
+    storage: str | None,
+    device: str,
+    artifacts: str | None = None,
 ) -> Iterator[tuple[optuna.Study, Inputs]]:
     """The study, made or continued, while no other launch may; and what its trials read."""
     url = address(folder, storage)
@@ -117,6 +124,7 @@ def opened(
         own = folder.is_own(shown)
         outer = open_study(study, folder, opened_storage, definition, device, own=own)
         settle(folder, outer, shown)
+        settle_artifacts(outer, artifacts)
         yield outer, inputs
 
 

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from typing import Any
 
 import optuna
-from optuna.artifacts import upload_artifact
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
@@ -29,7 +28,7 @@ from objectives.search_method import (
     Stopped,
     populations,
 )
-from orchestrator.artifacts import LinkingStore
+from orchestrator.artifacts import upload
 from orchestrator.claims import Claims
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import living
@@ -233,9 +232,7 @@ class Worker:
             files = write_trial(
                 self.folder.trial(number), outcome, result, self.bench.tokenizer, full
             )
-            store = LinkingStore(self.folder.artifacts)
-            for file in files:
-                upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
+            missing = upload(files, trial, self.outer, self.folder)
             trial.set_constraint(BUDGET, result.violation)
             trial.set_user_attr(RESULT, asdict(result))
             told = self.outer.tell(trial, [float(result.metric), float(result.cost)])
@@ -245,7 +242,7 @@ class Worker:
                 number,
                 f"{self.bench.metric} {result.metric:.4f} (held out {result.heldout_metric:.4f}) "
                 f"at {result.cost_name} ratio {result.ratio:.3f}, "
-                f"asked {result.target_ratio:.3f}{missed}",
+                f"asked {result.target_ratio:.3f}{missed}{missing}",
                 counts=True,
             )
 
