@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, BertForSequenceClassification
 
+from orchestrator.study import Study
+from orchestrator.study_file import load_study
+
 _STUDY = """
     '''Does the tiny BERT get smaller?'''
 
@@ -84,6 +87,12 @@ def write_study(tmp_path: Path, tiny_data: Path, tiny_bert: str) -> WriteStudy:
         return path
 
     return write
+
+
+@pytest.fixture
+def study(write_study: WriteStudy) -> Study:
+    """The tiny study, read from its file."""
+    return load_study(write_study())
 
 
 def _text(data: Path, checkpoint: str, epochs: float) -> str:

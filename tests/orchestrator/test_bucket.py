@@ -17,7 +17,7 @@ from orchestrator.errors import RunError
 from orchestrator.loop import launch
 from orchestrator.storage import open_storage
 from orchestrator.study import Study
-from tests.orchestrator.test_launch import scripted, study
+from tests.orchestrator.test_launch import scripted
 
 boto3 = pytest.importorskip("boto3", reason="NOT TESTED: pip install -e '.[s3]'")
 servers = pytest.importorskip("moto.server", reason="NOT TESTED: pip install -e '.[test]'")

@@ -42,7 +42,6 @@ from orchestrator.records import RUNG, load_run, read_run
 from orchestrator.rungs import WithRungs
 from orchestrator.status import run_status
 from orchestrator.storage import open_storage
-from orchestrator.study_file import load_study
 
 WriteStudy = Callable[..., Path]
 
@@ -239,11 +238,6 @@ class Planted(SearchMethod):
         while second and not (marks / "reported").exists():
             time.sleep(0.02)
         return second
-
-
-@pytest.fixture
-def study(write_study: WriteStudy) -> Study:
-    return load_study(write_study())
 
 
 def planted(study: Study, *trials: tuple[int, int], population: int = 1) -> Study:

@@ -51,11 +51,6 @@ from tests.conftest import planted_rows
 WriteStudy = Callable[..., Path]
 
 
-@pytest.fixture
-def study(write_study: WriteStudy) -> Study:
-    return load_study(write_study())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scripted(SearchMethod):
     """Keeps every unit; ends as `end` says. No training: launch is what is tested."""

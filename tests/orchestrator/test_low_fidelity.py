@@ -15,9 +15,6 @@ from orchestrator.errors import RunError
 from orchestrator.records import front_document, read_run
 from orchestrator.warm_start import WARM_START
 from reports.overlay import overlay
-from tests.orchestrator.test_launch import study
-
-__all__ = ["study"]
 
 
 def steps_of(folder: Path) -> int:

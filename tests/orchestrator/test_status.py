@@ -20,10 +20,8 @@ from orchestrator.run_folder import RunFolder
 from orchestrator.status import run_status, storage_status
 from orchestrator.storage import open_storage
 from tests.orchestrator.test_cli import assert_one_clear_line, maskfront
-from tests.orchestrator.test_launch import scripted, study
+from tests.orchestrator.test_launch import scripted
 from tests.servers import Postgres
-
-__all__ = ["study"]
 
 
 def test_status_counts_trials_workers_and_failures(
