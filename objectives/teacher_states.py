@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
 from objectives.cache import written_whole
 from objectives.data import Batch
 from objectives.evaluate import EVALUATION_BATCH
-from objectives.locks import KernelLock
 from objectives.population import Population, Trace
 from objectives.problem import Problem
 from objectives.search_method import Progress
@@ -47,7 +47,7 @@ def keep_states(problem: Problem, progress: Progress) -> Set[int]:
     size = 2 * int(np.prod(shape))
     file = problem.cache / f"teacher-states-{_fingerprint(problem)}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
-    with KernelLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
+    with FileLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
         states = _read(file)
         if states is None:
             if size > min(_LIMIT, shutil.disk_usage(problem.cache).free // 2):

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import optuna
 from optuna.artifacts import Boto3ArtifactStore, FileSystemArtifactStore, upload_artifact
 
-from objectives.errors import first_line
 from orchestrator.errors import RunError
+from orchestrator.patience import reason_of
 from orchestrator.records import ARTIFACTS
 from orchestrator.run_folder import RunFolder
 
@@ -76,7 +76,7 @@ def settle_artifacts(outer: optuna.Study, url: str | None) -> None:
         store.client.head_bucket(Bucket=store.bucket)
     except Exception as error:  # boto3 has a class for each thing that may be wrong
         raise RunError(
-            f"{url} cannot be used ({first_line(error)}); AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and "
+            f"{url} cannot be used ({reason_of(error)}); AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY say where it is and who asks"
         ) from error
     outer.set_user_attr(ARTIFACTS, url)
@@ -107,5 +107,5 @@ def upload(
     except Exception as error:
         if url is None:
             raise
-        return f"; its files are not in {url} ({first_line(error)})"
+        return f"; its files are not in {url} ({reason_of(error)})"
     return ""

@@ -9,8 +9,8 @@ from typing import Any
 
 from optuna.storages.journal import JournalFileBackend
 
-from objectives.locks import KernelLock
 from orchestrator.errors import RunError
+from orchestrator.locks import KernelLock
 
 
 class RepairedJournal(JournalFileBackend):

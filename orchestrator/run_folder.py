@@ -12,8 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from objectives.locks import KernelLock
 from orchestrator.errors import RunError
+from orchestrator.locks import KernelLock
 
 _LAUNCH = "launch.json"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from objectives.errors import first_line
 from orchestrator.errors import RunError
+from orchestrator.patience import reason_of
 
 
 def check_push(repo: str) -> None:
@@ -39,6 +39,6 @@ def push(folder: Path, repo: str) -> str:
         api.create_repo(repo, private=True, exist_ok=True)
         commit = api.upload_folder(repo_id=repo, folder_path=folder)
     except (OSError, ValueError) as error:  # the hub's errors, and those of the network
-        reason = first_line(error)
+        reason = reason_of(error)
         raise RunError(f"'{folder}' is written, but not pushed to '{repo}' ({reason})") from error
     return str(commit.commit_url)

@@ -16,9 +16,9 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from objectives.locks import KernelLock
 from orchestrator.errors import RunError
 from orchestrator.journal import RepairedJournal
+from orchestrator.locks import KernelLock
 from orchestrator.storage import open_storage
 
 
@@ -98,7 +98,7 @@ def test_damage_in_the_middle_is_one_line(tmp_path: Path) -> None:
 def test_a_killed_holder_frees_the_lock_at_once(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     script = (
-        "import sys, time; from pathlib import Path; from objectives.locks import KernelLock\n"
+        "import sys, time; from pathlib import Path; from orchestrator.locks import KernelLock\n"
         "KernelLock(Path(sys.argv[1])).__enter__(); print('held', flush=True); time.sleep(60)\n"
     )
     holder = subprocess.Popen(
