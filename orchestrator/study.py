@@ -70,7 +70,7 @@ class Study:
     population: PopulationSize = 4
     """Trials that train together as one program; fewer if memory does not hold so many. On a GPU
     "auto" gives the sampler four rounds of all workers, with 32 a worker at most; on a CPU, which
-    gains nothing by more, it is 1."""
+    gains little by more, it is 1."""
     seed: int = 0
     """Seeds data order, teacher, augmentation and sampler."""
 
