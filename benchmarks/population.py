@@ -42,7 +42,7 @@ from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.inner_search import METHOD, Clock, PaddedSplit, PlainLoop, describe
+from benchmarks.inner_search import METHOD, Clock, PlainLoop, describe, padded
 from objectives.device import quiet_libraries
 from objectives.methods.mask_search import MaskSearch
 from objectives.pretrained import load_tokenizer
@@ -91,11 +91,7 @@ def make_problem(checkpoint: str, length: int, device: str) -> Problem:
         problem = prepare(
             inputs, cache=Path(cache), seed=0, device=device, progress=SilentProgress()
         ).problem
-    train, alpha = (
-        PaddedSplit(**{name: getattr(split, name) for name in split.__dataclass_fields__})
-        for split in (problem.train, problem.alpha)
-    )
-    return replace(problem, train=train, alpha=alpha)
+    return padded(problem)
 
 
 def measure(

@@ -78,9 +78,13 @@ class Split:
             )
         )
 
+    def longest_first(self) -> NDArray[np.int64]:
+        """The rows by falling length."""
+        return np.argsort([-len(ids) for ids in self.input_ids], kind="stable")
+
     def in_order(self, batch_size: int, device: str) -> Iterator[Batch]:
         """Every row once, longest first, for evaluation. `Batch.rows` says which is which."""
-        order = np.argsort([-len(ids) for ids in self.input_ids], kind="stable")
+        order = self.longest_first()
         for start in range(0, len(order), batch_size):
             yield self.batch(order[start : start + batch_size], device)
 

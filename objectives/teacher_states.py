@@ -40,17 +40,19 @@ def keep_states(problem: Problem, progress: Progress) -> Set[int]:
     stopped: set[int] = set()
     if problem.device != "cpu" or _KEPT in problem.memory:
         return stopped
-    order = np.argsort([-len(ids) for ids in problem.train.input_ids], kind="stable")
+    order = problem.train.longest_first()
     lengths = np.array([len(ids) for ids in problem.train.input_ids])
     config = problem.teacher.config
     shape = (int(lengths.sum()), config.num_hidden_layers + 1, config.hidden_size)
     size = 2 * int(np.prod(shape))
+    if size > _LIMIT:
+        return stopped
     file = problem.cache / f"teacher-states-{_fingerprint(problem)}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
         states = _read(file)
         if states is None:
-            if size > min(_LIMIT, shutil.disk_usage(problem.cache).free // 2):
+            if size > shutil.disk_usage(problem.cache).free // 2:
                 return stopped
             stopped |= _write(file, shape, problem, progress)
             states = _read(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,6 +40,7 @@ class LinkingStore(FileSystemArtifactStore):
             super().write(artifact_id, content_body)
 
 
+@cache
 def bucket_store(url: str) -> Boto3ArtifactStore:
     """The store of s3://BUCKET. Address and keys are boto3's own: AWS_ENDPOINT_URL and the like.
 

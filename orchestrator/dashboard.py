@@ -15,7 +15,7 @@ from orchestrator.artifacts import stores_of
 from orchestrator.dashboard_guard import App, guarded
 from orchestrator.dashboard_view import ArtifactsView, Attributes, DashboardView, Sources
 from orchestrator.errors import RunError
-from orchestrator.records import DEFINITION, HOME
+from orchestrator.records import ARTIFACTS, DEFINITION, HOME
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import check_exists, hidden, open_storage, parse_url
 
@@ -87,7 +87,8 @@ def _of_storage(url: str) -> App:
         ]
 
     def missing(attributes: Attributes) -> Attributes:
-        if DEFINITION not in attributes or stores_of(attributes, _home(attributes, url)):
+        here = ARTIFACTS in attributes or _home(attributes, url) is not None
+        if DEFINITION not in attributes or here:
             return {}
         home = attributes.get(HOME)
         where = "in its run folder" if home is None else f"in {home['path']} on {home['host']}"

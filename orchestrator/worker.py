@@ -109,10 +109,10 @@ class Worker:
 
     def _at_once(self) -> int:
         """Trials of the next population."""
-        wanted = self.study.at_once(
-            self.bench.problem.device, max(1, len(living(self.outer, self.folder)))
-        )
-        return int(min(self.most, wanted))
+        device, workers = self.bench.problem.device, 1
+        if self.study.population == "auto" and device.startswith("cuda"):
+            workers = max(1, len(living(self.outer, self.folder)))
+        return int(min(self.most, self.study.at_once(device, workers)))
 
     def _record_unpruned(self) -> None:
         """Keep the score of the teacher, and name the two objectives.

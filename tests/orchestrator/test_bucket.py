@@ -12,6 +12,7 @@ import optuna
 import pytest
 from optuna.artifacts import get_all_artifact_meta
 
+from orchestrator.artifacts import bucket_store
 from orchestrator.dashboard import application
 from orchestrator.errors import RunError
 from orchestrator.loop import launch
@@ -39,6 +40,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     }.items():
         monkeypatch.setenv(name, value)
     boto3.client("s3").create_bucket(Bucket="runs")
+    bucket_store.cache_clear()  # a client keeps the address that it was made with
     yield server
     server.stop()
 
@@ -116,6 +118,7 @@ def test_a_server_that_does_not_answer_is_one_line(
     study: Study, tmp_path: Path, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    bucket_store.cache_clear()
     with pytest.raises(RunError, match="Could not connect"):
         launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", artifacts=URL)
 
