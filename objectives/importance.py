@@ -59,21 +59,6 @@ def squared_gradients(
     return {space: gradient.square().mean(1) for space, gradient in gradients.items()}
 
 
-def fisher_importance(
-    model: BertForSequenceClassification,
-    split: Split,
-    shape: BertShape,
-    spaces: tuple[str, ...],
-    squares: Squares,
-    device: str,
-) -> dict[str, Tensor]:
-    """Mean of the squared gradients over the rows, at open masks: (layers, *units_of) each.
-
-    With the loss, half of it estimates how much the task's loss rises when the unit closes.
-    """
-    return mean_over_rows(model, split, shape, spaces, squares, device, Tensor.square)
-
-
 def mean_over_rows(
     model: BertForSequenceClassification,
     split: Split,
@@ -113,7 +98,11 @@ def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[st
 def importance_of_student(
     problem: Problem, spaces: tuple[str, ...], squares: Squares
 ) -> dict[str, Tensor]:
-    """`fisher_importance` of the student of a problem on its alpha split, once a launch."""
+    """Mean of the squared gradients of the student on the alpha split, worked out once a launch.
+
+    (layers, *units_of) each. With the loss, half of it estimates how much the task's loss rises
+    when the unit closes.
+    """
     return _worked_out_once(problem, "fisher importance", spaces, squares, Tensor.square)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture
 from objectives.budget import discretise
-from objectives.errors import UserError
+from objectives.errors import UserError, check_ranges, one_of
 from objectives.population import Population
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress
@@ -76,7 +76,31 @@ class OneShot(StagedMethod):
         )
 
 
-def evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+Scope = Literal["global", "layer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopedOneShot(OneShot):
+    """Base of those whose units compete in the model or in their layer."""
+
+    scope: Scope = "global"
+    """Who competes: all units of the model, or those of each layer for equal shares."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, one_of(self, {"scope": get_args(Scope)}))
+
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """What `worth_of_units` says; within a layer its order alone counts."""
+        worth = self.worth_of_units(problem, seed)
+        return _evenly(worth) if self.scope == "layer" else worth
+
+    @abc.abstractmethod
+    def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """As `worth`, if all units of the model compete."""
+
+
+def _evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same order within each set of a layer, and equal shares of all sets: (layers, *units_of).
 
     A unit gives way when its share of the set does, whatever the others are worth.

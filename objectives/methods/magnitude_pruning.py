@@ -7,37 +7,25 @@ sizes compete.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.architecture import BertShape
-from objectives.errors import check_ranges, one_of
-from objectives.one_shot import OneShot, evenly
+from objectives.one_shot import ScopedOneShot
 from objectives.problem import Problem
-
-Scope = Literal["global", "layer"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MagnitudePruning(OneShot):
+class MagnitudePruning(ScopedOneShot):
     """The units with the smallest weights go."""
 
-    scope: Scope = "global"
-    """Who competes: all units of the model, or those of each layer for equal shares."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(self, one_of(self, {"scope": get_args(Scope)}))
-
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+    def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The root mean square of each unit's weights."""
         del seed
         squares = mean_squares(problem.student, problem.cost.shape)
-        worth = {space: squares[space].sqrt() for space in self.spaces}
-        return evenly(worth) if self.scope == "layer" else worth
+        return {space: squares[space].sqrt() for space in self.spaces}
 
 
 @torch.no_grad()

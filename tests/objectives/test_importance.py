@@ -9,14 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers import BertForSequenceClassification
 
 from objectives.architecture import units_of
 from objectives.data import Split
-from objectives.importance import _directions, fisher_importance
+from objectives.importance import Squares, _directions, mean_over_rows
 from objectives.population import Population
 from objectives.problem import Problem
 from tests.conftest import TINY
 from tests.objectives.planted import PLANTED, planted_problem
+
+
+def squares_of(
+    model: BertForSequenceClassification, split: Split, spaces: tuple[str, ...], of: Squares
+) -> dict[str, Tensor]:
+    """Fisher information of the masks of a tiny model."""
+    return mean_over_rows(model, split, TINY, spaces, of, "cpu", Tensor.square)
 
 
 def first_rows(split: Split, rows: int) -> Split:
@@ -72,14 +80,16 @@ def test_it_is_the_mean_over_rows_of_each_rows_squared_gradient(
         for space, mask in masks.items():
             assert mask.grad is not None
             expected[space] += mask.grad[0].square() / len(split)
-    actual = fisher_importance(uncertain.student, split, TINY, spaces, "loss", "cpu")
+    actual = squares_of(uncertain.student, split, spaces, "loss")
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-9)
 
 
 def test_it_agrees_with_finite_differences_of_the_loss(uncertain: Problem) -> None:
     split = first_rows(uncertain.alpha, 1)
     population = Population.of([uncertain.student])
-    importance = fisher_importance(uncertain.student, split, TINY, SPACES, "loss", "cpu")
+    importance = mean_over_rows(
+        uncertain.student, split, TINY, SPACES, "loss", "cpu", Tensor.square
+    )
     for space, value in importance.items():
         for place in value.flatten().topk(3).indices.tolist():
             losses = []
@@ -103,7 +113,7 @@ def test_squares_of_logits_are_how_far_their_differences_move(uncertain: Problem
             gradients = torch.autograd.grad(value, list(masks.values()), retain_graph=True)
             for space, gradient in zip(masks, gradients, strict=True):
                 expected[space] += gradient[0].square() / len(split)
-    actual = fisher_importance(uncertain.student, split, TINY, SPACES, "logits", "cpu")
+    actual = squares_of(uncertain.student, split, SPACES, "logits")
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-9)
 
 
@@ -118,7 +128,9 @@ def test_the_directions_of_logits_stand_for_all_their_differences(outputs: int) 
 
 def test_units_without_effect_have_none_and_planted_units_have_some(problem: Problem) -> None:
     planted = planted_problem(problem)
-    importance = fisher_importance(planted.student, planted.alpha, TINY, SPACES, "loss", "cpu")
+    importance = mean_over_rows(
+        planted.student, planted.alpha, TINY, SPACES, "loss", "cpu", Tensor.square
+    )
     for space in ("heads", "ffn"):
         found = [tuple(row.nonzero().flatten().tolist()) for row in importance[space]]
         assert found == [getattr(layer, space) for layer in PLANTED.layers]
@@ -133,7 +145,7 @@ def test_units_without_effect_have_none_and_planted_units_have_some(problem: Pro
 
 def test_only_the_spaces_that_are_asked_for_are_measured(problem: Problem) -> None:
     split = first_rows(problem.alpha, 2)
-    both = fisher_importance(problem.student, split, TINY, SPACES, "loss", "cpu")
-    one = fisher_importance(problem.student, split, TINY, ("ffn",), "loss", "cpu")
+    both = squares_of(problem.student, split, SPACES, "loss")
+    one = squares_of(problem.student, split, ("ffn",), "loss")
     assert one.keys() == {"ffn"}
     torch.testing.assert_close(one["ffn"], both["ffn"])
