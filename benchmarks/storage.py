@@ -142,6 +142,7 @@ def clients(url: str, count: int, seconds: float, period: float) -> dict[str, An
     study.sampler = optuna.samplers.RandomSampler()
     asks: list[float] = []
     tells: list[float] = []
+    late: list[float] = []
     errors: list[str] = []
     end = time.monotonic() + seconds
 
@@ -158,6 +159,7 @@ def clients(url: str, count: int, seconds: float, period: float) -> dict[str, An
                 return
             asks.append(asked - began)
             tells.append(time.perf_counter() - asked)
+            late.append(time.monotonic() - end)
             pause = max(0.0, period - (time.perf_counter() - began)) * random.uniform(0.9, 1.1)
             if time.monotonic() + pause > end:
                 return
@@ -172,7 +174,7 @@ def clients(url: str, count: int, seconds: float, period: float) -> dict[str, An
         "clients": count,
         "period_s": period,
         "asked_per_second": count / period,
-        "done_per_second": len(tells) / seconds,
+        "done_per_second": sum(after <= 0 for after in late) / seconds,
         "ask_ms": quantiles(asks),
         "tell_ms": quantiles(tells),
         "stuck": sum(thread.is_alive() for thread in threads),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from typing import Any, Literal
 
 import numpy as np
@@ -53,7 +54,8 @@ class FairTpe(TPESampler):
     Optuna's own counts the good ones as a tenth of all trials, and where fewer have finished inside
     their budget it takes stopped ones, in no order, for the rest.
 
-    A batch of asks is spread, as running trials count as bad (constant liar).
+    A batch of asks is spread, as running trials count as bad (constant liar). All knobs of a trial
+    are drawn from one look at the others, where Optuna's own looks again for each.
     """
 
     def __init__(self, *, seed: int, n_startup_trials: int):
@@ -64,7 +66,7 @@ class FairTpe(TPESampler):
             constant_liar=True,
         )
         self._gamma = self._good  # as an argument it is deprecated, and nothing stands for it
-        self._most_good, self._counted_for = math.inf, -1
+        self._look: _Look | None = None
 
     def sample_independent(
         self,
@@ -74,13 +76,32 @@ class FairTpe(TPESampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """Draw one knob."""
-        if trial.number != self._counted_for:
-            self._counted_for, self._most_good = trial.number, _most_good(study)
-        return super().sample_independent(study, trial, param_name, param_distribution)
+        if self._look is None or self._look.asking != (study, trial.number):
+            self._look = _Look(study, trial.number)
+        return super().sample_independent(self._look, trial, param_name, param_distribution)
 
     def _good(self, trials: int) -> int:
         """How many of so many finished or stopped trials are good: a tenth, as in Optuna's."""
-        return int(min(math.ceil(0.1 * trials), self._most_good))
+        assert self._look is not None
+        return int(min(math.ceil(0.1 * trials), _most_good(self._look)))
+
+
+class _Look(optuna.Study):
+    """A study as one reading of its storage shows it, to draw the knobs of one trial."""
+
+    def __init__(self, study: optuna.Study, number: int):
+        vars(self).update(vars(study))
+        self.asking = (study, number)
+        self._trials = study.get_trials(deepcopy=False)
+
+    def _get_trials(
+        self,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+        use_cache: bool = False,
+    ) -> list[FrozenTrial]:
+        """What every reading of a `Study` goes through; samplers ask for no copies."""
+        return [trial for trial in self._trials if states is None or trial.state in states]
 
 
 def _most_good(study: optuna.Study) -> float:

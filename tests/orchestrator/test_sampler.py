@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
-from optuna.trial import TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from orchestrator.sampler import FairTpe, SamplerName, make_sampler
 
@@ -89,6 +89,35 @@ def test_tpe_is_optunas_own_where_none_was_stopped() -> None:
     assert drawn(study_of(stock_tpe(), finished, [])) == drawn(
         study_of(quietly(lambda: FairTpe(seed=1, n_startup_trials=8)), finished, [])
     )
+
+
+def test_tpe_reads_the_study_once_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a server each reading is six statements, and a knob more is no reading more."""
+    study = study_of(make("tpe"), [place / 12 for place in range(12)], STOPPED[:3])
+    readings = []
+    read = study._storage.get_all_trials
+
+    def counted(*args: Any, **kwargs: Any) -> list[FrozenTrial]:
+        readings.append(args)
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(study._storage, "get_all_trials", counted)
+    for trial in (study.ask(), study.ask()):
+        readings.clear()
+        for knob in "xyz":
+            trial.suggest_float(knob, 0, 1)
+        assert len(readings) == 1
+
+
+def test_tpe_sees_at_each_trial_what_others_asked_before() -> None:
+    """Ten trials in flight, none told: were the look an old one, the liar would not spread them."""
+    finished = [place / 40 for place in range(40)]
+    ours, stock = (
+        study_of(sampler, finished, [])
+        for sampler in (quietly(lambda: FairTpe(seed=1, n_startup_trials=8)), stock_tpe())
+    )
+    in_flight = [[study.ask(dict(KNOB)).params["x"] for _ in range(10)] for study in (ours, stock)]
+    assert in_flight[0] == in_flight[1]
 
 
 @pytest.mark.parametrize("name", ["gp", "nsgaii", "random"])
