@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 import warnings
@@ -18,6 +19,8 @@ from orchestrator.storage import CONNECT_SECONDS
 
 Submit = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], "Future[list[Any]]"]
 """Starts a function once for each tuple of arguments; the future has their results."""
+_RESTARTS = 3
+"""How often Ray starts a worker that died again, as Dask does by itself: else all end with it."""
 
 
 @contextmanager
@@ -88,7 +91,7 @@ def _ray(address: str | None) -> Iterator[dict[str, Any]]:
     if address is not None:
         _check_listens(address)  # Ray itself tries for minutes
     try:
-        ray.init(address=address or "auto", log_to_driver=True, logging_level="ERROR")
+        ray.init(address=address or "auto", log_to_driver=True, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise RunError(f"no Ray cluster answers at {address or 'auto'} ({error})") from error
     try:
@@ -96,7 +99,8 @@ def _ray(address: str | None) -> Iterator[dict[str, Any]]:
             warnings.simplefilter("ignore")
             register_ray()
         gpus = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {}
-        yield {"ray_remote_args": gpus}
+        again = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS}
+        yield {"ray_remote_args": {**gpus, **again}}
     finally:
         ray.shutdown()
 

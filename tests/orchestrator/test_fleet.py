@@ -2,84 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Self
 
 import pytest
-from optuna.distributions import FloatDistribution
 from rich.console import Console
 
 from objectives import device
-from objectives.architecture import Architecture
-from objectives.cutting import cut
-from objectives.problem import Problem
-from objectives.search_method import Outcome, Progress, SearchMethod, SearchResult
 from orchestrator import Study, fleet, launch, launch_workers, work
 from orchestrator.claims import WORKER
-from orchestrator.cluster import tasks
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import workers_of
 from orchestrator.records import load_run, read_run
 from orchestrator.study_file import load_study
+from tests.orchestrator.marked import marked
 
 WriteStudy = Callable[..., Path]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Marked(SearchMethod):
-    """Leaves a mark of its process and its environment, and kills the first that comes second."""
-
-    per_slot: ClassVar[frozenset[str]] = frozenset({"target_ratio"})
-
-    marks: str
-    kills: bool = False
-    meets: bool = True
-    target_ratio: float = 1.0
-
-    @classmethod
-    def search(
-        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
-    ) -> Iterator[Outcome]:
-        folder, pid = Path(members[0].marks), os.getpid()
-        (folder / f"{pid}").write_text(os.environ.get("OMP_NUM_THREADS", ""))
-        while (
-            members[0].meets and len(list(folder.iterdir())) < 2
-        ):  # until both workers are at work
-            time.sleep(0.05)
-        if members[0].kills and pid == min(int(path.name) for path in folder.iterdir()):
-            os.kill(pid, signal.SIGKILL)
-        full = Architecture.full(problem.cost.shape)
-        for slot, _ in enumerate(members):
-            yield SearchResult(
-                slot=slot,
-                architecture=full,
-                model=cut(problem.student.state_dict(), problem.student.config, full),
-                target_ratio=1.0,
-                tolerance=0.1,
-                curve=[{"stage": "marked", "step": 0}],
-            )
-
-
 @pytest.fixture
 def study(write_study: WriteStudy, tmp_path: Path) -> Study:
-    (tmp_path / "marks").mkdir()
-    return replace(
-        load_study(write_study()),
-        method=Marked(marks=str(tmp_path / "marks")),
-        space={"target_ratio": FloatDistribution(0.5, 1)},
-        first=(),
-        trials=6,
-        population=1,
-    )
+    return marked(load_study(write_study()), tmp_path / "marks")
 
 
 def test_a_killed_worker_is_told_of_and_the_others_go_on(
@@ -123,44 +70,6 @@ def test_threads_are_divided_and_no_point_is_asked_twice(
     owners = {trial.user_attrs[WORKER] for trial in outer.trials}
     assert owners == set(workers_of(outer))
     assert {worker.pid for worker in workers_of(outer).values()} == {int(m.name) for m in marks}
-
-
-def test_dask_runs_the_same_workers(study: Study, tmp_path: Path) -> None:
-    from distributed import LocalCluster
-
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
-    ) as cluster:
-        run = launch_workers(
-            study,
-            2,
-            out=tmp_path / "run",
-            device="cpu",
-            backend="dask",
-            cluster=cluster.scheduler_address,
-            console=Console(quiet=True),
-        )
-    assert [trial.state for trial in run.trials] == ["finished"] * 6
-    assert len(list((tmp_path / "marks").iterdir())) == 2
-
-
-@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_what_is_no_dask_is_not_waited_for(greeting: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
-        calls: list[socket.socket] = []
-
-        def answer() -> None:
-            calls.append(other.accept()[0])
-            calls[0].sendall(greeting)
-
-        threading.Thread(target=answer).start()
-        try:
-            with pytest.raises(RunError, match=f"no Dask scheduler answers at {address}"):
-                tasks("dask", address).__enter__()
-        finally:
-            for call in calls:
-                call.close()
 
 
 def test_ctrl_c_ends_the_workers_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
