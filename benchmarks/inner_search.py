@@ -58,6 +58,7 @@ from studies.quickstart import minilm, study
 LENGTH = 128
 TARGET, TOLERANCE = 0.5, 0.05
 METHOD = MaskSearch(
+    precision="float32",
     target_ratio=TARGET,
     tolerance=TOLERANCE,
     stages=(Stage(name="search", epochs=0.1, searches=True, learning_rate=2e-5),),

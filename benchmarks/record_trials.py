@@ -46,8 +46,10 @@ study = Study(
         select=800,
         heldout=100,
     ),
-    teacher=Teacher(checkpoint=str(minilm), epochs=3),
-    method=FisherSearch(stages=(Stage(name="recover", epochs=1.5, learning_rate=3e-4),)),
+    teacher=Teacher(checkpoint=str(minilm), epochs=3, precision="float32"),
+    method=FisherSearch(
+        stages=(Stage(name="recover", epochs=1.5, learning_rate=3e-4),), precision="float32"
+    ),
     space={
         "target_ratio": FloatDistribution(0.05, 1, log=True),
         "flops_weight": FloatDistribution(0.1, 3, log=True),

@@ -15,6 +15,7 @@ Every method takes the same number of steps on the same rows at the same peak ra
 
     python -m benchmarks.search_quality --glue FOLDER [--tasks sst2 cola rte] [--seeds 0 1 2]
         [--ratios 0.5 0.25 0.1] [--methods one-shot fisher ...] [--spaces heads ffn]
+        [--precision float32 | bfloat16]
 
 FOLDER holds the data set nyu-mll/glue. Writes benchmarks/results/search_quality.json row by row and
 goes on where it was stopped; prints the table of all rows there, and hypervolumes. KL is the mean
@@ -52,6 +53,7 @@ from objectives.methods.random_pruning import RandomPruning
 from objectives.one_shot import OneShot
 from objectives.problem import Workbench, prepare, read_inputs
 from objectives.search_method import SearchMethod, SearchResult, SilentProgress
+from objectives.staged_method import StagedMethod
 from objectives.stages import Loss, Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
@@ -83,7 +85,7 @@ def task(name: str, folder: str) -> Task:
     return glue(name, folder, **sizes[name])
 
 
-def method(name: str, epochs: float, spaces: tuple[str, ...]) -> SearchMethod:
+def method(name: str, epochs: float, spaces: tuple[str, ...]) -> StagedMethod:
     """A method whose stages take so many epochs in all."""
 
     def distil(share: float, loss: Loss) -> Stage:
@@ -135,7 +137,8 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     rows: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     spaces = tuple(arguments.spaces)
     for name in arguments.tasks:
-        teacher = Teacher(checkpoint=str(minilm), epochs=TEACHER_EPOCHS[name])
+        epochs = TEACHER_EPOCHS[name]
+        teacher = Teacher(checkpoint=str(minilm), epochs=epochs, precision="float32")
         bench = prepare(
             read_inputs(task(name, arguments.glue), teacher, None, None),
             cache=arguments.cache,
@@ -152,11 +155,17 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
                         "method": label,
                         "ratio": ratio,
                         "seed": seed,
+                        "precision": arguments.precision,
                     }
                     if any(key.items() <= row.items() for row in rows):
                         continue
                     searched = method(label, EPOCHS[name], spaces)
-                    trial = replace(searched, target_ratio=ratio, tolerance=TOLERANCE)  # type: ignore[call-arg]
+                    trial = replace(
+                        searched,
+                        target_ratio=ratio,
+                        tolerance=TOLERANCE,
+                        precision=arguments.precision,
+                    )
                     whole = {
                         "teacher_select": bench.unpruned.metric,
                         "teacher_heldout": bench.unpruned.heldout_metric,
@@ -180,12 +189,12 @@ def _write(rows: list[dict[str, Any]]) -> None:
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """Means over the seeds, with the standard error of the mean."""
-    columns = ("task", "spaces", "ratio", "method", "seeds", "KL", "select", "held out", "reached")
+    names = ("task", "spaces", "ratio", "method", "precision")
+    columns = (*names, "seeds", "KL", "select", "held out", "reached")
     printed = Table(*columns, title="What the searches keep")
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        key = (row["task"], row["spaces"], row["ratio"], row["method"])
-        groups.setdefault(key, []).append(row)
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
     for key, group in sorted(groups.items(), key=lambda item: (*item[0][:2], -item[0][2])):
         finished = [row for row in group if "failed" not in row]
         cells = [
@@ -202,11 +211,12 @@ def fronts(rows: list[dict[str, Any]]) -> Table:
     Above half of the teacher's metric and below ratio 1, as a share of the ideal: the teacher's
     metric for nothing.
     """
-    printed = Table("task", "spaces", "method", "seeds", "select", "held out", title="Hypervolume")
+    names = ("task", "spaces", "method", "precision")
+    printed = Table(*names, "seeds", "select", "held out", title="Hypervolume")
     groups: dict[tuple[str, ...], dict[int, list[dict[str, Any]]]] = {}
     for row in rows:
         if "failed" not in row and row["ratio"] in RATIOS:
-            key = (row["task"], row["spaces"], row["method"])
+            key = tuple(row[name] for name in names)
             groups.setdefault(key, {}).setdefault(row["seed"], []).append(row)
     for key, seeds in sorted(groups.items()):
         whole = [front for front in seeds.values() if len(front) == len(RATIOS)]
@@ -239,6 +249,7 @@ def main() -> None:
     parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS)
     parser.add_argument("--methods", nargs="+", default=["one-shot", "fisher"])
     parser.add_argument("--spaces", nargs="+", default=["heads", "ffn"])
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
     arguments = parser.parse_args()
     arguments.cache.mkdir(parents=True, exist_ok=True)
     console = Console()

@@ -56,7 +56,9 @@ def seconds_of_step(problem: Problem, ratio: float, steps: int, seed: int) -> fl
     """Of the stage after the cut, without its first step."""
     epochs = (steps + 1) * 32 / len(problem.train)
     stage = Stage(name="recover", epochs=epochs, learning_rate=3e-4, loss="prediction+hidden")
-    method = FisherSearch(target_ratio=ratio, tolerance=0.02, stages=(stage,), batch_size=32)
+    method = FisherSearch(
+        target_ratio=ratio, tolerance=0.02, stages=(stage,), batch_size=32, precision="float32"
+    )
     clock = Clock()
     list(FisherSearch.search([method], problem, seed=seed, progress=clock))
     return (clock.times[-1] - clock.times[0]) / (len(clock.times) - 1)

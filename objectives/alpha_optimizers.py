@@ -25,6 +25,9 @@ class AlphaOptimizer(Protocol):
     def step(self, task: Gradients, flops: Gradients) -> None:
         """Against the gradients of the task loss, and of lambda times the FLOPs loss."""
 
+    def keep(self, places: Tensor) -> None:
+        """Go on with these students alone, (K',) int64; their alpha has been shortened already."""
+
 
 class AlphaSgd:
     """Plain gradient descent: kappa times the gradient."""
@@ -37,6 +40,9 @@ class AlphaSgd:
     def step(self, task: Gradients, flops: Gradients) -> None:
         for space, alpha in self._alpha.items():
             alpha.sub_(per_student(self._step_size, alpha) * (task[space] + flops[space]))
+
+    def keep(self, places: Tensor) -> None:
+        self._step_size = self._step_size[places]
 
 
 class AlphaAdam:
@@ -67,6 +73,11 @@ class AlphaAdam:
             scale = (square / (1 - second**self._steps)).sqrt_().add_(self._EPSILON)
             alpha.sub_(per_student(self._step_size, alpha) * unbiased / scale)
 
+    def keep(self, places: Tensor) -> None:
+        self._step_size = self._step_size[places]
+        for moments in (self._mean, self._square):
+            moments.update({space: moment[places] for space, moment in moments.items()})
+
 
 class AlphaSign:
     """kappa times the signs of both gradients, of the largest entries only (DAP-BERT).
@@ -84,6 +95,9 @@ class AlphaSign:
         for space, alpha in self._alpha.items():
             direction = self._signs(task[space]) + self._signs(flops[space])
             alpha.sub_(per_student(self._step_size, alpha) * direction)
+
+    def keep(self, places: Tensor) -> None:
+        self._step_size = self._step_size[places]
 
     def _signs(self, gradient: Tensor) -> Tensor:
         flat = gradient.flatten(1)

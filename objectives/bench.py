@@ -87,7 +87,7 @@ def bench(
     """Time the models of these folders in every engine on every shape.
 
     `against` is the reference; by default it is the unpruned twin of the first model, or that model
-    itself where nothing was cut from it. A twin has `unpruned_layers`; None takes the model's own
+    itself where it is a plain BERT. A twin has `unpruned_layers`; None takes the model's own
     number, as if no whole layers had been left out. `threads` of one operation on the CPU; None
     takes torch's number. `rounds` is the number of forward passes of each, after warm-ups. `say` is
     told what is timed next. Raises UserError for a folder without a classifier, for a length that a

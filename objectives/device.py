@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import datasets
 import torch
@@ -32,6 +32,31 @@ def visible_gpus() -> list[str]:
     count = torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return named[:count] if named != [""] else [str(index) for index in range(count)]
+
+
+Precision = Literal["auto", "float32", "bfloat16"]
+"""Of the matmuls of training. "auto" is bfloat16 where the device has instructions for it. All
+else, weights and losses and every score, is float32."""
+
+
+def matmul_dtype(precision: Precision, device: str) -> torch.dtype:
+    """What a precision means on a device."""
+    half = multiplies_bfloat16(device) if precision == "auto" else precision == "bfloat16"
+    return torch.bfloat16 if half else torch.float32
+
+
+def autocast(dtype: torch.dtype, device: str) -> torch.autocast:
+    """A context in which matmuls are of this type, bfloat16 or float32."""
+    kind = torch.device(device).type
+    return torch.autocast(kind, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
+def multiplies_bfloat16(device: str) -> bool:
+    """Whether the device has instructions for it; without them it is slower than float32."""
+    if device.startswith("cuda"):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    known = torch.cpu.get_capabilities()
+    return device == "cpu" and any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 _Module = TypeVar("_Module", bound=nn.Module)

@@ -61,19 +61,26 @@ class FisherAlpha:
         ratio = self.problem.cost.expected(masks) / self.problem.cost_full
         return {"open_ratio": ratio}
 
-    def architecture(self, slot: int) -> Architecture:
-        """The units of highest alpha inside the budget."""
-        if any(worth[slot].isnan().any() for worth in self.worth.values()):
-            raise FloatingPointError("alpha is nan after the search")
-        return self._best(slot, self.members[slot].target_ratio)
+    def keep(self, places: Tensor) -> None:
+        """Go on with these students alone, (K',) int64."""
+        self.members = [self.members[place] for place in places.tolist()]
+        self.target_ratio, self.step_size = self.target_ratio[places], self.step_size[places]
+        self.worth = {space: worth[places] for space, worth in self.worth.items()}
+        self.opened = {space: mask[places] for space, mask in self.opened.items()}
 
-    def _best(self, slot: int, ratio: float) -> Architecture:
+    def architecture(self, place: int) -> Architecture:
+        """The units of highest alpha inside the budget."""
+        if any(worth[place].isnan().any() for worth in self.worth.values()):
+            raise FloatingPointError("alpha is nan after the search")
+        return self._best(place, self.members[place].target_ratio)
+
+    def _best(self, place: int, ratio: float) -> Architecture:
         """What one student keeps at a ratio."""
         return discretise(
-            self._alpha(slot),
+            self._alpha(place),
             self.problem.cost,
             target=ratio * self.problem.cost_full,
-            tolerance=self.members[slot].tolerance,
+            tolerance=self.members[place].tolerance,
             threshold=torch.inf,
         )
 
@@ -82,8 +89,8 @@ class FisherAlpha:
         method, problem = self.method, self.problem
         ratios = scheduled_ratio(self.target_ratio, progress, method.ramp, method.target_schedule)
         rows = [
-            self._best(slot, ratio).masks(problem.cost.shape, method.spaces)
-            for slot, ratio in enumerate(ratios.tolist())
+            self._best(place, ratio).masks(problem.cost.shape, method.spaces)
+            for place, ratio in enumerate(ratios.tolist())
         ]
         return {
             space: torch.stack([torch.tensor(row[space], dtype=torch.float32) for row in rows]).to(
@@ -92,11 +99,11 @@ class FisherAlpha:
             for space in method.spaces
         }
 
-    def _alpha(self, slot: int) -> dict[str, Tensor]:
+    def _alpha(self, place: int) -> dict[str, Tensor]:
         """log worth - lambda log price, of one student, on the CPU."""
-        weight = self.members[slot].flops_weight
+        weight = self.members[place].flops_weight
         return {
-            space: worth[slot].double().cpu().clamp_min(_LEAST).log()
+            space: worth[place].double().cpu().clamp_min(_LEAST).log()
             - weight * torch.tensor(float(self.price[space])).log()
             for space, worth in self.worth.items()
         }

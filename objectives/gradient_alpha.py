@@ -97,14 +97,24 @@ class GradientAlpha:
         self.optimizer.step(task, flops)
         return {**measured, **ratios}
 
-    def architecture(self, slot: int) -> Architecture:
+    def keep(self, places: Tensor) -> None:
+        """Go on with these students alone, (K',) int64."""
+        self.members = [self.members[place] for place in places.tolist()]
+        self.flops_weight, self.target_ratio, self.tolerance = (
+            knob[places] for knob in (self.flops_weight, self.target_ratio, self.tolerance)
+        )
+        for space, alpha in self.alpha.items():  # new leaves, in the dict that the optimiser has
+            self.alpha[space] = alpha.detach()[places].requires_grad_()
+        self.optimizer.keep(places)
+
+    def architecture(self, place: int) -> Architecture:
         """The units of highest alpha inside the budget."""
-        alpha = {space: value[slot].detach().cpu() for space, value in self.alpha.items()}
+        alpha = {space: value[place].detach().cpu() for space, value in self.alpha.items()}
         if not all(value.isfinite().all() for value in alpha.values()):
             raise FloatingPointError("alpha is nan or infinite after the search")
-        member = self.members[slot]
+        member = self.members[place]
         if member.heads_by == "softmax" and "heads" in alpha:
-            alpha["heads"] = _top(alpha["heads"], self._heads_kept(slot))
+            alpha["heads"] = _top(alpha["heads"], self._heads_kept(place))
         temperature = 1.0 if member.hard else member.temperature[1]
         return discretise(
             alpha,
@@ -114,8 +124,8 @@ class GradientAlpha:
             threshold=temperature * math.log(member.threshold / (1 - member.threshold)),
         )
 
-    def _heads_kept(self, slot: int) -> int:
-        member, heads = self.members[slot], self.problem.cost.shape.heads
+    def _heads_kept(self, place: int) -> int:
+        member, heads = self.members[place], self.problem.cost.shape.heads
         return member.heads_kept or max(1, round(member.target_ratio * heads))
 
     def _gradients_of_train(self) -> dict[str, Tensor]:
@@ -165,8 +175,8 @@ class GradientAlpha:
             # They sum to the number of heads whatever alpha is: no gradient says close one.
             kept = torch.stack(
                 [
-                    _top(alpha, self._heads_kept(slot)) > 0
-                    for slot, alpha in enumerate(self.alpha["heads"].detach())
+                    _top(alpha, self._heads_kept(place)) > 0
+                    for place, alpha in enumerate(self.alpha["heads"].detach())
                 ]
             )
             masks["heads"] = kept.to(masks["heads"].dtype) + 0 * masks["heads"]

@@ -125,5 +125,8 @@ class _Chosen:
     def learn(self, population: Population, masks: Masks, progress: float) -> Mapping[str, Tensor]:
         raise AssertionError("no stage searches")
 
-    def architecture(self, slot: int) -> Architecture:
-        return self._architectures[slot]
+    def keep(self, places: Tensor) -> None:
+        raise AssertionError("no stage searches")
+
+    def architecture(self, place: int) -> Architecture:
+        return self._architectures[place]

@@ -20,6 +20,7 @@ from transformers.models.bert.modeling_bert import BertEmbeddings
 from objectives.architecture import Widths
 from objectives.cutting import head_dim_of, widths_of
 from objectives.data import Batch
+from objectives.device import autocast
 from objectives.errors import UserError
 from objectives.fusing import fuse, joint, take
 from objectives.pretrained import Classifier
@@ -72,9 +73,13 @@ class Population:
     activation: nn.Module
     pooler_activation: nn.Module
     layer_norm_eps: float
+    matmul_dtype: torch.dtype
+    """float32 or bfloat16. Weights, masks, residual sums, norms and logits are float32."""
 
     @classmethod
-    def of(cls, models: Sequence[Classifier]) -> Population:
+    def of(
+        cls, models: Sequence[Classifier], matmul_dtype: torch.dtype = torch.float32
+    ) -> Population:
         """K students from K classifiers with the same embeddings; copies their weights.
 
         They are unpruned classifiers of one shape, or were cut from one, each in its own way.
@@ -104,6 +109,7 @@ class Population:
             activation=activation,
             pooler_activation=models[0].get_submodule("bert.pooler.activation"),
             layer_norm_eps=config.layer_norm_eps,
+            matmul_dtype=matmul_dtype,
         )
 
     def without_others(self, students: Tensor) -> Population:
@@ -134,13 +140,17 @@ class Population:
         masks: Mapping[str, Tensor] | None = None,
         trace: Trace | None = None,
     ) -> Tensor:
-        """Logits (K, B, C) of every student on one batch.
+        """Logits (K, B, C) of every student on one batch, float32 even after matmuls in bfloat16.
 
         `masks` maps a space to (K, layers, *units_of), or to (K, B, layers, *units_of) for masks of
         each sequence; a space that is missing is fully open. Masks are for unpruned students.
         "heads_mix" and "ffn_mix" are matrices in place of masks, (K, layers, units, units): each
         unit becomes a sum of units. What the layers do on the way is added to `trace`.
         """
+        with autocast(self.matmul_dtype, batch.input_ids.device.type):
+            return _float32(self._logits(batch, masks or {}, trace))
+
+    def _logits(self, batch: Batch, masks: Mapping[str, Tensor], trace: Trace | None) -> Tensor:
         with torch.no_grad():
             embedded_BSD = self.embeddings(
                 input_ids=batch.input_ids, token_type_ids=batch.token_type_ids
@@ -151,7 +161,7 @@ class Population:
         allowed = batch.attention_mask[None, :, None, None, :].expand(K, -1, -1, -1, -1)
         allowed_N11S = allowed.reshape(K * B, 1, 1, S)
         for number, widths in enumerate(self.padded):
-            own = {space: _of_layer(space, mask, number) for space, mask in (masks or {}).items()}
+            own = {space: _of_layer(space, mask, number) for space, mask in masks.items()}
             if trace is not None:
                 trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
             # The classifier reads the first position only; a trace wants all.
@@ -197,13 +207,13 @@ class Population:
             query, value = _masked(query, masks.get("qk")), _masked(value, masks.get("v"))
             if trace is not None and trace.with_scores:
                 scores_NHSS = torch.einsum("nqhp,nkhp->nhqk", query, key) * self.head_dim**-0.5
-                trace.scores.append(scores_NHSS.unflatten(0, (self.size, -1)))
-            context_NHSP = functional.scaled_dot_product_attention(
+                trace.scores.append(_float32(scores_NHSS).unflatten(0, (self.size, -1)))
+            context_NHSP = _attend(
                 query.transpose(1, 2),
                 key.transpose(1, 2),
                 value.transpose(1, 2),
-                attn_mask=allowed_N11S,
-                scale=self.head_dim**-0.5,
+                allowed_N11S,
+                self.head_dim**-0.5,
             )
             mask_KBH = masks.get("heads")
             context_NSHP = _masked(
@@ -271,6 +281,22 @@ class Population:
         normed = functional.layer_norm(inputs_KTD, inputs_KTD.shape[-1:], eps=self.layer_norm_eps)
         scale, shift = self.weights[name + ".weight"], self.weights[name + ".bias"]
         return torch.addcmul(shift[:, None], normed, scale[:, None])
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale: float) -> Tensor:
+    """What the heads see, (N, H, S, P) all; a CPU's own attention learns slowly in bfloat16."""
+    device = query.device.type
+    with torch.autocast(device, enabled=device != "cpu" and torch.is_autocast_enabled(device)):
+        if device == "cpu":
+            query, key, value = _float32(query), _float32(key), _float32(value)
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=allowed, scale=scale
+        )
+
+
+def _float32(tensor: Tensor) -> Tensor:
+    """From bfloat16; what is wider stays."""
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def _first(hidden_KTD: Tensor, sequences: int) -> Tensor:

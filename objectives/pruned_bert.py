@@ -112,7 +112,6 @@ class PrunedBertOutput(nn.Module):
 
     def __init__(self, config: PrunedBertConfig, width: int):
         super().__init__()
-        self.width = width
         self.dense = Projection(width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)

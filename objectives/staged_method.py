@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from objectives.architecture import check_spaces
-from objectives.errors import check_ranges
+from objectives.device import Precision
+from objectives.errors import check_ranges, one_of
 from objectives.search_method import SearchMethod
 from objectives.stages import Stage
 
@@ -24,8 +25,12 @@ class StagedMethod(SearchMethod):
     stages: tuple[Stage, ...] = (
         Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden", keep="best"),
     )
+    """What the weights go through, those that search first."""
     batch_size: int = 32
-    """Sequences in a batch of `train`, and in one of `alpha`."""
+    """Sequences in a batch of `train`, and in one of `alpha`. >= 1."""
+    precision: Precision = "auto"
+    """Of the matmuls of the students' training. "auto" is bfloat16 where the device has
+    instructions for it, else float32; all else, and every score, is float32."""
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -34,6 +39,7 @@ class StagedMethod(SearchMethod):
                 "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
                 "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
                 "batch_size": (self.batch_size >= 1, ">= 1"),
+                **one_of(self, {"precision": get_args(Precision)}),
             },
         )
         check_spaces(self.spaces)

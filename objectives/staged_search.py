@@ -9,12 +9,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture
 from objectives.cutting import cut
-from objectives.device import to_device
+from objectives.device import matmul_dtype, to_device
 from objectives.population import Population
 from objectives.problem import Problem
 from objectives.pruned_bert import PrunedBertForSequenceClassification
@@ -45,8 +46,11 @@ class Alpha(Protocol):
     def learn(self, population: Population, masks: Masks, progress: float) -> Mapping[str, Tensor]:
         """Make a step, after the weights made theirs; what it measured on the way, each (K,)."""
 
-    def architecture(self, slot: int) -> Architecture:
-        """The discrete answer. Raises FloatingPointError if alpha is not finite."""
+    def keep(self, places: Tensor) -> None:
+        """Go on with the students at these places alone, (K',) int64; they do not notice."""
+
+    def architecture(self, place: int) -> Architecture:
+        """The discrete answer of one student. Raises FloatingPointError if alpha is not finite."""
 
 
 def staged_search(
@@ -69,17 +73,16 @@ def staged_search(
     run = _Run(members, problem, alpha, seed, progress, students)
     if any(stage.loss == "prediction+hidden" for stage in run.stages):
         run.stopped = keep_states(problem, progress)
-    run.search()
-    for group in _groups(len(members), problem.device):
+    yield from run.search()
+    for group in _groups(run.slots, problem.device):
         yield from run.finish(group)
 
 
-def _groups(size: int, device: str) -> list[list[int]]:
+def _groups(slots: Sequence[int], device: str) -> list[Sequence[int]]:
     """The slots that train together once they are cut.
 
     A GPU trains all as one program; a CPU gains nothing by that and would pay for the padding.
     """
-    slots = list(range(size))
     return [slots] if device.startswith("cuda") else [[slot] for slot in slots]
 
 
@@ -101,20 +104,26 @@ class _Run:
         self.searching = sum(self.steps(stage.epochs) for stage in self.stages if stage.searches)
         total = sum(self.steps(stage.epochs) for stage in self.stages)
         self.rungs = rung_steps(progress.rungs, total)
-        self.population = Population.of(students)
+        self.dtype = matmul_dtype(members[0].precision, problem.device)
+        self.slots = list(range(len(members)))
+        """Who is where in the population and in alpha: those that no one has stopped yet."""
+        self.population = Population.of(students, self.dtype)
         self.curves: list[list[CurvePoint]] = [[] for _ in members]
         self.stopped: Set[int] = frozenset()
 
-    def search(self) -> None:
-        """Train weights and alpha of all students through the stages that search."""
+    def search(self) -> Iterator[Outcome]:
+        """Train weights and alpha of all students through the stages that search.
+
+        Yields those that are stopped meanwhile, which leave the population at once.
+        """
         stages = [stage for stage in self.stages if stage.searches]
         done = 0
-        shares = [1 - member.target_ratio for member in self.members]
         for number, stage in enumerate(stages):
             if stage.start == "student" and number:
-                self.population = Population.of(self.students)
-            slots = range(len(self.members))
-            training = self._training(stage, slots, self.population, shares, None)
+                fresh = [self.students[slot] for slot in self.slots]
+                self.population = Population.of(fresh, self.dtype)
+            shares = [1 - self.members[slot].target_ratio for slot in self.slots]
+            training = self._training(stage, self.slots, self.population, shares, None)
             for batch in training.batches(number, self.progress):
                 progress, done = done / self.searching, done + 1
                 masks = self.alpha.masks(progress)
@@ -126,10 +135,23 @@ class _Run:
                 if done in self.rungs:
                     self._report_searching(self.rungs[done])
                 self.stopped = self.stopped | self.progress.advance()
-                if len(self.stopped) == len(self.members):
+                yield from self._drop_stopped(training)
+                if not self.slots:
                     return
-            for slot, curve in enumerate(self.curves):
-                curve.extend(training.curve(slot))
+            for slot in self.slots:
+                self.curves[slot].extend(training.curve(slot))
+
+    def _drop_stopped(self, training: StageTraining) -> list[Stopped]:
+        """Go on with those that no one has stopped; the others."""
+        going = [slot for slot in self.slots if slot not in self.stopped]
+        left = [Stopped(slot) for slot in self.slots if slot in self.stopped]
+        if going and len(going) < len(self.slots):
+            places = torch.tensor([self.slots.index(slot) for slot in going])
+            self.alpha.keep(places.to(self.problem.device))
+            training.keep(going)
+            self.population = training.population
+        self.slots = going
+        return left
 
     def finish(self, slots: Sequence[int]) -> Iterator[Outcome]:
         """Discretise, cut and distil these students, as one population."""
@@ -143,7 +165,7 @@ class _Run:
                 yield failure
             else:
                 try:
-                    architectures[slot] = self.alpha.architecture(slot)
+                    architectures[slot] = self.alpha.architecture(self.slots.index(slot))
                     going.append(slot)
                 except FloatingPointError as error:
                     yield SearchFailure(slot, str(error))
@@ -176,7 +198,7 @@ class _Run:
         The models of those that are not stopped, by slot.
         """
         problem = self.problem
-        states = {slot: self.population.slot(slot) for slot in slots}
+        states = {slot: self.population.slot(self.slots.index(slot)) for slot in slots}
         models = self._cut(states, architectures)
         lost = [problem.cost.exact(architectures[slot]) != problem.cost_full for slot in slots]
         if not any(lost) and not problem.student_is_new:
@@ -204,7 +226,7 @@ class _Run:
         training = self._training(
             stage,
             list(models),
-            Population.of(list(models.values())),
+            Population.of(list(models.values()), self.dtype),
             [1 - self.problem.cost.exact(architectures[slot]) / full for slot in models],
             [architectures[slot] for slot in models],
         )
@@ -236,12 +258,12 @@ class _Run:
         Not what it is worth under its masks: while the budget still falls these are nearly open in
         all students, and who is to end large would look dear without being any better.
         """
-        for slot in set(range(len(self.members))) - self.stopped:
+        for place, slot in enumerate(self.slots):
             try:
-                architecture = self.alpha.architecture(slot)
+                architecture = self.alpha.architecture(place)
             except FloatingPointError:  # told at the end of the search
                 continue
-            model = self._cut({slot: self.population.slot(slot)}, {slot: architecture})[slot]
+            model = self._cut({slot: self.population.slot(place)}, {slot: architecture})[slot]
             self._report(slot, rung, model, architecture)
 
     def _report(

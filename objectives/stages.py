@@ -24,8 +24,9 @@ class Stage:
     """Passes over the train split. > 0."""
     learning_rate: float = 1e-4
     """Peak of the weights' AdamW rate, > 0, after 10% of warm-up. It counts times the share of
-    FLOPs that is cut: Adam's steps do not shrink with the gradient, so at the rate that a student
-    needs which lost much, one that lost little is driven from its teacher."""
+    the cost that is cut (1 - R before the cut, 1 for a student of another checkpoint): Adam's steps
+    do not shrink with the gradient, so at the rate that a student needs which lost much, one that
+    lost little is driven from its teacher."""
     schedule: Schedule = "linear"
     """After the warm-up the rate falls linearly to 0, or stays."""
     searches: bool = False

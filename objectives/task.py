@@ -39,6 +39,7 @@ class Task:
     """
 
     name: str
+    """For people: it decides nothing."""
     data: str | Mapping[str, TextFile] | Callable[[], Dataset]
     """A data set on the hub, a local folder that `datasets.load_dataset` reads, or a function; for
     CSV and Parquet files see `from_files`."""
@@ -47,6 +48,7 @@ class Task:
     text: str | tuple[str, str] = "text"
     """The column of the text, or the two columns of a pair of sentences."""
     label: str = "label"
+    """The column of the labels."""
     metric: Metric = "accuracy"
     """accuracy, mcc (Matthews correlation), f1 (of class 1 of two; macro for more classes), or
     pearson_spearman (mean of both correlations, of labels that are numbers)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 import torch
 from transformers import BertForSequenceClassification, PreTrainedModel
@@ -13,7 +14,8 @@ from objectives import pretrained
 from objectives.adapters import as_bert
 from objectives.cache import content_key, written_whole
 from objectives.data import Split
-from objectives.device import to_device
+from objectives.device import Precision, autocast, matmul_dtype, to_device
+from objectives.errors import check_ranges, one_of
 from objectives.losses import task_loss
 from objectives.optimisation import linear_schedule, weight_optimizer
 from objectives.search_method import Progress
@@ -32,8 +34,24 @@ class Teacher:
     epochs: int = 3
     """Passes over the train split. >= 1."""
     batch_size: int = 32
+    """Sequences in a batch. >= 1."""
     learning_rate: float = 5e-5
-    """Peak of AdamW's rate: 10% linear warm-up, then linear decay to 0."""
+    """Peak of AdamW's rate, > 0: 10% linear warm-up, then linear decay to 0."""
+    precision: Precision = "auto"
+    """Of the matmuls of the fine-tuning. "auto" is bfloat16 where the device has instructions for
+    it, else float32."""
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.epochs, int)
+        check_ranges(
+            self,
+            {
+                "epochs": (whole and self.epochs >= 1, "a whole number >= 1"),
+                "batch_size": (self.batch_size >= 1, ">= 1"),
+                "learning_rate": (self.learning_rate > 0, "> 0"),
+                **one_of(self, {"precision": get_args(Precision)}),
+            },
+        )
 
 
 def load_teacher(
@@ -55,6 +73,7 @@ def load_teacher(
         return _load(teacher.checkpoint, device)
     ingredients = {
         **asdict(teacher),
+        "precision": str(matmul_dtype(teacher.precision, device)),
         "checkpoint": pretrained.fingerprint(teacher.checkpoint),
         "data": data_fingerprint,
         "labels": list(label_names),
@@ -116,6 +135,7 @@ def _fine_tune(
         problem_type = "regression" if train.regression else None
         model = pretrained.load_classifier(teacher.checkpoint, label_names, problem_type)
         to_device(model, device).train()
+        dtype = matmul_dtype(teacher.precision, device)
         steps = teacher.epochs * -(-len(train) // teacher.batch_size)
         optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
         schedule = linear_schedule(optimizer, steps)
@@ -125,7 +145,8 @@ def _fine_tune(
             inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
             if hasattr(model.config, "type_vocab_size"):
                 inputs["token_type_ids"] = batch.token_type_ids
-            logits = model(**inputs).logits
+            with autocast(dtype, device):
+                logits = model(**inputs).logits.float()
             task_loss(logits[None], batch.labels).sum().backward()
             optimizer.step()
             schedule.step()

@@ -100,13 +100,23 @@ class WidthAlpha:
             "open_ratio": actual / problem.cost_full,
         }
 
-    def architecture(self, slot: int) -> Architecture:
+    def keep(self, places: Tensor) -> None:
+        """Go on with these students alone, (K',) int64."""
+        self.members = [self.members[place] for place in places.tolist()]
+        self.flops_weight, self.target_ratio, self.tolerance = (
+            knob[places] for knob in (self.flops_weight, self.target_ratio, self.tolerance)
+        )
+        for space, alpha in self.alpha.items():  # new leaves, in the dict that the optimiser has
+            self.alpha[space] = alpha.detach()[places].requires_grad_()
+        self.optimizer.keep(places)
+
+    def architecture(self, place: int) -> Architecture:
         """The likeliest widths, and if these miss the budget, the nearest that meet it.
 
         A layer's next unit goes by how likely the layer is wider than that: from one candidate to
         the next it falls evenly, so that widths between candidates can meet a budget exactly.
         """
-        alpha = {space: value[slot].detach().double().cpu() for space, value in self.alpha.items()}
+        alpha = {space: value[place].detach().double().cpu() for space, value in self.alpha.items()}
         if not all(value.isfinite().all() for value in alpha.values()):
             raise FloatingPointError("alpha is nan or infinite after the search")
         return discretise(
@@ -115,8 +125,8 @@ class WidthAlpha:
                 for space, value in alpha.items()
             },
             self.problem.cost,
-            target=self.members[slot].target_ratio * self.problem.cost_full,
-            tolerance=self.members[slot].tolerance,
+            target=self.members[place].target_ratio * self.problem.cost_full,
+            tolerance=self.members[place].tolerance,
             threshold=1.0,
         )
 

@@ -56,7 +56,7 @@ Storage = Annotated[
 ]
 Name = Annotated[str, typer.Option("--study", help="Which study of the file, if it has several.")]
 Trials = Annotated[
-    int | None, typer.Option(help="Finished trials wanted; the study's own by default.")
+    int | None, typer.Option(help="Trials wanted, stopped ones too; the study's own by default.")
 ]
 Population = Annotated[
     Any,  # int, or "auto": typer takes no other union than that with None

@@ -290,8 +290,9 @@ def front_document(run: RunRecord) -> dict[str, Any]:
     }
 
 
-def read_run(folder: Path) -> RunRecord:
+def read_run(folder: str | Path) -> RunRecord:
     """Read a run folder, finished or running. Raises RunError if no run lies there."""
+    folder = Path(folder)
     study = load_run(folder)
     if UNPRUNED not in study.user_attrs:
         raise RunError(

@@ -42,7 +42,7 @@ class Status:
 
     name: str
     wanted: int | None
-    """Finished trials wanted by the last launch."""
+    """Trials that the last launch wants, finished or stopped early."""
     trials: dict[str, int]
     """How many are finished, stopped, failed, running and waiting."""
     per_hour: float | None

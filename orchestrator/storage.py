@@ -128,8 +128,8 @@ def check_exists(text: str) -> None:
     url = parse_url(text)
     if is_file(text) and not Path(str(url.database)).is_file():
         raise RunError(
-            f"there is no storage {hidden(url)}; `maskfront run STUDY.py` makes one, and --storage "
-            "or --out name it"
+            f"there is no storage {hidden(url)}; `maskfront run STUDY.py` makes one: is that where "
+            "yours is?"
         )
 
 

@@ -33,7 +33,8 @@ class Study:
     """
 
     name: str
-    """Letters, digits, '-', '_' and '.': it names the Optuna study and the run folder."""
+    """Letters, digits, '-', '_' and '.', first a letter or digit: it names the Optuna study and the
+    run folder."""
     task: Task
     teacher: Teacher
     method: SearchMethod
@@ -77,7 +78,8 @@ class Study:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise UserError(
-                f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.' only"
+                f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.', "
+                "first a letter or digit"
             )
         if self.student is not None and self.student_layers is not None:
             raise UserError(

@@ -20,6 +20,7 @@ from datasets import Dataset
 from hypothesis import HealthCheck, settings
 from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 
+from objectives import device
 from objectives.architecture import BertShape
 from objectives.device import quiet_libraries
 from objectives.problem import Problem, Workbench, prepare, read_inputs
@@ -65,6 +66,14 @@ def planted_rows() -> Dataset:
         text.insert(generator.integers(len(text) + 1), marker)
         rows[" ".join(text)] = MARKERS[marker]
     return Dataset.from_dict({"text": list(rows), "label": list(rows.values())})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def same_arithmetic_everywhere() -> Iterator[None]:
+    """precision="auto" is float32 in this process, whatever the machine multiplies fast."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "multiplies_bfloat16", lambda device: False)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -17,12 +17,14 @@ from objectives.data import Batch
 from objectives.distillation import hidden_loss, prediction_loss
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
-from objectives.methods.mask_search import MaskSearch
+from objectives.methods.mask_search import PRESETS, MaskSearch
+from objectives.methods.width_search import WidthSearch
 from objectives.population import Population, Trace
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchResult, Stopped
 from objectives.stage_training import Masks, StageTraining
+from objectives.staged_method import StagedMethod
 from objectives.stages import FOUR_STEPS, Loss, Stage, rung_steps
 from objectives.student import keep_layers
 from tests.objectives.conformance import (
@@ -105,7 +107,49 @@ def test_students_that_were_cut_train_together_as_they_do_alone(
 
 def fuse_as_a_gpu_does(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = partial(objectives.staged_search._groups, device="cuda")
-    monkeypatch.setattr(objectives.staged_search, "_groups", lambda size, device: fused(size))
+    monkeypatch.setattr(objectives.staged_search, "_groups", lambda slots, device: fused(slots))
+
+
+def counted_students(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows, at each step of the weights, by how many students make it."""
+    sizes: list[int] = []
+    step = StageTraining.step
+
+    def counted(self: StageTraining, batch: Batch, masks: Masks) -> Tensor:
+        sizes.append(self.population.size)
+        return step(self, batch, masks)
+
+    monkeypatch.setattr(StageTraining, "step", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("afresh", [False, True], ids=["goes on", "starts afresh"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        QUICK,
+        WidthSearch(batch_size=16, tolerance=0.1),
+        *(MaskSearch.preset(name, batch_size=16, tolerance=0.1) for name in PRESETS),
+        MaskSearch(batch_size=16, tolerance=0.1, alpha_data="train", alpha_loss="teacher"),
+    ],
+    ids=["fisher", "width", *PRESETS, "from train"],
+)
+def test_a_student_that_stops_leaves_the_search_and_the_others_do_not_notice(
+    problem: Problem, method: StagedMethod, afresh: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of four in the first stage, another in the second; who is left ends as it would alone."""
+    second = replace(SEARCH, name="again", start="student" if afresh else "previous")
+    stages = (SEARCH, second, replace(RECOVER, epochs=0.5))
+    members = [replace(method, target_ratio=r, stages=stages) for r in (0.8, 0.3, 0.7, 0.5)]
+    alone = [search_alone(members[slot], problem) for slot in (1, 3)]
+    sizes = counted_students(monkeypatch)
+    outcomes = run(members, problem, RecordingProgress({3: {0}, 11: {2}}, rungs=(0.2, 0.6)))
+    assert (outcomes[0], outcomes[2]) == (Stopped(0), Stopped(2))
+    assert sizes[:16] == [4] * 4 + [3] * 8 + [2] * 4
+    for one, other in zip(alone, (outcomes[1], outcomes[3]), strict=True):
+        assert_same(one, other, problem)
+        assert isinstance(other, SearchResult)
+        assert len(other.curve) == len(one.curve)
 
 
 @pytest.mark.parametrize("loss", ["prediction", "prediction+hidden", "intermediate"])
@@ -117,14 +161,7 @@ def test_a_cut_student_that_stops_leaves_the_population_and_the_others_do_not_no
     members = [replace(QUICK, target_ratio=ratio, stages=stages) for ratio in (0.3, 0.8, 0.5, 0.2)]
     alone = [search_alone(members[slot], problem) for slot in (0, 3)]
     fuse_as_a_gpu_does(monkeypatch)
-    sizes: list[int] = []
-    step = StageTraining.step
-
-    def counted(self: StageTraining, batch: Batch, masks: Masks) -> Tensor:
-        sizes.append(self.population.size)
-        return step(self, batch, masks)
-
-    monkeypatch.setattr(StageTraining, "step", counted)
+    sizes = counted_students(monkeypatch)
     outcomes = run(members, problem, RecordingProgress({9: {1}, 24: {2}}))
     assert outcomes[1:3] == [Stopped(1), Stopped(2)]
     assert sizes == [4] * 10 + [3] * 15 + [2] * 20
