@@ -25,14 +25,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.inner_search import describe, make_problem
-from benchmarks.teacher_states import RATIOS, Clock
+from benchmarks.teacher_states import METHOD, RATIOS, RECOVER, seconds_of_step
 from objectives.device import Precision, multiplies_bfloat16, quiet_libraries
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
-from objectives.problem import Problem
 from objectives.search_method import SilentProgress
 from objectives.staged_method import StagedMethod
-from objectives.stages import Stage
 from objectives.teacher_states import keep_states
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
@@ -51,15 +49,6 @@ def of_matmul(precision: Precision) -> float:
     return statistics.median(times)
 
 
-def of_step(method: StagedMethod, problem: Problem, steps: int, seed: int) -> float:
-    """Seconds of a step of the last stage, without its first."""
-    epochs = (steps + 1) * method.batch_size / len(problem.train)
-    stages = (*method.stages[:-1], replace(method.stages[-1], epochs=epochs))
-    clock = Clock()
-    list(type(method).search([replace(method, stages=stages)], problem, seed=seed, progress=clock))
-    return (clock.times[-1] - clock.times[0]) / (len(clock.times) - 1)
-
-
 def main() -> None:
     """Both take turns; print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -68,11 +57,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     quiet_libraries()
-    recover = Stage(name="recover", epochs=1, learning_rate=3e-4, loss="prediction+hidden")
-    search = replace(recover, name="search", searches=True)
-    after = FisherSearch(tolerance=0.02, stages=(recover,))
+    search = replace(RECOVER, name="search", searches=True)
     what: dict[str, StagedMethod] = {
-        **{f"after the cut, ratio {ratio}": replace(after, target_ratio=ratio) for ratio in RATIOS},
+        **{
+            f"after the cut, ratio {ratio}": replace(METHOD, target_ratio=ratio) for ratio in RATIOS
+        },
         "FisherSearch, searching": FisherSearch(stages=(search,)),
         "MaskSearch, searching": MaskSearch(stages=(search,)),
     }
@@ -86,7 +75,7 @@ def main() -> None:
             for seed in range(options.rounds):
                 for name in PRECISIONS:
                     one = replace(method, precision=name)
-                    seconds[name].append(of_step(one, problem, options.steps, seed))
+                    seconds[name].append(seconds_of_step(one, problem, options.steps, seed))
             rows.append({"what": label, **seconds})
     table = Table("", *(f"ms, {name}" for name in PRECISIONS), "times as fast")
     for row in rows:

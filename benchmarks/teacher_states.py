@@ -31,6 +31,7 @@ from objectives.device import quiet_libraries
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
 from objectives.search_method import SilentProgress
+from objectives.staged_method import StagedMethod
 from objectives.stages import Stage
 
 RATIOS = (0.98, 0.5, 0.25, 0.1)
@@ -52,15 +53,16 @@ class Clock(SilentProgress):
         return frozenset()
 
 
-def seconds_of_step(problem: Problem, ratio: float, steps: int, seed: int) -> float:
-    """Of the stage after the cut, without its first step."""
-    epochs = (steps + 1) * 32 / len(problem.train)
-    stage = Stage(name="recover", epochs=epochs, learning_rate=3e-4, loss="prediction+hidden")
-    method = FisherSearch(
-        target_ratio=ratio, tolerance=0.02, stages=(stage,), batch_size=32, precision="float32"
-    )
+RECOVER = Stage(name="recover", epochs=1, learning_rate=3e-4, loss="prediction+hidden")
+METHOD = FisherSearch(tolerance=0.02, stages=(RECOVER,), precision="float32")
+
+
+def seconds_of_step(method: StagedMethod, problem: Problem, steps: int, seed: int) -> float:
+    """Of the last stage, without its first step."""
+    epochs = (steps + 1) * method.batch_size / len(problem.train)
+    stages = (*method.stages[:-1], replace(method.stages[-1], epochs=epochs))
     clock = Clock()
-    list(FisherSearch.search([method], problem, seed=seed, progress=clock))
+    list(type(method).search([replace(method, stages=stages)], problem, seed=seed, progress=clock))
     return (clock.times[-1] - clock.times[0]) / (len(clock.times) - 1)
 
 
@@ -82,11 +84,12 @@ def main() -> None:
         size = file.stat().st_size
         run = replace(kept, cache=Path(folder) / "none")
         for ratio in RATIOS:
+            method = replace(METHOD, target_ratio=ratio)
             seconds: dict[str, list[float]] = {"looked up": [], "run": []}
             for round_ in range(options.rounds):
-                seconds["looked up"].append(seconds_of_step(kept, ratio, options.steps, round_))
+                seconds["looked up"].append(seconds_of_step(method, kept, options.steps, round_))
                 with patch.object(teacher_states, "_LIMIT", 0):
-                    seconds["run"].append(seconds_of_step(run, ratio, options.steps, round_))
+                    seconds["run"].append(seconds_of_step(method, run, options.steps, round_))
             gain = [b / a for a, b in zip(seconds["looked up"], seconds["run"], strict=True)]
             rows.append({"ratio": ratio, **seconds, "times_as_fast": gain})
     table = Table("FLOPs ratio", "ms a step, looked up", "teacher run", "times as fast")

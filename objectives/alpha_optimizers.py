@@ -19,6 +19,12 @@ Gradients = Mapping[str, Tensor]
 """Of each space, of the shape of its alpha: (K, layers, *units)."""
 
 
+def keep_leaves(alpha: dict[str, Tensor], places: Tensor) -> None:
+    """Put new leaves of these students alone, (K',) int64, into the dict that its optimiser has."""
+    for space, value in alpha.items():
+        alpha[space] = value.detach()[places].requires_grad_()
+
+
 class AlphaOptimizer(Protocol):
     """Moves alpha in place."""
 

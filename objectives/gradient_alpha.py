@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from objectives.alpha_optimizers import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
+from objectives.alpha_optimizers import (
+    AlphaAdam,
+    AlphaOptimizer,
+    AlphaSgd,
+    AlphaSign,
+    keep_leaves,
+)
 from objectives.architecture import Architecture
 from objectives.bilevel import unrolled_gradients
 from objectives.budget import discretise, hinge_loss, scheduled_ratio
@@ -103,8 +109,7 @@ class GradientAlpha:
         self.flops_weight, self.target_ratio, self.tolerance = (
             knob[places] for knob in (self.flops_weight, self.target_ratio, self.tolerance)
         )
-        for space, alpha in self.alpha.items():  # new leaves, in the dict that the optimiser has
-            self.alpha[space] = alpha.detach()[places].requires_grad_()
+        keep_leaves(self.alpha, places)
         self.optimizer.keep(places)
 
     def architecture(self, place: int) -> Architecture:

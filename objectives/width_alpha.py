@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from objectives.alpha_optimizers import AlphaAdam
+from objectives.alpha_optimizers import AlphaAdam, keep_leaves
 from objectives.architecture import Architecture, units_of
 from objectives.budget import discretise, hinge_loss
 from objectives.importance import importance_of_student
@@ -106,8 +106,7 @@ class WidthAlpha:
         self.flops_weight, self.target_ratio, self.tolerance = (
             knob[places] for knob in (self.flops_weight, self.target_ratio, self.tolerance)
         )
-        for space, alpha in self.alpha.items():  # new leaves, in the dict that the optimiser has
-            self.alpha[space] = alpha.detach()[places].requires_grad_()
+        keep_leaves(self.alpha, places)
         self.optimizer.keep(places)
 
     def architecture(self, place: int) -> Architecture:

@@ -83,7 +83,7 @@ class FairTpe(TPESampler):
     def _good(self, trials: int) -> int:
         """How many of so many finished or stopped trials are good: a tenth, as in Optuna's."""
         assert self._look is not None
-        return int(min(math.ceil(0.1 * trials), _most_good(self._look)))
+        return int(min(math.ceil(0.1 * trials), self._look.most_good))
 
 
 class _Look(optuna.Study):
@@ -93,6 +93,7 @@ class _Look(optuna.Study):
         vars(self).update(vars(study))
         self.asking = (study, number)
         self._trials = study.get_trials(deepcopy=False)
+        self.most_good = _most_good(self)
 
     def _get_trials(
         self,
