@@ -29,9 +29,7 @@ from benchmarks.teacher_states import METHOD, RATIOS, RECOVER, seconds_of_step
 from objectives.device import Precision, multiplies_bfloat16, quiet_libraries
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
-from objectives.search_method import SilentProgress
 from objectives.staged_method import StagedMethod
-from objectives.teacher_states import keep_states
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 TOKENS = 512
@@ -68,7 +66,6 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with TemporaryDirectory() as folder:
         problem = make_problem(Path(folder), "cpu")
-        keep_states(problem, SilentProgress())
         rows.append({"what": "a matmul", **{name: [of_matmul(name)] for name in PRECISIONS}})
         for label, method in what.items():
             seconds: dict[str, list[float]] = {name: [] for name in PRECISIONS}

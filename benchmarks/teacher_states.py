@@ -78,7 +78,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         kept = make_problem(Path(folder), "cpu")
         started = time.process_time()
-        teacher_states.keep_states(kept, SilentProgress())
+        teacher_states.keep_states(kept, torch.float32, SilentProgress())
         filled = time.process_time() - started
         [file] = Path(folder).glob("teacher-states-*.npy")
         size = file.stat().st_size

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from objectives.errors import UserError
 from objectives.population import Trace
@@ -62,25 +63,25 @@ def hidden_loss(
 ) -> Tensor:
     """Hidden states of the student against the teacher's: (K,).
 
-    Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher, the embeddings from
-    the embeddings; the mean squared errors are summed over these. Padding counts for nothing
-    (TinyBERT's code counts hidden states there, so that its loss depends on how a batch was
-    padded).
+    Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher; the mean squared
+    errors are summed over the layers. Padding counts for nothing (TinyBERT's code counts hidden
+    states there, so that its loss depends on how a batch was padded). Embeddings are frozen: they
+    are compared only where a projection learns from them.
 
     `attended_BS` is False on padding. `fit` is empty where both have one hidden size; otherwise the
     projection of all hidden states, "weight" (K, E, D) and "bias" (K, E).
     """
     stride = layer_stride(len(student.hidden) - 1, len(teacher.hidden) - 1)
-    valid_BS = attended_BS.to(student.hidden[0].dtype)
+    weight_BS = attended_BS / (attended_BS.sum() * teacher.hidden[0].shape[-1])
     total = student.hidden[0].new_zeros(len(student.hidden[0]))
-    for layer, hidden_KBSD in enumerate(student.hidden):
-        wanted_BSE = teacher.hidden[layer * stride][0]
-        own = hidden_KBSD
+    for layer in range(0 if fit else 1, len(student.hidden)):
+        own = student.hidden[layer]
         if fit:
-            own = torch.einsum("kbsd,ked->kbse", hidden_KBSD, fit["weight"])
+            own = torch.einsum("kbsd,ked->kbse", own, fit["weight"])
             own = own + fit["bias"][:, None, None]
-        errors_KBS = (own - wanted_BSE).square().mean(-1)
-        total = total + (errors_KBS * valid_BS).sum((-1, -2)) / valid_BS.sum()
+        wanted_KBSE = teacher.hidden[layer * stride].expand_as(own)
+        errors_KBS = functional.mse_loss(own, wanted_KBSE, reduction="none").sum(-1)
+        total = total + (errors_KBS * weight_BS).sum((-1, -2))
     return total
 
 

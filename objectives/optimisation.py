@@ -85,4 +85,4 @@ class PopulationOptimizer:
             # A step of AdamW is linear in the rate: a slower student makes a part of it.
             with torch.no_grad():
                 for weight, old in zip(self._weights, before, strict=True):
-                    weight.copy_(old.lerp_(weight, per_student(self._share, weight)))
+                    torch.lerp(old, weight, per_student(self._share, weight), out=weight)

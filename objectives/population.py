@@ -278,9 +278,12 @@ class Population:
         return torch.baddbmm(bias_KO[:, None], inputs_KTI, weight_KOI.transpose(1, 2))
 
     def _norm(self, name: str, inputs_KTD: Tensor) -> Tensor:
-        normed = functional.layer_norm(inputs_KTD, inputs_KTD.shape[-1:], eps=self.layer_norm_eps)
-        scale, shift = self.weights[name + ".weight"], self.weights[name + ".bias"]
-        return torch.addcmul(shift[:, None], normed, scale[:, None])
+        scale_KD, shift_KD = self.weights[name + ".weight"], self.weights[name + ".bias"]
+        shape, eps = inputs_KTD.shape[-1:], self.layer_norm_eps
+        if self.size == 1:  # one kernel in place of two
+            return functional.layer_norm(inputs_KTD, shape, scale_KD[0], shift_KD[0], eps)
+        normed_KTD = functional.layer_norm(inputs_KTD, shape, eps=eps)
+        return torch.addcmul(shift_KD[:, None], normed_KTD, scale_KD[:, None])
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale: float) -> Tensor:

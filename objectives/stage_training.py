@@ -100,30 +100,34 @@ class StageTraining:
         """The state dict of one student."""
         return self.population.slot(self.slots.index(slot))
 
-    def curve(self, slot: int) -> list[CurvePoint]:
-        """The rows of one student's learning curve; only here does a stage wait for the device."""
-        place = self.slots.index(slot)
-        columns: dict[str, list[float]] = {
-            name: torch.stack([row[name] for row in self.measured])[:, place].tolist()
+    def curves(self) -> dict[int, list[CurvePoint]]:
+        """The rows of each student's learning curve, by slot; only here does a stage wait for the
+        device."""
+        columns = {
+            name: torch.stack([row[name] for row in self.measured], dim=1).tolist()
             for name in self.measured[0]
         }
-        return [
-            {
-                "stage": self.stage.name,
-                "step": step,
-                **{name: column[step] for name, column in columns.items()},
-            }
-            for step in range(len(self.measured))
-        ]
+        return {
+            slot: [
+                {
+                    "stage": self.stage.name,
+                    "step": step,
+                    **{name: column[place][step] for name, column in columns.items()},
+                }
+                for step in range(len(self.measured))
+            ]
+            for place, slot in enumerate(self.slots)
+        }
 
     def _loss(self, batch: Batch, masks: Masks) -> Tensor:
-        wanted = self.problem.teacher_logits[batch.rows]
+        problem, dtype = self.problem, self.population.matmul_dtype
+        wanted = problem.teacher_logits[batch.rows]
         if self.stage.loss == "prediction":
             return prediction_loss(self.population.logits(batch, masks), wanted)
         with_scores = self.stage.loss == "intermediate"
         student = Trace(with_scores=with_scores)
         logits = self.population.logits(batch, masks, student)
-        teacher = teacher_trace(self.problem, batch, with_scores=with_scores)
+        teacher = teacher_trace(problem, batch, dtype, with_scores=with_scores)
         attended = batch.attention_mask
         if with_scores:
             return intermediate_loss(student, teacher, attended, self.heads, self.fit)
@@ -147,11 +151,15 @@ class BestWeights:
     def take(self, training: StageTraining) -> None:
         """Score the students as they are; of equals the later weights are kept."""
         for slot in training.slots:
-            state = {name: value.clone() for name, value in training.state(slot).items()}
+            state, learns = training.state(slot), training.population.weights
             self.models[slot].load_state_dict(state)
             score = self.metric(self.models[slot])
             if score >= self.scores[slot]:
-                self.scores[slot], self.states[slot] = score, state
+                self.scores[slot] = score
+                self.states[slot] = {
+                    name: value.clone() if name in learns else value
+                    for name, value in state.items()
+                }
 
     def restore(self) -> None:
         """Give each model its best weights."""

@@ -29,8 +29,8 @@ class StagedMethod(SearchMethod):
     batch_size: int = 32
     """Sequences in a batch of `train`, and in one of `alpha`. >= 1."""
     precision: Precision = "auto"
-    """Of the matmuls of the students' training. "auto" is bfloat16 where the device has
-    instructions for it, else float32; all else, and every score, is float32."""
+    """Of the matmuls of the students' training, and of the teacher whose hidden states they learn.
+    "auto" is bfloat16 where the device has instructions for it, else float32."""
 
     def __post_init__(self) -> None:
         check_ranges(

@@ -72,7 +72,7 @@ def staged_search(
     students = students or [problem.student] * len(members)
     run = _Run(members, problem, alpha, seed, progress, students)
     if any(stage.loss == "prediction+hidden" for stage in run.stages):
-        run.stopped = keep_states(problem, progress)
+        run.stopped = keep_states(problem, run.dtype, progress)
     yield from run.search()
     for group in _groups(run.slots, problem.device):
         yield from run.finish(group)
@@ -107,7 +107,8 @@ class _Run:
         self.dtype = matmul_dtype(members[0].precision, problem.device)
         self.slots = list(range(len(members)))
         """Who is where in the population and in alpha: those that no one has stopped yet."""
-        self.population = Population.of(students, self.dtype)
+        self.population: Population
+        """Of those that search."""
         self.curves: list[list[CurvePoint]] = [[] for _ in members]
         self.stopped: Set[int] = frozenset()
 
@@ -119,7 +120,7 @@ class _Run:
         stages = [stage for stage in self.stages if stage.searches]
         done = 0
         for number, stage in enumerate(stages):
-            if stage.start == "student" and number:
+            if stage.start == "student" or number == 0:
                 fresh = [self.students[slot] for slot in self.slots]
                 self.population = Population.of(fresh, self.dtype)
             shares = [1 - self.members[slot].target_ratio for slot in self.slots]
@@ -138,8 +139,12 @@ class _Run:
                 yield from self._drop_stopped(training)
                 if not self.slots:
                     return
-            for slot in self.slots:
-                self.curves[slot].extend(training.curve(slot))
+            self._note(training)
+
+    def _note(self, training: StageTraining) -> None:
+        """Keep the curves of a stage."""
+        for slot, curve in training.curves().items():
+            self.curves[slot].extend(curve)
 
     def _drop_stopped(self, training: StageTraining) -> list[Stopped]:
         """Go on with those that no one has stopped; the others."""
@@ -198,8 +203,7 @@ class _Run:
         The models of those that are not stopped, by slot.
         """
         problem = self.problem
-        states = {slot: self.population.slot(self.slots.index(slot)) for slot in slots}
-        models = self._cut(states, architectures)
+        models = self._cut({slot: self._searched(slot) for slot in slots}, architectures)
         lost = [problem.cost.exact(architectures[slot]) != problem.cost_full for slot in slots]
         if not any(lost) and not problem.student_is_new:
             return models
@@ -213,6 +217,12 @@ class _Run:
             models = self._recover(number, done, models, architectures)
             done += self.steps(stage.epochs)
         return models
+
+    def _searched(self, slot: int) -> Mapping[str, Tensor]:
+        """The weights of a student as the search leaves them."""
+        if not self.searching:
+            return self.students[slot].state_dict()
+        return self.population.slot(self.slots.index(slot))
 
     def _recover(
         self,
@@ -245,8 +255,8 @@ class _Run:
                 training.keep(going)
             if best and (step == training.steps or step % self.steps(1) == 0):
                 best.take(training)
+        self._note(training)
         for slot in training.slots:
-            self.curves[slot].extend(training.curve(slot))
             models[slot].load_state_dict(training.state(slot))
         if best:
             best.restore()

@@ -32,13 +32,13 @@ _KEPT = "hidden states of the teacher"
 _TEACHER = "teacher as a population"
 
 
-def keep_states(problem: Problem, progress: Progress) -> Set[int]:
+def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Set[int]:
     """See to it that `teacher_trace` need not run the teacher, if that pays and fits.
 
-    Returns the slots that `progress` asked to stop meanwhile.
+    `dtype` is that of its matmuls. Returns the slots that `progress` asked to stop meanwhile.
     """
     stopped: set[int] = set()
-    if problem.device != "cpu" or _KEPT in problem.memory:
+    if problem.device != "cpu" or (_KEPT, dtype) in problem.memory:
         return stopped
     order = problem.train.longest_first()
     lengths = np.array([len(ids) for ids in problem.train.input_ids])
@@ -47,36 +47,39 @@ def keep_states(problem: Problem, progress: Progress) -> Set[int]:
     size = 2 * int(np.prod(shape))
     if size > _LIMIT:
         return stopped
-    file = problem.cache / f"teacher-states-{_fingerprint(problem)}.npy"
+    file = problem.cache / f"teacher-states-{_fingerprint(problem, dtype)}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
         states = _read(file)
         if states is None:
             if size > shutil.disk_usage(problem.cache).free // 2:
                 return stopped
-            stopped |= _write(file, shape, problem, progress)
+            stopped |= _write(file, shape, problem, dtype, progress)
             states = _read(file)
             assert states is not None, f"{file} was written and is not there"
     starts = np.empty_like(lengths)
     starts[order] = np.cumsum(lengths[order]) - lengths[order]
-    problem.memory[_KEPT] = _KeptStates(
+    problem.memory[_KEPT, dtype] = _KeptStates(
         states, torch.from_numpy(starts), torch.from_numpy(starts + lengths - 1)
     )
     return stopped
 
 
-def teacher_trace(problem: Problem, batch: Batch, *, with_scores: bool) -> Trace:
-    """What the teacher went through on a batch of train: with attention scores, for which it runs
-    in any case; or hidden states alone, in half precision whether they are kept or not.
+def teacher_trace(
+    problem: Problem, batch: Batch, dtype: torch.dtype, *, with_scores: bool
+) -> Trace:
+    """What the teacher went through on a batch of train, its matmuls in `dtype`: with attention
+    scores, for which it runs in any case; or hidden states alone, in half precision whether they
+    are kept or not.
 
     On padding they mean nothing.
     """
-    if not with_scores and _KEPT in problem.memory:
-        kept: _KeptStates = problem.memory[_KEPT]
+    if not with_scores and (_KEPT, dtype) in problem.memory:
+        kept: _KeptStates = problem.memory[_KEPT, dtype]
         return kept.trace(batch)
-    if _TEACHER not in problem.memory:
-        problem.memory[_TEACHER] = Population.of([problem.teacher])
-    teacher: Population = problem.memory[_TEACHER]
+    if (_TEACHER, dtype) not in problem.memory:
+        problem.memory[_TEACHER, dtype] = Population.of([problem.teacher], dtype)
+    teacher: Population = problem.memory[_TEACHER, dtype]
     trace = Trace(with_scores=with_scores)
     with torch.no_grad():
         teacher.logits(batch, trace=trace)
@@ -112,7 +115,13 @@ def _read(file: Path) -> Tensor | None:
         return None
 
 
-def _write(file: Path, shape: tuple[int, ...], problem: Problem, progress: Progress) -> set[int]:
+def _write(
+    file: Path,
+    shape: tuple[int, ...],
+    problem: Problem,
+    dtype: torch.dtype,
+    progress: Progress,
+) -> set[int]:
     """Run the teacher on every row, longest first; rows lie in the file in this order."""
     batches = list(problem.train.in_order(EVALUATION_BATCH, "cpu"))
     progress.begin("keep the teacher's hidden states", len(batches))
@@ -121,17 +130,18 @@ def _write(file: Path, shape: tuple[int, ...], problem: Problem, progress: Progr
     with written_whole(file) as unfinished, unfinished.open("wb") as stream:
         np.lib.format.write_array_header_2_0(stream, header)
         for batch in batches:
-            trace = teacher_trace(problem, batch, with_scores=False)
+            trace = teacher_trace(problem, batch, dtype, with_scores=False)
             states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
             rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()
             stream.write(rows.tobytes())
             stopped |= progress.advance()
+    del problem.memory[_TEACHER, dtype]
     return stopped
 
 
-def _fingerprint(problem: Problem) -> str:
-    """Of the teacher's weights and of the tokens of train, 16 hexadecimal digits."""
-    digest = hashlib.sha256()
+def _fingerprint(problem: Problem, dtype: torch.dtype) -> str:
+    """Of the teacher's weights, its matmuls and the tokens of train, 16 hexadecimal digits."""
+    digest = hashlib.sha256(str(dtype).encode())
     for name, weight in problem.teacher.state_dict().items():
         digest.update(f"{name} {tuple(weight.shape)}".encode())
         digest.update(weight.detach().contiguous().view(-1).view(torch.uint8).numpy())

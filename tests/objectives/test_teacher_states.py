@@ -35,7 +35,7 @@ def fresh(problem: Problem, tmp_path: Path) -> Problem:
 def hidden(problem: Problem, rows: list[int]) -> list[torch.Tensor]:
     """Of each layer, (tokens of these rows, D)."""
     batch = problem.train.batch(np.array(rows), "cpu")
-    trace: Trace = teacher_trace(problem, batch, with_scores=False)
+    trace: Trace = teacher_trace(problem, batch, torch.float32, with_scores=False)
     return [layer[0][batch.attention_mask] for layer in trace.hidden]
 
 
@@ -43,7 +43,7 @@ def test_looked_up_is_computed(fresh: Problem) -> None:
     rows = [5, 0, len(fresh.train) - 1, 17]
     computed = hidden(fresh, rows)
     progress = RecordingProgress()
-    assert keep_states(fresh, progress) == set()
+    assert keep_states(fresh, torch.float32, progress) == set()
     assert progress.steps == progress.wanted[0] > 1
     looked_up = hidden(fresh, rows)
     assert len(looked_up) == fresh.teacher.config.num_hidden_layers + 1
@@ -63,32 +63,33 @@ def test_a_student_learns_the_same(fresh: Problem, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_next_process_reads_the_file(fresh: Problem) -> None:
-    keep_states(fresh, RecordingProgress())
+    keep_states(fresh, torch.float32, RecordingProgress())
     progress = RecordingProgress()
-    keep_states(replace(fresh), progress)
+    keep_states(replace(fresh), torch.float32, progress)
     assert not progress.wanted
     [file] = fresh.cache.glob("*.npy")
     content = file.read_bytes()
     for damaged in (content[:-100], b""):
         file.write_bytes(damaged)
         progress = RecordingProgress()
-        keep_states(replace(fresh), progress)
+        keep_states(replace(fresh), torch.float32, progress)
         assert progress.wanted, "a file that was cut short is written anew"
         assert file.read_bytes() == content
 
 
-def test_another_teacher_and_other_rows_have_their_own(fresh: Problem) -> None:
-    keep_states(fresh, RecordingProgress())
+def test_another_teacher_other_rows_and_another_precision_have_their_own(fresh: Problem) -> None:
+    keep_states(fresh, torch.float32, RecordingProgress())
     types = fresh.train.token_type_ids[::-1]
     reversed_rows = replace(
         fresh.train, input_ids=fresh.train.input_ids[::-1], token_type_ids=types
     )
-    keep_states(replace(fresh, train=reversed_rows), RecordingProgress())
+    keep_states(replace(fresh, train=reversed_rows), torch.float32, RecordingProgress())
     teacher = copy.deepcopy(fresh.teacher)
     with torch.no_grad():
         teacher.bert.encoder.layer[0].output.dense.bias[0] += 1
-    keep_states(other := replace(fresh, teacher=teacher), RecordingProgress())
-    assert len(list(fresh.cache.glob("*.npy"))) == 3
+    keep_states(other := replace(fresh, teacher=teacher), torch.float32, RecordingProgress())
+    keep_states(fresh, torch.bfloat16, RecordingProgress())
+    assert len(list(fresh.cache.glob("*.npy"))) == 4
     assert not torch.equal(hidden(fresh, [0])[1], hidden(other, [0])[1])
 
 
