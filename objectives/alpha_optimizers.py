@@ -19,12 +19,6 @@ Gradients = Mapping[str, Tensor]
 """Of each space, of the shape of its alpha: (K, layers, *units)."""
 
 
-def keep_leaves(alpha: dict[str, Tensor], places: Tensor) -> None:
-    """Put new leaves of these students alone, (K',) int64, into the dict that its optimiser has."""
-    for space, value in alpha.items():
-        alpha[space] = value.detach()[places].requires_grad_()
-
-
 class AlphaOptimizer(Protocol):
     """Moves alpha in place."""
 
@@ -54,7 +48,8 @@ class AlphaSgd:
 class AlphaAdam:
     """Adam with a step size for each student (Kingma & Ba 2015, no weight decay).
 
-    kappa is the largest move of an alpha in one step, or nearly.
+    While a gradient keeps its size an alpha moves by about kappa a step; by three times that at the
+    most, when a large gradient follows small ones.
     """
 
     _BETAS = (0.9, 0.999)

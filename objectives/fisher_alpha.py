@@ -10,6 +10,7 @@ from torch import Tensor
 
 from objectives.architecture import Architecture
 from objectives.budget import discretise, scheduled_ratio
+from objectives.descending_alpha import knobs_of
 from objectives.importance import importance_of_student, squared_gradients
 from objectives.optimisation import per_student
 from objectives.population import Population
@@ -27,10 +28,8 @@ class FisherAlpha:
     def __init__(self, members: Sequence[FisherSearch], problem: Problem, seed: int):
         self.members, self.method, self.problem = members, members[0], problem
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
-        self.target_ratio, self.step_size = (
-            torch.tensor([getattr(member, knob) for member in members], device=problem.device)
-            for knob in ("target_ratio", "grad_rescale")
-        )
+        knobs = ("target_ratio", "grad_rescale")
+        self.target_ratio, self.step_size = knobs_of(members, knobs, problem.device)
         self.price = problem.cost.of_one_unit()
         importance = importance_of_student(problem, self.method.spaces, self.method.squares)
         self.worth = _shares(

@@ -15,12 +15,12 @@ from objectives.alpha_optimizers import (
     AlphaOptimizer,
     AlphaSgd,
     AlphaSign,
-    keep_leaves,
 )
 from objectives.architecture import Architecture
 from objectives.bilevel import unrolled_gradients
 from objectives.budget import discretise, hinge_loss, scheduled_ratio
 from objectives.data import Batch
+from objectives.descending_alpha import DescendingAlpha
 from objectives.distillation import prediction_loss
 from objectives.evaluate import predict
 from objectives.importance import importance_of_student
@@ -41,20 +41,16 @@ if TYPE_CHECKING:
     from objectives.methods.mask_search import MaskSearch
 
 
-class GradientAlpha:
+class GradientAlpha(DescendingAlpha["MaskSearch"]):
     """The alpha of a population, with its batches and its optimiser."""
 
     def __init__(self, members: Sequence[MaskSearch], problem: Problem, seed: int):
-        self.members, self.method, self.problem = members, members[0], problem
+        super().__init__(members, problem)
         self.alpha = {
             space: value.expand(len(members), *value.shape).clone().requires_grad_()
             for space, value in _initial(self.method, problem).items()
         }
-        self.flops_weight, self.target_ratio, self.tolerance, step_size = (
-            torch.tensor([getattr(member, knob) for member in members], device=problem.device)
-            for knob in ("flops_weight", "target_ratio", "tolerance", "grad_rescale")
-        )
-        self.optimizer = _optimizer(self.method, self.alpha, step_size)
+        self.optimizer = _optimizer(self.method, self.alpha, self.step_size)
         self.generator = torch.Generator().manual_seed(seed)
         # The same batch, the same forward pass as the weights.
         self.from_train = self.method.alpha_data == "train" and self.method.alpha_loss == "teacher"
@@ -103,21 +99,9 @@ class GradientAlpha:
         self.optimizer.step(task, flops)
         return {**measured, **ratios}
 
-    def keep(self, places: Tensor) -> None:
-        """Go on with these students alone, (K',) int64."""
-        self.members = [self.members[place] for place in places.tolist()]
-        self.flops_weight, self.target_ratio, self.tolerance = (
-            knob[places] for knob in (self.flops_weight, self.target_ratio, self.tolerance)
-        )
-        keep_leaves(self.alpha, places)
-        self.optimizer.keep(places)
-
     def architecture(self, place: int) -> Architecture:
         """The units of highest alpha inside the budget."""
-        alpha = {space: value[place].detach().cpu() for space, value in self.alpha.items()}
-        if not all(value.isfinite().all() for value in alpha.values()):
-            raise FloatingPointError("alpha is nan or infinite after the search")
-        member = self.members[place]
+        alpha, member = self.of(place), self.members[place]
         if member.heads_by == "softmax" and "heads" in alpha:
             alpha["heads"] = _top(alpha["heads"], self._heads_kept(place))
         temperature = 1.0 if member.hard else member.temperature[1]
@@ -146,7 +130,7 @@ class GradientAlpha:
         batch = next(self.batches)
         if not self.method.unrolled_step:
             loss = self._loss(population, batch, masks)
-            return self._gradients(loss), {"alpha_loss": loss.detach()}
+            return self.gradients(loss), {"alpha_loss": loss.detach()}
         train = next(self.ahead)
         of_masks, loss = unrolled_gradients(
             population.weights,
@@ -198,15 +182,11 @@ class GradientAlpha:
             self.tolerance,
             one_sided=method.one_sided,
         )
-        return self._gradients(self.flops_weight * loss), {
+        return self.gradients(self.flops_weight * loss), {
             "expected_ratio": expected.detach() / full,
             "open_ratio": actual / full,
             "scheduled_ratio": target / full,
         }
-
-    def _gradients(self, loss: Tensor) -> dict[str, Tensor]:
-        gradients = torch.autograd.grad(loss.sum(), list(self.alpha.values()))
-        return dict(zip(self.alpha, gradients, strict=True))
 
     def _teacher_logits(self) -> Tensor:
         problem = self.problem

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from objectives.alpha_optimizers import AlphaAdam, keep_leaves
+from objectives.alpha_optimizers import AlphaAdam
 from objectives.architecture import Architecture, units_of
 from objectives.budget import discretise, hinge_loss
+from objectives.descending_alpha import DescendingAlpha
 from objectives.importance import importance_of_student
 from objectives.losses import task_loss
 from objectives.population import Population
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from objectives.methods.width_search import WidthSearch
 
 
-class WidthAlpha:
+class WidthAlpha(DescendingAlpha["WidthSearch"]):
     """The alpha of a population: (K, layers, candidates) of each space.
 
     A layer of width c keeps its c units of highest Fisher information.
@@ -31,13 +32,9 @@ class WidthAlpha:
     from_train = False
 
     def __init__(self, members: Sequence[WidthSearch], problem: Problem, seed: int):
-        self.members, self.method, self.problem = members, members[0], problem
+        super().__init__(members, problem)
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
         self.generator = torch.Generator().manual_seed(seed)
-        self.flops_weight, self.target_ratio, self.tolerance, step_size = (
-            torch.tensor([getattr(member, knob) for member in members], device=problem.device)
-            for knob in ("flops_weight", "target_ratio", "tolerance", "grad_rescale")
-        )
         shape, spaces = problem.cost.shape, self.method.spaces
         self.widths = {
             space: _candidates(units_of(shape, space)[0], self.method.shares) for space in spaces
@@ -52,7 +49,7 @@ class WidthAlpha:
         self.alpha = {
             space: self._start(shape.layers, len(widths)) for space, widths in self.widths.items()
         }
-        self.optimizer = AlphaAdam(self.alpha, step_size)
+        self.optimizer = AlphaAdam(self.alpha, self.step_size)
 
     def _start(self, layers: int, candidates: int) -> Tensor:
         """All but equal, and the same for all students; 0.01 N(0, 1) as the paper's code."""
@@ -93,21 +90,12 @@ class WidthAlpha:
         )
         target = self.target_ratio * problem.cost_full
         hinge = self.flops_weight * hinge_loss(expected, actual, target, self.tolerance)
-        self.optimizer.step(self._gradients(loss), self._gradients(hinge))
+        self.optimizer.step(self.gradients(loss), self.gradients(hinge))
         return {
             "alpha_loss": loss.detach(),
             "expected_ratio": expected.detach() / problem.cost_full,
             "open_ratio": actual / problem.cost_full,
         }
-
-    def keep(self, places: Tensor) -> None:
-        """Go on with these students alone, (K',) int64."""
-        self.members = [self.members[place] for place in places.tolist()]
-        self.flops_weight, self.target_ratio, self.tolerance = (
-            knob[places] for knob in (self.flops_weight, self.target_ratio, self.tolerance)
-        )
-        keep_leaves(self.alpha, places)
-        self.optimizer.keep(places)
 
     def architecture(self, place: int) -> Architecture:
         """The likeliest widths, and if these miss the budget, the nearest that meet it.
@@ -115,13 +103,10 @@ class WidthAlpha:
         A layer's next unit goes by how likely the layer is wider than that: from one candidate to
         the next it falls evenly, so that widths between candidates can meet a budget exactly.
         """
-        alpha = {space: value[place].detach().double().cpu() for space, value in self.alpha.items()}
-        if not all(value.isfinite().all() for value in alpha.values()):
-            raise FloatingPointError("alpha is nan or infinite after the search")
         return discretise(
             {
-                space: self.places(space, value).gather(-1, self.ranks[space].cpu())
-                for space, value in alpha.items()
+                space: self.places(space, value.double()).gather(-1, self.ranks[space].cpu())
+                for space, value in self.of(place).items()
             },
             self.problem.cost,
             target=self.members[place].target_ratio * self.problem.cost_full,
@@ -164,10 +149,6 @@ class WidthAlpha:
                     matrix = matrix + layer[which] * interpolation(width, wider, size).to(layer)
                 mixed.append(matrix[ranks][:, ranks])
         return torch.stack(mixed).view(*weights.shape[:2], size, size)
-
-    def _gradients(self, loss: Tensor) -> dict[str, Tensor]:
-        gradients = torch.autograd.grad(loss.sum(), list(self.alpha.values()))
-        return dict(zip(self.alpha, gradients, strict=True))
 
 
 def _candidates(units: int, shares: Sequence[float]) -> Tensor:
