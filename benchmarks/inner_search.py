@@ -45,7 +45,7 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 
 from objectives.budget import hinge_loss
 from objectives.data import Batch, Split
-from objectives.device import quiet_libraries
+from objectives.device import Precision, autocast, matmul_dtype, quiet_libraries
 from objectives.distillation import prediction_loss
 from objectives.methods.mask_search import MaskSearch
 from objectives.population import Population
@@ -87,9 +87,12 @@ class PaddedSplit(Split):
 class PlainLoop:
     """The search step with transformers and hooks, on one student."""
 
-    def __init__(self, problem: Problem, *, cached: bool, frozen: bool):
+    def __init__(
+        self, problem: Problem, *, cached: bool, frozen: bool, precision: Precision = "float32"
+    ):
         """`cached`: read the teacher's logits; `frozen`: leave the embeddings as they are."""
         self.problem, self.cached = problem, cached
+        self.dtype = matmul_dtype(precision, problem.device)
         config = problem.student.config
         self.student = BertForSequenceClassification(config).to(problem.device).eval()
         self.student.load_state_dict(problem.student.state_dict())
@@ -145,13 +148,16 @@ class PlainLoop:
             with torch.no_grad():
                 taught = _logits(self.problem.teacher, batch)
         self.masks = {space: value.detach().sigmoid() for space, value in self.alpha.items()}
-        learnt = _logits(self.student, batch)
+        with autocast(self.dtype, self.problem.device):
+            learnt = _logits(self.student, batch).float()
         return -(taught.softmax(-1) * learnt.log_softmax(-1)).sum(-1).mean()
 
     def alpha_losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy, and the FLOPs hinge: what alpha learns from."""
         self.masks = {space: value.sigmoid() for space, value in self.alpha.items()}
-        task = functional.cross_entropy(_logits(self.student, batch), batch.labels)
+        with autocast(self.dtype, self.problem.device):
+            learnt = _logits(self.student, batch).float()
+        task = functional.cross_entropy(learnt, batch.labels)
         expected = self.flops(self.masks)
         actual = self.flops({space: (mask > 0.5).float() for space, mask in self.masks.items()})
         target = TARGET * self.flops_full

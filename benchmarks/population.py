@@ -2,7 +2,8 @@
 
 The step is that of `MaskSearch` on MiniLM-L6, as in `benchmarks.inner_search`: weights on a batch
 of train against the teacher's answers, alpha on a batch of its own, 32 sequences padded to one
-length. A trial is taken to be STEPS of them, three epochs of CoLA.
+length. A trial is taken to be STEPS of them, three epochs of CoLA. All variants multiply in one
+precision, the plain loop by autocast.
 
 - `fused`: the product, K students at once; K = 1 is its plain case.
 - `plain-loop`: transformers with masks by forward hooks, its answers of the teacher cached and its
@@ -10,7 +11,8 @@ length. A trial is taken to be STEPS of them, three epochs of CoLA.
 - `plain-processes`: that loop in several processes at once, each with its share of the threads.
 
     python -m benchmarks.population [--sizes 1 2 4 8] [--processes 2] [--lengths 32]
-        [--device cpu] [--threads 2] [--steps 4] [--rounds 3]
+        [--precision auto | float32 | bfloat16] [--device cpu] [--threads 2]
+        [--steps 4] [--rounds 3]
 
 Each measurement is a process of its own, for its peak of memory; variants take turns, round after
 round. The share of the device that is reached: FLOPs of all matmuls of a step, and bytes of
@@ -28,11 +30,12 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 import torch
 import transformers
@@ -43,7 +46,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.inner_search import METHOD, Clock, PlainLoop, describe, padded
-from objectives.device import quiet_libraries
+from objectives.device import Precision, matmul_dtype, quiet_libraries
 from objectives.methods.mask_search import MaskSearch
 from objectives.pretrained import load_tokenizer
 from objectives.problem import Problem, prepare, read_inputs
@@ -53,9 +56,10 @@ from studies.quickstart import minilm, study
 
 STEPS = 804
 """Of a trial: three epochs of CoLA's 8,551 sentences in batches of 32."""
-BYTES_OF_A_WEIGHT = 40
+BYTES_OF_A_WEIGHT = {"float32": 40, "bfloat16": 46}
 """Moved in a step at least: read forward and backward, its gradient written; then AdamW reads it,
-its gradient and two moments, and writes all but the gradient. Float32."""
+its gradient and two moments, and writes all but the gradient, in float32. For matmuls in bfloat16
+weight and gradient are converted on top."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def make_problem(checkpoint: str, length: int, device: str) -> Problem:
 
 
 def measure(
-    variant: Variant, checkpoint: str, device: str, threads: int, steps: int
+    variant: Variant, precision: Precision, checkpoint: str, device: str, threads: int, steps: int
 ) -> dict[str, float]:
     """Of one process: seconds of a step, its peak of memory, the FLOPs of its matmuls."""
     torch.set_num_threads(threads)
@@ -112,13 +116,18 @@ def measure(
         clock = Clock(steps, now, students=variant.size)
         stage = replace(METHOD.stages[0], epochs=(steps + 2) * METHOD.batch_size / 320)
         members = [
-            replace(METHOD, stages=(stage,), target_ratio=0.3 + 0.4 * slot / variant.size)
+            replace(
+                METHOD,
+                stages=(stage,),
+                target_ratio=0.3 + 0.4 * slot / variant.size,
+                precision=precision,
+            )
             for slot in range(variant.size)
         ]
         list(MaskSearch.search(members, problem, seed=0, progress=clock))
         seconds = clock.seconds
     else:
-        loop = PlainLoop(problem, cached=True, frozen=True)
+        loop = PlainLoop(problem, cached=True, frozen=True, precision=precision)
         times = []
         for _ in range(steps + 1):
             loop.step()
@@ -140,11 +149,13 @@ def flops_of_step(problem: Problem) -> int:
     return int(counter.get_total_flops())
 
 
-def ceilings(device: str, threads: int) -> dict[str, float]:
-    """What the device reaches: FLOP/s of a large float32 matmul, bytes/s of a large copy."""
+def ceilings(
+    device: str, threads: int, dtype: torch.dtype, now: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
+    """What the device reaches: FLOP/s of a large matmul, bytes/s of a large float32 copy."""
     torch.set_num_threads(threads)
     side, words = (2048, 2**27) if device == "cpu" else (8192, 2**30)
-    left, right = (torch.randn(side, side, device=device) for _ in range(2))
+    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     source = torch.zeros(words, device=device)
     target = torch.empty_like(source)
 
@@ -153,11 +164,11 @@ def ceilings(device: str, threads: int) -> dict[str, float]:
         for _ in range(6):
             if device != "cpu":
                 torch.cuda.synchronize(device)
-            started = time.perf_counter()
+            started = now()
             work()
             if device != "cpu":
                 torch.cuda.synchronize(device)
-            times.append(time.perf_counter() - started)
+            times.append(now() - started)
         return min(times[1:])
 
     return {
@@ -167,11 +178,11 @@ def ceilings(device: str, threads: int) -> dict[str, float]:
 
 
 def run(
-    variant: Variant, checkpoint: str, device: str, threads: int, steps: int
+    variant: Variant, precision: Precision, checkpoint: str, device: str, threads: int, steps: int
 ) -> list[dict[str, float]]:
     """The processes of a variant, begun together once all are ready."""
     own = max(1, threads // variant.processes)
-    arguments = json.dumps([variant.__dict__, checkpoint, device, own, steps])
+    arguments = json.dumps([variant.__dict__, precision, checkpoint, device, own, steps])
     children = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.population", "--measure", arguments],
@@ -199,9 +210,9 @@ def run(
 
 
 def row(
-    variant: Variant, rounds: list[list[dict[str, float]]], limits: dict[str, float], weights: int
+    variant: Variant, rounds: list[list[dict[str, float]]], limits: dict[str, float], moved: int
 ) -> dict[str, Any]:
-    """What the rounds of one variant say together."""
+    """What the rounds of one variant say together; `moved` are the bytes of a student's step."""
     students = variant.size
     each = [statistics.mean(one["seconds"] for one in processes) for processes in rounds]
     seconds = statistics.median(each)
@@ -216,9 +227,7 @@ def row(
         "peak_memory_bytes": int(statistics.median(sum(p["peak"] for p in r) for r in rounds)),
         "flops_per_step": flops,
         "share_of_matmul_peak": flops / seconds / limits["matmul_flops_per_second"],
-        "share_of_bandwidth": (
-            BYTES_OF_A_WEIGHT * weights * students / seconds / limits["copy_bytes_per_second"]
-        ),
+        "share_of_bandwidth": moved * students / seconds / limits["copy_bytes_per_second"],
     }
 
 
@@ -253,6 +262,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--processes", type=int, nargs="+", default=[2])
     parser.add_argument("--lengths", type=int, nargs="+", default=[32])
+    parser.add_argument("--precision", default="auto", choices=get_args(Precision))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--steps", type=int, default=4)
@@ -274,21 +284,23 @@ def main() -> None:
         )
         for size in sizes
     ]
-    limits = ceilings(options.device, options.threads)
+    dtype = matmul_dtype(options.precision, options.device)
+    precision: Precision = "bfloat16" if dtype == torch.bfloat16 else "float32"
+    limits = ceilings(options.device, options.threads, dtype)
     found: dict[Variant, list[list[dict[str, float]]]] = {variant: [] for variant in variants}
     console = Console(width=110)
     with TemporaryDirectory() as folder:
         checkpoint = make_checkpoint(Path(folder) / "teacher")
         model = transformers.BertForSequenceClassification.from_pretrained(checkpoint)
         frozen = sum(weight.numel() for weight in model.bert.embeddings.parameters())
-        weights = model.num_parameters() - frozen
+        moved = BYTES_OF_A_WEIGHT[precision] * (model.num_parameters() - frozen)
         for _, variant in track(
             [(r, v) for r in range(options.rounds) for v in variants], console=console
         ):
             found[variant].append(
-                run(variant, checkpoint, options.device, options.threads, options.steps)
+                run(variant, precision, checkpoint, options.device, options.threads, options.steps)
             )
-    rows = [row(variant, rounds, limits, weights) for variant, rounds in found.items()]
+    rows = [row(variant, rounds, limits, moved) for variant, rounds in found.items()]
     show(rows, console)
     document = {
         "device": describe(options.device),
@@ -296,6 +308,7 @@ def main() -> None:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "student": "MiniLM-L6",
+        "precision": precision,
         "batch_size": METHOD.batch_size,
         "steps_of_a_trial": STEPS,
         "rounds": options.rounds,
