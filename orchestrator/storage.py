@@ -206,8 +206,6 @@ def _explained(url: URL) -> Iterator[None]:
     shown, kind = hidden(url), kind_of(url)
     try:
         yield
-    except RunError:
-        raise
     except ImportError as error:
         raise RunError(
             f"storage {shown} needs a package that is not installed: "

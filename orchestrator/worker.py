@@ -209,7 +209,7 @@ class Worker:
                 methods, self.bench.problem, seed=self.study.seed, progress=progress
             ):
                 self._tell(group[outcome.slot][0], outcome, started)
-        except (OSError, UserError):
+        except (OSError, RunError, UserError):
             raise
         except Exception as error:  # a trial may fail in any way; the study goes on
             return f"{type(error).__name__}: {error}", out_of_memory(error)
@@ -268,7 +268,7 @@ class Worker:
         try:
             yield
         except _GIVEN_UP:
-            if not self.outer.get_trials(deepcopy=False)[number].state.is_finished():
+            if self.outer.get_trials(deepcopy=False)[number].state is not TrialState.FAIL:
                 raise
             shutil.rmtree(self.folder.trial(number), ignore_errors=True)
             self._ended(number, "given up by the other workers, who missed this one", counts=False)
