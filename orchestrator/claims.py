@@ -23,8 +23,9 @@ WORKER = "worker"
 HALT = "halt"
 """Study attribute: the token of a launch whose workers are to claim nothing more."""
 RETRY_OF = "retry_of"
-"""Trial attribute: the number of the trial whose worker died, and whose knobs this one has."""
+"""Trial attribute: the number of the trial that was cut off, and whose knobs this one has."""
 _RETRIES = "retries"
+"""Trial attribute: how often a worker died with these knobs."""
 _MOST_RETRIES = 2
 """After that the knobs themselves may be what kills."""
 
@@ -89,11 +90,9 @@ class Claims:
         return sum(lost)
 
     def _fail(self, trial: FrozenTrial, note: Callable[[str], object]) -> bool:
-        """Fail a trial whose worker died, and enqueue its knobs again, clean of all else.
+        """Fail a trial whose worker died, and ask again.
 
         False if its worker has told it just now.
-
-        Optuna's own retry would carry over constraints, which cannot be set twice, and artifacts.
         """
         try:
             self._outer.tell(trial.number, state=TrialState.FAIL)
@@ -102,17 +101,26 @@ class Claims:
         folder = self._folder.trial(trial.number)
         for left in (folder, folder.with_name(f".{folder.name}.unfinished")):
             shutil.rmtree(left, ignore_errors=True)
-        knobs = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
-        retries = trial.user_attrs.get(_RETRIES, 0)
-        again = bool(knobs) and retries < _MOST_RETRIES
-        if again:
-            attributes = {RETRY_OF: trial.number, _RETRIES: retries + 1}
-            self._outer.enqueue_trial(knobs, user_attrs=attributes)
+        again = ask_again(self._outer, trial, died=True)
         note(
             f"trial {trial.number}: its worker died"
             + (", its knobs are tried again" if again else "")
         )
         return True
+
+
+def ask_again(outer: optuna.Study, trial: FrozenTrial, *, died: bool) -> bool:
+    """Enqueue the knobs of a failed trial, clean of all else; whether it did.
+
+    Not if a worker `died` with them once too often. Optuna's own retry would carry over
+    constraints, which cannot be set twice, and artifacts.
+    """
+    knobs = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+    retries = trial.user_attrs.get(_RETRIES, 0) + died
+    again = bool(knobs) and retries <= _MOST_RETRIES
+    if again:
+        outer.enqueue_trial(knobs, user_attrs={RETRY_OF: trial.number, _RETRIES: retries})
+    return again
 
 
 def draw(trial: optuna.Trial, space: Mapping[str, BaseDistribution]) -> None:

@@ -51,7 +51,8 @@ def launch(
     default); `device` is "auto", "cpu" or a CUDA device; `storage` the URL of a storage other than
     the folder's own, with its password or without; `artifacts` the bucket, s3://NAME, that a new
     study copies the files of its trials to for dashboards elsewhere. Ctrl-C fails the running
-    trials, keeps the finished ones and raises KeyboardInterrupt. Raises RunError or UserError for
+    trials, whose knobs the next launch tries again, keeps the finished ones and raises
+    KeyboardInterrupt. Raises RunError or UserError for
     what the user can mend, before anything is written wherever that is known before.
     """
     study, folder = as_asked(study, trials, population, out)

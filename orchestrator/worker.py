@@ -29,7 +29,7 @@ from objectives.search_method import (
     populations,
 )
 from orchestrator.artifacts import upload
-from orchestrator.claims import Claims
+from orchestrator.claims import Claims, ask_again
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import living
 from orchestrator.opening import finished_trials
@@ -158,10 +158,10 @@ class Worker:
             for places in populations([method for _, method in members]):
                 self._search([members[place] for place in places], started)
         except KeyboardInterrupt:
-            self._fail_all("interrupted")
+            self._fail_all("interrupted", again=True)
             raise
         except OSError as error:
-            self._fail_all(f"the disk refused a write: {error}")
+            self._fail_all(f"the disk refused a write: {error}", again=True)
             raise
         except UserError as error:  # what no other trial of the study would do better
             self._fail_all(str(error))
@@ -285,18 +285,21 @@ class Worker:
             seconds=time.monotonic() - started,
         )
 
-    def _fail(self, number: int, reason: str) -> None:
+    def _fail(self, number: int, reason: str, *, again: bool = False) -> None:
         trial = self.running[number]
         with suppress(*_GIVEN_UP):  # told before the interrupt, or given up by others
             trial.set_user_attr(FAILURE, reason)
-            self.outer.tell(trial, state=TrialState.FAIL)
+            told = self.outer.tell(trial, state=TrialState.FAIL)
             shutil.rmtree(self.folder.trial(number), ignore_errors=True)
+            if again:
+                ask_again(self.outer, told, died=False)
         self.failed.append(reason)
         self._ended(number, f"failed: {reason}", counts=False)
 
-    def _fail_all(self, reason: str) -> None:
+    def _fail_all(self, reason: str, *, again: bool = False) -> None:
+        """Fail what is running; `again` where its knobs are not to blame, and are kept."""
         for number in list(self.running):
-            self._fail(number, reason)
+            self._fail(number, reason, again=again)
 
     def _ended(self, number: int, line: str, *, counts: bool) -> None:
         del self.running[number]

@@ -22,7 +22,7 @@ import torch
 from datasets import Dataset
 from optuna.artifacts import get_all_artifact_meta
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from objectives import latency
@@ -41,8 +41,9 @@ from objectives.search_method import (
     Stopped,
 )
 from orchestrator import Study, launch
+from orchestrator.claims import RETRY_OF
 from orchestrator.errors import RunError
-from orchestrator.records import BUDGET, RESULT, read_run
+from orchestrator.records import BUDGET, RESULT, load_run, read_run
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import open_storage
 from orchestrator.study_file import load_study
@@ -376,14 +377,31 @@ def test_ctrl_c_fails_the_running_trials_and_keeps_the_finished(
     assert "running" not in [t.state for t in run.trials]
 
 
+def test_the_knobs_of_an_interrupted_trial_are_tried_again_however_often(
+    study: Study, tmp_path: Path
+) -> None:
+    """Three times and a fourth: only knobs with which workers died are given up."""
+    interrupted = scripted(study, "result", "ctrl-c", population=1)
+    for _ in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            launch(interrupted, out=tmp_path / "run", device="cpu")
+    first, *others = read_run(tmp_path / "run").trials
+    assert first.state == "finished"
+    assert [trial.knobs for trial in others] == [{"end": "ctrl-c", "tag": 1}] * 4
+    assert [trial.attributes.get(RETRY_OF) for trial in others] == [None, 1, 2, 3]
+
+
 def test_a_full_disk_is_one_clear_error_and_loses_no_finished_trial(
     study: Study, tmp_path: Path
 ) -> None:
+    full = scripted(study, "result", "disk")
     with pytest.raises(RunError, match=r"'trials/00001' could not be written \(No space left"):
-        launch(scripted(study, "result", "disk"), out=tmp_path / "run", device="cpu")
+        launch(full, out=tmp_path / "run", device="cpu")
     run = read_run(tmp_path / "run")
     assert [t.state for t in run.trials] == ["finished", "failed"]
     assert sorted(p.name for p in (tmp_path / "run" / "trials").iterdir()) == ["00000"]
+    waiting = load_run(tmp_path / "run").get_trials(states=[TrialState.WAITING])
+    assert [trial.system_attrs["fixed_params"] for trial in waiting] == [run.trials[1].knobs]
 
 
 def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
