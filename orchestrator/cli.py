@@ -23,6 +23,7 @@ from orchestrator.terminal import (
     front_table,
     interrupted,
     mendable,
+    next_commands,
     say_at_once,
     say_to_stderr,
 )
@@ -106,16 +107,22 @@ def run(
     from orchestrator.fleet import default_workers, launch_workers
     from orchestrator.loop import launch
     from orchestrator.run_folder import RunFolder
+    from orchestrator.storage import without_password
     from orchestrator.study_file import load_study
     from reports.dashboard import publish
     from reports.page import write_report
 
     def follow(record: RunRecord, live: bool = True) -> None:
         folder = RunFolder(record.folder)
-        folder.write_launch(shlex.join(["maskfront", *sys.argv[1:]]), source)
+        folder.write_launch(shlex.join(command), source)
         write_report([record], folder.report, live)
         publish(record)
 
+    command = ["maskfront", *sys.argv[1:]]
+    if storage is not None:
+        shown = without_password(storage)
+        command = [argument.replace(storage, shown) for argument in command]
+        storage = shown
     console = Console()
     with mendable(), interrupted("finished trials are kept, launch again to go on"):
         loaded = load_study(study, name)
@@ -124,7 +131,7 @@ def run(
             workers = default_workers(device)
         launches = (
             launch
-            if workers == 1 and backend is Backend.loky
+            if workers == 1 and backend is Backend.loky and cluster is None
             else partial(launch_workers, workers=workers, backend=backend.value, cluster=cluster)
         )
         finished = launches(
@@ -138,15 +145,9 @@ def run(
             callbacks=[follow],
             console=console,
         )
-    follow(finished, live=False)
-    folder = shlex.quote(str(finished.folder))
     console.print(front_table(finished))
-    best = finished.front[-1].number if finished.front else "N"
-    for line in (
-        f"report     {RunFolder(finished.folder).report}",
-        f"dashboard  maskfront dashboard {folder}",
-        f"export     maskfront export {folder} --trial {best} --out my-model",
-    ):
+    follow(finished, live=False)
+    for line in next_commands(finished):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -77,6 +77,8 @@ def launch_workers(
     cluster at the address `cluster`, whose machines share the run folder. A worker that dies is
     told of, and its trials are tried again by the others. Ctrl-C ends them all.
     """
+    if cluster is not None and backend == "loky":
+        raise RunError(f"--cluster is '{cluster}', but says not of what; add --backend dask or ray")
     study, folder = as_asked(study, trials, population, out)
     environments = _environments(workers, device) if backend == "loky" else []
     console = console or Console()

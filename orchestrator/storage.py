@@ -71,9 +71,21 @@ def parse_url(text: str) -> URL:
         return url.set(database=str(Path(str(url.database)).absolute()))
     if kind == "grpc" and not (url.host and port):
         raise RunError(f"--storage is {hidden(url)}; it must be grpc://HOST:PORT")
-    if url.username and url.password is None and os.environ.get(PASSWORD):
+    if url.username is not None and url.password is None and os.environ.get(PASSWORD):
         url = url.set(password=os.environ[PASSWORD])
     return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+
+
+def without_password(text: str) -> str:
+    """The URL with its password, if it has one, moved to where `parse_url` finds it: `PASSWORD`.
+
+    So it can be kept, and whatever opens it later in this process gets in.
+    """
+    url = parse_url(text)
+    if url.password is None:
+        return text
+    os.environ[PASSWORD] = str(url.password)
+    return hidden(url)
 
 
 def kind_of(url: URL) -> str:

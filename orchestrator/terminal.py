@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,19 @@ def front_table(record: RunRecord) -> Table:
     table.add_section()
     table.add_row(unpruned.label, *_cells(unpruned))
     return table
+
+
+def next_commands(record: RunRecord) -> list[str]:
+    """Where the report of a finished run is, and what to do next."""
+    from orchestrator.run_folder import RunFolder
+
+    folder = shlex.quote(str(record.folder))
+    best = record.front[-1].number if record.front else "N"
+    return [
+        f"report     {RunFolder(record.folder).report}",
+        f"dashboard  maskfront dashboard {folder}",
+        f"export     maskfront export {folder} --trial {best} --out my-model",
+    ]
 
 
 def _cells(model: Measured) -> list[str]:

@@ -21,6 +21,7 @@ from orchestrator import launch
 from orchestrator.errors import RunError
 from orchestrator.records import load_run
 from orchestrator.study_file import load_study, load_study_of
+from tests.servers import Postgres
 
 WriteStudy = Callable[..., Path]
 
@@ -67,6 +68,20 @@ def test_run_ends_with_the_front_the_report_and_the_next_commands(
     assert last[1].split() == ["dashboard", "maskfront", "dashboard", "runs/tiny"]
     assert re.fullmatch(r"export +maskfront export runs/tiny --trial \d+ --out my-model", last[2])
     assert [path.name for path in tmp_path.iterdir() if path.name != "study.py"] == ["runs"]
+
+
+def test_the_password_of_a_url_is_in_no_file_and_the_run_ends_well(
+    write_study: WriteStudy, tmp_path: Path, postgres: Postgres
+) -> None:
+    url = postgres.new_user("mallory", "s3cret").format(password="s3cret")
+    done = maskfront("run", write_study(), f"--storage={url}", "--trials", 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy against FLOPs" in done.stdout
+    folder = tmp_path / "runs" / "tiny"
+    for path in folder.rglob("*"):
+        assert not path.is_file() or b"s3cret" not in path.read_bytes(), path
+    launched = json.loads((folder / "launch.json").read_text())
+    assert re.search(r"--storage=postgresql\S*://mallory@/\S+ --trials 1", launched["command"])
 
 
 def test_another_study_of_the_file_is_run_by_name(write_study: WriteStudy, tmp_path: Path) -> None:
@@ -289,6 +304,7 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
         (["--storage", "journal:///{folder}/j", "--workers", 9], "a journal file serves 8 workers"),
         (["--workers", 2, "--device", "tpu9"], "device 'tpu9' cannot be used here"),
         (["--backend", "dask"], "--backend dask needs --cluster"),
+        (["--cluster", "tcp://127.0.0.1:1"], "--cluster is .*; add --backend dask or ray"),
         (["--backend", "dask", "--cluster", "tcp://127.0.0.1:1"], "no Dask scheduler answers at"),
     ],
 )

@@ -33,6 +33,7 @@ from orchestrator.storage import (
     hidden,
     open_storage,
     parse_url,
+    without_password,
 )
 from tests.servers import Postgres, free_port
 
@@ -110,6 +111,15 @@ def test_a_driver_is_named_and_a_password_never_shown(monkeypatch: pytest.Monkey
     assert parse_url("postgresql://me@db/x").password == "from-outside"
     assert parse_url("postgresql://me:s3cret@db/x").password == "s3cret"
     assert parse_url("grpc://localhost:1").password is None
+
+
+@pytest.mark.parametrize("user", ["me", ""])
+def test_a_password_moves_to_the_environment(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    monkeypatch.setenv(PASSWORD, "of another")
+    bare = without_password(f"mysql://{user}:s3%40ret@db/x")
+    assert bare == f"mysql+pymysql://{user}@db/x"
+    assert parse_url(bare).password == "s3@ret"
+    assert without_password("sqlite:///here.db") == "sqlite:///here.db"
 
 
 @pytest.mark.parametrize(
