@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from sqlalchemy.engine import URL
 
 from orchestrator.errors import RunError
 from orchestrator.locks import KernelLock
@@ -37,11 +38,11 @@ class RunFolder:
     @property
     def storage(self) -> str:
         """The URL of the storage, without its password."""
-        return str(self._addressed().get("storage", f"sqlite:///{self.database}"))
+        return str(self._addressed().get("storage", sqlite_url(self.database)))
 
     def is_own(self, storage: str) -> bool:
         """Whether this is the URL of `database`, which holds this run and nothing else."""
-        return storage == f"sqlite:///{self.database.absolute()}"
+        return storage == sqlite_url(self.database.absolute())
 
     @property
     def study_name(self) -> str | None:
@@ -143,6 +144,11 @@ class RunFolder:
         """Wait until no other worker of the run is `doing` this."""
         self.path.mkdir(parents=True, exist_ok=True)
         return KernelLock(self.path / f".lock-{doing}")
+
+
+def sqlite_url(file: str | Path) -> str:
+    """The URL of an SQLite file, whatever signs its path has."""
+    return URL.create("sqlite", database=str(file)).render_as_string()
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from orchestrator.errors import RunError
 from orchestrator.heartbeat import WorkerRecord, this_machine
 from orchestrator.journal import RepairedJournal
 from orchestrator.patience import patient, reason_of
+from orchestrator.run_folder import sqlite_url
 
 CONNECT_SECONDS = 5
 """How long a server may take to answer the first time."""
@@ -172,7 +173,7 @@ def _open_sqlite(path: str) -> RDBStorage:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
     connection.close()
-    storage = RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
+    storage = RDBStorage(sqlite_url(path), engine_kwargs={"connect_args": {"timeout": 60}})
 
     @event.listens_for(storage.engine, "connect")
     def _relax(connection: Any, _record: Any) -> None:

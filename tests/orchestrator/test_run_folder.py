@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import optuna
 import pytest
 
 from orchestrator.errors import RunError
 from orchestrator.run_folder import RunFolder, write_file_whole, written_whole
+from orchestrator.storage import hidden, open_storage, parse_url
 
 
 def test_a_folder_appears_only_when_it_is_whole(tmp_path: Path) -> None:
@@ -59,6 +61,16 @@ def test_a_second_launch_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"is no run folder: there is no study\.db"):
         RunFolder(tmp_path).existing()
+
+
+@pytest.mark.parametrize("name", ["why?", "%41", "a#b", "{x}", "at@home:8", "grün"])
+def test_a_run_lies_in_its_folder_whatever_that_is_called(tmp_path: Path, name: str) -> None:
+    folder = RunFolder(tmp_path / name)
+    folder.path.mkdir()
+    optuna.create_study(storage=open_storage(folder.storage), study_name="tiny")
+    assert folder.database.is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert folder.is_own(hidden(parse_url(folder.storage)))
 
 
 def test_a_damaged_address_is_said_and_a_damaged_launch_is_none(tmp_path: Path) -> None:
