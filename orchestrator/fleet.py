@@ -30,12 +30,11 @@ from objectives.errors import UserError
 from orchestrator.claims import HALT, Claims
 from orchestrator.cluster import tasks
 from orchestrator.errors import RunError
-from orchestrator.heartbeat import living
 from orchestrator.loop import address, as_asked, opened, work, writing
 from orchestrator.opening import finished_trials
 from orchestrator.records import UNPRUNED, RunRecord, record_of
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import check_room, parse_url
+from orchestrator.storage import parse_url
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import MODULE
 from orchestrator.worker import Callback, call_back
@@ -92,8 +91,7 @@ def launch_workers(
     with ExitStack() as stack:
         submit = stack.enter_context(tasks(backend, cluster)) if backend != "loky" else None
         stack.enter_context(writing(folder))
-        outer, _ = stack.enter_context(opened(study, folder, storage, recorded, artifacts))
-        check_room(url, living(outer, folder), workers)
+        outer, _ = stack.enter_context(opened(study, folder, storage, recorded, artifacts, workers))
         token = secrets.token_hex(8)
         arguments = {
             "out": str(folder.path.absolute()),

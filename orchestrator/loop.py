@@ -114,8 +114,9 @@ def opened(
     storage: str | None,
     device: str,
     artifacts: str | None = None,
+    workers: int = 1,
 ) -> Iterator[tuple[optuna.Study, Inputs]]:
-    """The study, made or continued, while no other launch may; and what its trials read."""
+    """The study, made or continued for so many workers, while no other launch may; and its data."""
     url = address(folder, storage)
     server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
     inputs, definition = _read(study)
@@ -125,6 +126,7 @@ def opened(
         own = folder.is_own(shown)
         outer = open_study(study, folder, opened_storage, definition, device, own=own)
         settle(folder, outer, shown)
+        check_room(url, living(outer, folder), workers)
         settle_artifacts(outer, artifacts)
         yield outer, inputs
 

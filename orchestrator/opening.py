@@ -91,9 +91,9 @@ def settle(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
     if folder.is_own(storage):
         return
     home = outer.user_attrs.get(HOME)
-    if home is None and folder.identity is None:
+    if home is None and (folder.identity is None or _half_bound(folder, outer, storage)):
         home = {
-            "folder": secrets.token_hex(8),
+            "folder": folder.identity or secrets.token_hex(8),
             "path": str(folder.path.absolute()),
             "host": socket.gethostname(),
         }
@@ -105,6 +105,18 @@ def settle(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
             f"'{folder.path}' is not where the files of study '{outer.study_name}' lie, which is "
             f"{where}; name that folder, shared by all machines, with --out"
         )
+
+
+def _half_bound(folder: RunFolder, outer: optuna.Study, storage: str) -> bool:
+    """Whether a launch was killed between the two writes of `settle`, before there was a trial.
+
+    A folder with trials whose study knows nothing of them is another matter: that one was lost.
+    """
+    return (
+        (folder.storage, folder.study_name) == (storage, outer.study_name)
+        and not folder.trial(0).parent.exists()
+        and all(t.state is TrialState.WAITING for t in outer.get_trials(deepcopy=False))
+    )
 
 
 def _check_same(

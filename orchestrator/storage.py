@@ -146,16 +146,15 @@ def check_exists(text: str) -> None:
         )
 
 
-def check_room(text: str, workers: Mapping[str, WorkerRecord], more: int = 1) -> None:
+def check_room(text: str, alive: Mapping[str, WorkerRecord], more: int = 1) -> None:
     """Raise RunError if the storage does not serve these workers and `more` of this machine."""
     kind = kind_of(parse_url(text))
-    alive = [worker for worker in workers.values() if worker.seems_alive]
     if kind == "journal" and len(alive) + more > JOURNAL_WORKERS:
         raise RunError(
             f"a journal file serves {JOURNAL_WORKERS} workers, these would be "
             f"{len(alive) + more}; name a server: --storage postgresql://USER@HOST/DATABASE"
         )
-    elsewhere = {worker.host for worker in alive if worker.machine != this_machine()}
+    elsewhere = {worker.host for worker in alive.values() if worker.machine != this_machine()}
     if kind == "sqlite" and elsewhere:
         raise RunError(
             f"SQLite serves one machine, and {', '.join(sorted(elsewhere))} works on this study; "

@@ -1,0 +1,50 @@
+"""A study and its run folder find each other again, or say why not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from orchestrator import Study, launch
+from orchestrator.errors import RunError
+from orchestrator.heartbeat import WORKERS, WorkerRecord
+from orchestrator.records import HOME, load_run
+from tests.orchestrator.test_launch import scripted
+
+
+def test_a_launch_killed_between_folder_and_study_is_launched_again(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place: dict[str, Any] = {"out": tmp_path / "run", "storage": f"sqlite:///{tmp_path}/study.db"}
+    set_user_attr = optuna.Study.set_user_attr
+
+    def killed(outer: optuna.Study, name: str, value: object) -> None:
+        if name == HOME:
+            raise SystemExit
+        set_user_attr(outer, name, value)
+
+    monkeypatch.setattr(optuna.Study, "set_user_attr", killed)
+    with pytest.raises(SystemExit):
+        launch(scripted(study, "result"), device="cpu", **place)
+    assert (tmp_path / "run" / "storage.json").is_file()
+    monkeypatch.undo()
+    run = launch(scripted(study, "result"), device="cpu", **place)
+    assert [trial.state for trial in run.trials] == ["finished"]
+    (tmp_path / "study.db").unlink()
+    with pytest.raises(RunError, match="is not where the files of study 'tiny' lie"):
+        launch(scripted(study, "result"), device="cpu", **place)
+
+
+def test_a_launch_looks_for_room_beside_the_workers_that_live(study: Study, tmp_path: Path) -> None:
+    launch(scripted(study, "result", "result"), trials=1, out=tmp_path / "run", device="cpu")
+    far = WorkerRecord(
+        name="far-1-a", host="far", machine="far", pid=1, device="cpu", beat=1, at=time.time()
+    )
+    load_run(tmp_path / "run").set_user_attr(WORKERS + far.name, asdict(far))
+    with pytest.raises(RunError, match="SQLite serves one machine, and far works on this study"):
+        launch(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
