@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from safetensors import SafetensorError
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
 from objectives import pruned_bert
 from objectives.architecture import Widths
@@ -39,9 +41,17 @@ def write_model(source: Path, out: Path) -> bool:
         for name in _PER_LAYER_NAMES:  # a reader who does not know these wants them said globally
             setattr(model.config, name, None)
         shutil.copyfile(file, out / file.name)
-    (model if plain is None else plain).save_pretrained(out)
+    save_model(model if plain is None else plain, out)
     load_tokenizer(str(source)).save_pretrained(out)
     return plain is not None
+
+
+def save_model(model: PreTrainedModel, folder: Path) -> None:
+    """`save_pretrained`; OSError if the disk refuses, for which safetensors has its own error."""
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error), str(folder)) from error
 
 
 def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceClassification | None:

@@ -16,6 +16,7 @@ from objectives.cache import content_key, written_whole
 from objectives.data import Split
 from objectives.device import Precision, autocast, matmul_dtype, to_device
 from objectives.errors import check_ranges, one_of
+from objectives.exporting import save_model
 from objectives.losses import task_loss
 from objectives.optimisation import linear_schedule, weight_optimizer
 from objectives.search_method import Progress
@@ -83,7 +84,7 @@ def load_teacher(
     if not folder.is_dir():
         model = _fine_tune(teacher, label_names, train, seed=seed, device=device, progress=progress)
         with written_whole(folder) as unfinished:
-            model.save_pretrained(unfinished)
+            save_model(model, unfinished)
             pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
     return _load(str(folder), device)
 

@@ -38,17 +38,14 @@ def write_trial(
 
     `full` are the widths of the unpruned model. Raises OSError if the disk refuses.
     """
-    from safetensors import SafetensorError  # only the process that trains writes models
+    from objectives.exporting import save_model  # only the process that trains writes models
 
     with written_whole(folder) as unfinished:
         (unfinished / _ARCHITECTURE).write_text(found.architecture.to_json())
         (unfinished / _RESULT).write_text(result.to_json())
         _write_curve(unfinished / _CURVE, found.curve)
         draw_heat_map(found.architecture, full, unfinished / _HEAT_MAP)
-        try:
-            found.model.save_pretrained(unfinished / MODEL)
-        except SafetensorError as error:  # its way of saying that the disk is full
-            raise OSError(f"{folder / MODEL}: {error}") from error
+        save_model(found.model, unfinished / MODEL)
         tokenizer.save_pretrained(unfinished / MODEL)
     model = (f"{MODEL}/config.json", f"{MODEL}/model.safetensors")
     return [folder / name for name in (_HEAT_MAP, _ARCHITECTURE, _RESULT, _CURVE, *model)]

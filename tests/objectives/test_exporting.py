@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from transformers import BertForSequenceClassification
 from objectives.architecture import Architecture, LayerUnits
 from objectives.cutting import cut
 from objectives.evaluate import predict
-from objectives.exporting import plain_bert
+from objectives.exporting import plain_bert, write_model
 from objectives.problem import Problem
 from tests.conftest import TINY
 from tests.objectives.conformance import random_states
@@ -39,6 +41,24 @@ def test_layers_of_one_ffn_width_and_whole_heads_are_a_plain_bert(
     assert plain.config.id2label == model.config.id2label
     logits = predict(plain, problem.alpha, "cpu"), predict(model, problem.alpha, "cpu")
     torch.testing.assert_close(*logits, atol=1e-5, rtol=0)
+
+
+def test_a_disk_that_fills_up_while_a_model_is_written_is_an_oserror(
+    problem: Problem, tmp_path: Path
+) -> None:
+    """No file may grow beyond 4 kB: safetensors has an error of its own for that."""
+    source, out = tmp_path / "trial", tmp_path / "model"
+    full = Architecture.full(TINY)
+    cut(problem.student.state_dict(), problem.student.config, full).save_pretrained(source)
+    out.mkdir()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            write_model(source, out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.filename == str(out)
 
 
 WHOLE = LayerUnits(HEADS, (1, 2, 3))
