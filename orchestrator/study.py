@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -97,15 +97,22 @@ class Study:
             )
         self._check_cost()
         self.fidelity.method(self.method)
-        settings = {f.name for f in fields(self.method)}
-        for knobs, where in ((self.space, "space"), *((f, "first") for f in self.first)):
-            known = settings if where == "space" else set(self.space)
-            for name in knobs:
-                if name not in known:
+        self._check_knobs("space", self.space, {f.name for f in fields(self.method)})
+        for knobs in self.first:
+            self._check_knobs("first", knobs, set(self.space))
+            for name, value in knobs.items():
+                if not _holds(self.space[name], value):
                     raise UserError(
-                        f"Study.{where} names '{name}', which is not among "
-                        f"{', '.join(sorted(known))}"
+                        f"Study.first has {name} = {value!r}, which {self.space[name]} does not "
+                        "hold; give it another value, or the space another range"
                     )
+
+    def _check_knobs(self, where: str, knobs: Mapping[str, Any], known: Set[str]) -> None:
+        for name in knobs:
+            if name not in known:
+                raise UserError(
+                    f"Study.{where} names '{name}', which is not among {', '.join(sorted(known))}"
+                )
 
     def at_once(self, device: str, workers: int = 1) -> int:
         """How many trials one of the workers trains together, if its device's memory holds them."""
@@ -193,6 +200,14 @@ class Study:
             else:
                 flat[name] = str(value)
         return flat
+
+
+def _holds(knob: BaseDistribution, value: Any) -> bool:
+    """Whether a knob of this distribution may have the value."""
+    try:
+        return knob._contains(knob.to_internal_repr(value))
+    except (TypeError, ValueError):
+        return False
 
 
 def _end_of_path(name: str) -> str:

@@ -232,6 +232,10 @@ BAD_STUDIES = {
     "raises": (("trials=4", "trials=1 // 0"), r"line \d+ raises ZeroDivisionError"),
     "syntax": (("study = Study(", "study = Study(("), r"line \d+ raises SyntaxError"),
     "misspelt knob": (('"tolerance":', '"tolerence":'), r"Study\.space names 'tolerence'"),
+    "first value out of range": (
+        ('{"target_ratio": 0.5}', '{"target_ratio": 0.2}'),
+        r"Study\.first has target_ratio = 0\.2, which FloatDistribution\(.* does not hold",
+    ),
     "no trials": (("trials=4", "trials=0"), r"Study\.trials is 0; it must be at least 1"),
     "no population": (("population=2", "population=0"), r"Study\.population is 0"),
     "unknown data": (("data=", "data='no/such-data' or "), r"data set 'no/such-data' could not"),
