@@ -36,8 +36,8 @@ def push(folder: Path, repo: str) -> str:
     check_push(repo)
     api = HfApi()
     try:
-        api.create_repo(repo, private=True, exist_ok=True)
-        commit = api.upload_folder(repo_id=repo, folder_path=folder)
+        made = api.create_repo(repo, private=True, exist_ok=True)  # knows whose a bare name is
+        commit = api.upload_folder(repo_id=made.repo_id, folder_path=folder)
     except (OSError, ValueError) as error:  # the hub's errors, and those of the network
         reason = reason_of(error)
         raise RunError(f"'{folder}' is written, but not pushed to '{repo}' ({reason})") from error

@@ -86,7 +86,7 @@ def hub() -> Iterator[Any]:
     server.server_close()
 
 
-def _push(hub: Any, folder: Path) -> subprocess.CompletedProcess[str]:
+def _push(hub: Any, folder: Path, repo: str = "me/my-model") -> subprocess.CompletedProcess[str]:
     """In a process of its own: huggingface_hub reads its address once."""
     environment = {name: text for name, text in os.environ.items() if name != "HF_HUB_OFFLINE"}
     return subprocess.run(
@@ -94,8 +94,9 @@ def _push(hub: Any, folder: Path) -> subprocess.CompletedProcess[str]:
             sys.executable,
             "-c",
             "import sys; from pathlib import Path; from reports.hub import push; "
-            "print(push(Path(sys.argv[1]), 'me/my-model'))",
+            "print(push(Path(sys.argv[1]), sys.argv[2]))",
             str(folder),
+            repo,
         ],
         env={
             **environment,
@@ -126,6 +127,14 @@ def test_the_folder_arrives_in_a_private_repository(hub: Any, tmp_path: Path) ->
     lines = sent["/api/models/me/my-model/commit/main"][1].splitlines()
     values = [json.loads(line)["value"] for line in lines if json.loads(line)["key"] == "file"]
     assert {v["path"]: base64.b64decode(v["content"]) for v in values} == files
+
+
+def test_a_name_alone_is_a_repository_of_the_user(hub: Any, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    done = _push(hub, tmp_path / "model", "my-model")
+    assert done.returncode == 0, done.stderr
+    assert "/api/models/me/my-model/commit/main" in [path.split("?")[0] for path, *_ in hub.seen]
 
 
 def test_a_refusal_says_that_the_folder_is_kept(hub: Any, tmp_path: Path) -> None:
