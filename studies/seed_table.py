@@ -83,15 +83,16 @@ def table(task: str, run: RunRecord) -> Table:
     printed = Table(title=f"{task}: input dimensions of a 4x312 TinyBERT ({run.metric_name})")
     for column in ("target", "source", "ratio", "here, held out", "selected on", "ratio"):
         printed.add_column(column, justify="right")
-    for row, trial in zip(rows_of(task), run.trials, strict=False):
+    for row in rows_of(task):
         target = "no FLOPs loss" if row.target_ratio is None else f"{row.target_ratio}"
-        found = trial.result
+        tried = [trial for trial in run.trials if trial.knobs == row.knobs]
+        found = next((trial.result for trial in tried if trial.result is not None), None)
         printed.add_row(
             target,
             f"{row.score:.3f}",
             f"{row.ratio:.3f}",
             *(
-                (trial.state, "", "")
+                (tried[-1].state if tried else "waiting", "", "")
                 if found is None
                 else (f"{found.heldout_metric:.3f}", f"{found.metric:.3f}", f"{found.ratio:.3f}")
             ),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from rich.table import Table
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import studies
@@ -137,13 +138,27 @@ def test_the_table_of_the_source_is_rerun_row_by_row(local: Path) -> None:
     assert [trial.knobs for trial in run.trials] == [row.knobs for row in seed_table.rows_of("rte")]
     assert all(trial.feasible for trial in run.trials)
     assert run.unpruned.unit == "units@input_qkv"
-    printed = StringIO()
-    Console(file=printed, width=120).print(seed_table.table("rte", run))
-    text = printed.getvalue()
+    text = printed(seed_table.table("rte", run))
     for row, trial in zip(seed_table.rows_of("rte"), run.trials, strict=True):
         assert trial.result is not None
         assert f"{row.score:.3f}" in text
         assert f"{trial.result.ratio:.3f}" in text
+    first, *others = run.trials
+    failed = replace(first, state="failed", result=None)
+    again = replace(run, trials=(failed, *others, replace(first, number=len(run.trials))))
+    assert printed(seed_table.table("rte", again)) == text
+    lost = printed(seed_table.table("rte", replace(run, trials=(failed,))))
+    assert [word for word in lost.split() if word in ("failed", "waiting")] == [
+        "failed",
+        *["waiting"] * len(others),
+    ]
+
+
+def printed(table: Table) -> str:
+    """What a terminal would show."""
+    text = StringIO()
+    Console(file=text, width=120).print(table)
+    return text.getvalue()
 
 
 def test_methods_are_compared_and_a_stopped_comparison_goes_on(
