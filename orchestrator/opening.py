@@ -145,7 +145,6 @@ def _check_same(
                 f"the storage has a study '{known.study_name}' that maskfront did not make; "
                 "give yours another name"
             )
-        was = was and {"cost": "flops", **was}  # all that there was before it had a name
         differs = [
             f"{key} was {was.get(key, 'not set')}, is now {definition.get(key, 'not set')}"
             for key in sorted(was.keys() | definition.keys())

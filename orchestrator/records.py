@@ -31,9 +31,9 @@ UNPRUNED = "unpruned"
 DEFINITION = "definition"
 """Study attribute: what decides a trial's result, to tell one study from another."""
 VERSIONS = "versions"
-"""Study attribute: versions and device of the launches."""
+"""Study attribute: versions and device of the last launch, not of each worker."""
 SOURCES = "sources"
-"""Study attribute: `Study.sources`, what the user named; runs from before it was kept have none."""
+"""Study attribute: `Study.sources`, what the user named."""
 HOME = "home"
 """Study attribute: the run folder with its files, if the storage lies elsewhere."""
 ARTIFACTS = "artifacts"
@@ -86,12 +86,12 @@ class Measured:
     flops_unit: str
     """Of the two, such as "flops@128"."""
     params: int
-    interval: tuple[float, float] | None = None
-    """95% bootstrap interval of `metric` over the rows of its split; None in an older run."""
-    heldout_interval: tuple[float, float] | None = None
-    widths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    interval: tuple[float, float]
+    """95% bootstrap interval of `metric` over the rows of its split."""
+    heldout_interval: tuple[float, float]
+    widths: Mapping[str, tuple[int, ...]]
     """How much is left of each layer, by the names of `objectives.architecture.Widths`; of the
-    unpruned model, that of ratio 1. Empty in an older run."""
+    unpruned model, that of ratio 1."""
 
     @property
     def ratio(self) -> float:
@@ -333,7 +333,7 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
         ),
         definition=attributes[DEFINITION],
         versions=attributes[VERSIONS],
-        sources=attributes.get(SOURCES, {}),
+        sources=attributes[SOURCES],
     )
 
 
@@ -371,12 +371,6 @@ def rungs_of(trial: FrozenTrial) -> tuple[Rung, ...]:
 
 
 def _fields(document: dict[str, Any]) -> dict[str, Any]:
-    """As they were before JSON; a run from before there was another cost has its FLOPs only."""
-    flops = {
-        "cost": document["flops"],
-        "cost_full": document["flops_full"],
-        "flops_unit": document["unit"],
-    }
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in {**flops, **document}.items()}
-    fields["widths"] = {k: tuple(v) for k, v in document.get("widths", {}).items()}
-    return fields
+    """As they were before JSON."""
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
+    return fields | {"widths": {k: tuple(v) for k, v in document["widths"].items()}}

@@ -36,8 +36,7 @@ def make_sampler(
 
     docs/samplers.md compares them on replayed trials.
     """
-    entropy = [seed, trials_so_far, *([worker] if worker else [])]  # 0: as before workers
-    mixed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+    mixed = int(np.random.SeedSequence([seed, trials_so_far, worker]).generate_state(1)[0])
     at_random = max(_RANDOM_TRIALS, population)
     if name == "gp":
         return GPSampler(seed=mixed, n_startup_trials=at_random)

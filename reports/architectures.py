@@ -74,7 +74,7 @@ def architectures_view(run: RunRecord) -> ArchitecturesView:
                 Kept(
                     unit=words,
                     counts=tuple(result.widths[name] for result in results),
-                    totals=tuple(run.unpruned.widths[name]),
+                    totals=run.unpruned.widths[name],
                 )
                 for name, words in _WIDTHS.items()
                 if any(_cut(run, result, name) for result in results)
@@ -85,9 +85,7 @@ def architectures_view(run: RunRecord) -> ArchitecturesView:
 
 def _cut(run: RunRecord, result: TrialResult, name: str) -> bool:
     """Whether more of this width is gone than goes with the heads."""
-    full = run.unpruned.widths.get(name)
-    if full is None or name not in result.widths:
-        return False
+    full = run.unpruned.widths[name]
     for layer, width in enumerate(result.widths[name]):
         heads = result.heads_per_layer[layer]
         by_heads = name in ("query_key", "value")

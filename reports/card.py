@@ -56,11 +56,10 @@ def model_card(run: RunRecord, trial: TrialRecord, *, plain: bool, notes: Sequen
             *((what, *map(size_text, pair)) for what, pair in sizes.items()),
             *_latencies(run, trial.number),
         ],
-        sources={**dict.fromkeys(("task", "data", "teacher"), "not recorded"), **run.sources},
         base=base,
         license=license_,
         made={
-            "search method": run.definition.get("method", "not recorded"),
+            "search method": run.definition["method"],
             "asked for": f"{result.cost_name} ratio {result.target_ratio:.4g}, "
             f"give or take {result.tolerance:.1%} of it",
             **trial.knobs,

@@ -121,12 +121,11 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
 
 
 def _measured(model: Measured) -> dict[str, Any]:
-    row: dict[str, Any] = {
+    return {
         "metric": model.metric,
         "heldout_metric": model.heldout_metric,
+        "interval": model.interval,
+        "heldout_interval": model.heldout_interval,
         "ratio": model.ratio,
         "sizes": model.sizes,
     }
-    if model.interval and model.heldout_interval:
-        row |= {"interval": model.interval, "heldout_interval": model.heldout_interval}
-    return row

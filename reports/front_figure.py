@@ -208,18 +208,15 @@ class _Drawing:
         template = f"{plain(self.prefix)}trial %{{customdata[1]}}<br>{plain(self.run.metric_name)} "
         self._add(points, name, hovertemplate=template + "%{y}<br>%{x}<extra></extra>", **style)
 
-    def _error(self, models: Sequence[Measured], heldout: bool = False) -> dict[str, Any] | None:
-        """Thin lines over the bootstrap intervals of the models that have one."""
+    def _error(self, models: Sequence[Measured], heldout: bool = False) -> dict[str, Any]:
+        """Thin lines over the bootstrap intervals of the models."""
         above, below = [], []
         for model in models:
             value = model.heldout_metric if heldout else model.metric
-            interval = model.heldout_interval if heldout else model.interval
-            low, high = interval or (value, value)
+            low, high = model.heldout_interval if heldout else model.interval
             low, value, high = (self.overlay.metric(self.run, one) for one in (low, value, high))
             above.append(max(0.0, high - value))
             below.append(max(0.0, value - low))
-        if not any(above) and not any(below):
-            return None
         return {
             "type": "data",
             "symmetric": False,

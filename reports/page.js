@@ -158,8 +158,7 @@ function facts(run, trial) {
 }
 
 function withInterval(value, interval) {
-  const range = interval ? ` (95%: ${interval[0].toFixed(3)} to ${interval[1].toFixed(3)})` : "";
-  return value.toFixed(4) + range;
+  return `${value.toFixed(4)} (95%: ${interval[0].toFixed(3)} to ${interval[1].toFixed(3)})`;
 }
 
 function short(value) {

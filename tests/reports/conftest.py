@@ -30,6 +30,7 @@ from orchestrator.records import (
     DEFINITION,
     FAILURE,
     RESULT,
+    SOURCES,
     UNPRUNED,
     VERSIONS,
     Rung,
@@ -56,6 +57,20 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 START = datetime(2026, 11, 21, 10, 0, 0)
 
 
+def widths_of(heads: Sequence[int], ffn: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Widths of layers that keep so many whole heads, of 8 dimensions, and FFN neurons."""
+    inside = tuple(8 * kept for kept in heads)
+    inputs = tuple(32 if kept else 0 for kept in heads)
+    names = ("query_inputs", "key_inputs", "value_inputs")
+    return {
+        "heads": tuple(heads),
+        "query_key": inside,
+        "value": inside,
+        **dict.fromkeys(names, inputs),
+        "ffn": tuple(ffn),
+    }
+
+
 def _trial(
     number: int, flops: int, metric: float, *, target: float | None = None, **changes: Any
 ) -> TrialRecord:
@@ -67,6 +82,9 @@ def _trial(
         result=TrialResult(
             metric=metric,
             heldout_metric=metric - 0.01,
+            interval=(metric - 0.02, metric + 0.02),
+            heldout_interval=(metric - 0.03, metric + 0.01),
+            widths=widths_of((1, 4), (0, 16)),
             cost=flops,
             cost_full=FLOPS,
             unit="flops@16",
@@ -95,6 +113,9 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
         unpruned=UnprunedResult(
             metric=0.9,
             heldout_metric=0.88,
+            interval=(0.88, 0.91),
+            heldout_interval=(0.86, 0.89),
+            widths=widths_of((4, 4), (32, 32)),
             cost=FLOPS,
             cost_full=FLOPS,
             unit="flops@16",
@@ -106,7 +127,7 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
             ffn_per_layer=(32, 32),
         ),
         trials=tuple(trials),
-        definition={"seed": "7", "task.metric": "accuracy"},
+        definition={"seed": "7", "method": "MaskSearch", "task.metric": "accuracy"},
         versions={"torch": "2.13.0", "device": "cpu"},
         sources={"task": "tweets", "data": "tweets()", "teacher": "hub/bert"},
     )
@@ -167,7 +188,8 @@ def mixed_run() -> RunRecord:
 
 def _definition(seed: int) -> dict[str, str]:
     space = {f"space.{name}": distribution_to_json(d) for name, d in SPACE.items()}
-    return {"name": "many", "seed": str(seed), "task.metric": "accuracy", "task.data": "x"} | space
+    task = {"task.metric": "accuracy", "task.data": "x"}
+    return {"name": "many", "seed": str(seed), "method": "MaskSearch"} | task | space
 
 
 def _drawn(number: int, generator: np.random.Generator) -> TrialRecord:
@@ -188,14 +210,11 @@ def _drawn(number: int, generator: np.random.Generator) -> TrialRecord:
     result = replace(
         trial.result,
         tolerance=knobs["tolerance"],
-        interval=(metric - 0.02, metric + 0.02),
-        heldout_interval=(metric - 0.03, metric + 0.01),
         heads_per_layer=(heads, min(4, heads + 1)),
         ffn_per_layer=(ffn, ffn // 2),
         widths={
-            "heads": (heads, min(4, heads + 1)),
+            **widths_of((heads, min(4, heads + 1)), (ffn, ffn // 2)),
             "query_key": (4 * heads, 4 * min(4, heads + 1)),
-            "ffn": (ffn, ffn // 2),
         },
     )
     started = START + timedelta(seconds=50 * (number // 4))
@@ -214,8 +233,7 @@ def many_run(trials: int, seed: int = 0, **changes: Any) -> RunRecord:
         for row in rows
     ]
     run = _run(rows, name="many", definition=_definition(seed))
-    unpruned = replace(run.unpruned, widths={"query_key": (32, 32), "ffn": (32, 32)})
-    return replace(run, unpruned=unpruned, **changes)
+    return replace(run, **changes)
 
 
 @pytest.fixture(scope="session")
@@ -261,6 +279,7 @@ def store_run(folder: RunFolder, run: RunRecord) -> None:
     )
     study.set_user_attr(DEFINITION, run.definition)
     study.set_user_attr(VERSIONS, run.versions)
+    study.set_user_attr(SOURCES, run.sources)
     study.set_user_attr(UNPRUNED, asdict(run.unpruned))
     for row in run.trials:
         study.enqueue_trial(row.knobs)

@@ -11,7 +11,7 @@ from orchestrator.run_folder import RunFolder
 from reports.architecture_figures import architecture_section, architectures_figure
 from reports.architectures import architectures_view, consensus
 from reports.overlay import overlay
-from tests.reports.conftest import write_trial_files
+from tests.reports.conftest import widths_of, write_trial_files
 
 
 def test_architectures_are_shares_of_the_unpruned_layers(mixed_run: RunRecord) -> None:
@@ -28,7 +28,9 @@ def test_architectures_are_shares_of_the_unpruned_layers(mixed_run: RunRecord) -
 
 def test_a_student_with_fewer_layers_leaves_cells_empty(make_run: Any, make_trial: Any) -> None:
     trial = make_trial(0, 500_000, 0.8)
-    short = replace(trial.result, heads_per_layer=(2,), ffn_per_layer=(8,))
+    short = replace(
+        trial.result, heads_per_layer=(2,), ffn_per_layer=(8,), widths=widths_of((2,), (8,))
+    )
     view = architectures_view(make_run([replace(trial, result=short)]))
     assert [kept.shares for kept in view.kinds] == [((0.5, None),), ((0.25, None),)]
     assert list(architectures_figure(view).data[0].text[0]) == [2, ""]
@@ -40,17 +42,14 @@ def test_other_widths_are_drawn_where_more_is_gone_than_the_heads(
     """The unpruned model has 8 dimensions a head; trial 0 keeps 1 and 4 heads."""
     trial = make_trial(0, 500_000, 0.8)
 
-    def kinds(**widths: tuple[int, ...]) -> list[str]:
+    def kinds(**changed: tuple[int, ...]) -> list[str]:
+        widths = {**trial.result.widths, **changed}
         run = make_run([replace(trial, result=replace(trial.result, widths=widths))])
-        full = {"query_key": (32, 32), "value": (32, 32), "query_inputs": (64, 64)}
-        run = replace(run, unpruned=replace(run.unpruned, widths=full))
         return [kept.unit for kept in architectures_view(run).kinds][2:]
 
-    whole = {"query_key": (8, 32), "value": (8, 32), "query_inputs": (64, 64)}
-    assert kinds(**whole) == []
-    assert kinds(**{**whole, "query_key": (8, 20)}) == ["query and key dimensions"]
-    assert kinds(**{**whole, "query_inputs": (64, 60)}) == ["inputs of Q"]
     assert kinds() == []
+    assert kinds(query_key=(8, 20)) == ["query and key dimensions"]
+    assert kinds(query_inputs=(32, 30)) == ["inputs of Q"]
 
 
 def test_models_agree_on_the_units_that_all_of_them_have(

@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,7 +22,7 @@ from orchestrator.records import RunRecord, TrialRecord, front_document
 from orchestrator.run_folder import RunFolder
 from reports.page import write_report
 from reports.timeline_figure import state_text
-from tests.reports.conftest import SPACE, write_trial_files
+from tests.reports.conftest import SPACE, widths_of, write_trial_files
 
 HOSTILE = "</script><script>document.title = 'broken'</script><b>&amp; \"'` 🦊 \u202e\u05e9\u05dc"
 
@@ -86,6 +86,10 @@ def hostile(run: RunRecord) -> RunRecord:
     )
 
 
+UNPRUNED = "0.9000 0.880 to 0.910 0.8800 0.860 to 0.890"
+"""Its metrics and their intervals, as the page shows them."""
+
+
 def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path: Path) -> None:
     target = tmp_path / "new" / "report.html"
     assert write_report([mixed_run], target) == target
@@ -95,7 +99,8 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
     assert (
         "Trials: 7, of which 3 finished, 1 outside budget, 1 failed, 1 stopped, 1 running." in text
     )
-    assert "cheapest within 3% 0 70% 98.9% 0.8900 0.8800 maskfront export runs/tiny" in text
+    worth = "0.8900 0.870 to 0.910 0.8800 0.860 to 0.900"
+    assert f"cheapest within 3% 0 70% 98.9% {worth} maskfront export runs/tiny" in text
     assert "maskfront export runs/tiny --trial 0 --out my-model" in text
     assert "failed: all units closed" in text
     assert "one sequence of 16 tokens" in text
@@ -109,15 +114,16 @@ def test_page_calls_the_teacher_of_another_student_by_its_name_and_its_ratio(
     path = write_report([replace(mixed_run, unpruned=large)], tmp_path / "report.html")
     text = Page(path).words
     assert "The dashed line is the teacher model's level." in text
-    assert "teacher 0.9000 0.8800 18.0000 18,000,000 100,000" in text
+    assert f"teacher {UNPRUNED} 18.0000 18,000,000 100,000" in text
 
 
 def test_page_speaks_of_what_the_study_counts(timed_run: RunRecord, tmp_path: Path) -> None:
     text = Page(write_report([timed_run], tmp_path / "report.html")).words
     assert "tiny: accuracy against latency At 40% of the latency the model keeps" in text
     assert "latency ratio target ratio ms@cpu-2threads-b1-s16 flops@16 params" in text
-    assert "1 0.8100 0.8000 90.0% 0.4000 0.4000 5.000 400,000 40,000" in text
-    assert "unpruned 0.9000 0.8800 1.0000 12.500 1,000,000 100,000" in text
+    worth = "0.8100 0.790 to 0.830 0.8000 0.780 to 0.820"
+    assert f"1 {worth} 90.0% 0.4000 0.4000 5.000 400,000 40,000" in text
+    assert f"unpruned {UNPRUNED} 1.0000 12.500 1,000,000 100,000" in text
     assert "The study counts in ms@cpu-2threads-b1-s16: milliseconds of one forward pass" in text
     assert "outside its budget if its latency ratio differs" in text
     assert text.count("FLOPs") == 1  # how they are counted
@@ -139,7 +145,7 @@ def test_page_has_every_number_of_the_storage(stored_run: RunRecord, tmp_path: P
         assert row["knobs"] == trial.knobs
         if result is not None:
             assert (row["metric"], row["ratio"]) == (result.metric, result.ratio)
-            assert row["interval"] == list(result.interval or ())
+            assert row["interval"] == list(result.interval)
             assert row["sizes"] == result.sizes
             assert len(row["curve"]["loss"][0]) == 42, "20 of each stage's 40 steps, and the last"
             assert row["curve"]["open_ratio"][0][-1] == 39
@@ -317,17 +323,18 @@ def test_a_thousand_trials_are_less_than_three_megabytes(
     folder, full, dice = tmp_path / "run", {"heads": 12, "ffn": 3072}, np.random.default_rng(0)
     run = make_many(1000, folder=folder)
 
+    def cut(heads: Sequence[int], ffn: Sequence[int]) -> dict[str, Any]:
+        layers = {"heads_per_layer": tuple(heads), "ffn_per_layer": tuple(ffn)}
+        return {**layers, "widths": widths_of(heads, ffn)}
+
     def drawn() -> dict[str, Any]:
-        widths = {f"{k}_per_layer": tuple(dice.integers(n + 1, size=12)) for k, n in full.items()}
-        return {name: tuple(map(int, layers)) for name, layers in widths.items()}
+        return cut(*(dice.integers(n + 1, size=12).tolist() for n in full.values()))
 
     run = replace(
         run,
-        unpruned=replace(run.unpruned, **{f"{k}_per_layer": (n,) * 12 for k, n in full.items()}),
+        unpruned=replace(run.unpruned, **cut(*((n,) * 12 for n in full.values()))),
         trials=tuple(
-            replace(trial, result=replace(trial.result, widths={}, **drawn()))
-            if trial.result
-            else trial
+            replace(trial, result=replace(trial.result, **drawn())) if trial.result else trial
             for trial in run.trials
         ),
     )

@@ -174,7 +174,7 @@ def test_intervals_are_thin_lines_around_their_points(make_many: Any) -> None:
     traces = {trace.name: trace for trace in figure.data}
     assert traces["front"].error_y.array == pytest.approx([0.02] * len(run.front))
     assert traces["held out"].error_y is not None
-    assert traces["unpruned model"].error_y.array is None  # made by hand without one
+    assert traces["unpruned model"].error_y.array == pytest.approx([0.01])
 
 
 def test_every_word_of_a_timed_run_is_of_its_time(timed_run: RunRecord) -> None:
