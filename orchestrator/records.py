@@ -310,12 +310,18 @@ def load_run(folder: Path) -> optuna.Study:
     if name is None:
         names = optuna.get_all_study_names(storage)
         if len(names) != 1:
-            raise RunError(f"'{paths.database}' holds {len(names)} studies; a run has exactly one")
+            raise RunError(
+                f"'{paths.database}' holds {len(names)} studies, a run has exactly one; launch it "
+                "again, or put the file back from a copy"
+            )
         (name,) = names
     try:
         return optuna.load_study(study_name=name, storage=storage)
     except KeyError as error:
-        raise RunError(f"storage {paths.storage} holds no study '{name}' any more") from error
+        raise RunError(
+            f"storage {paths.storage} holds no study '{name}' any more; bring it back from a copy, "
+            "or launch the study into another folder with --out"
+        ) from error
 
 
 def record_of(study: optuna.Study, folder: Path) -> RunRecord:

@@ -28,7 +28,7 @@ from orchestrator.records import (
     unpruned_result,
 )
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import check_exists, open_storage
+from orchestrator.storage import check_exists, hidden, open_storage, parse_url
 
 _RECENT = 20
 """Finished trials from which the rate is taken."""
@@ -122,8 +122,14 @@ def storage_status(url: str, name: str | None) -> Status:
     names = optuna.get_all_study_names(storage)
     if name is None and len(names) == 1:
         (name,) = names
+    if not names:
+        raise RunError(
+            f"storage {hidden(parse_url(url))} holds no study; `maskfront run STUDY.py --storage` "
+            "starts one there"
+        )
     if name not in names:
-        raise RunError(f"--study is {name}; the storage has {', '.join(names) or 'no study'}")
+        asked = "names none" if name is None else f"is {name}"
+        raise RunError(f"--study {asked}; the storage has {', '.join(names)}: name one of these")
     return status_of(optuna.load_study(study_name=name, storage=storage), None)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, create_trial
 
@@ -129,22 +130,23 @@ def importances(run: RunRecord) -> dict[str, dict[str, float]]:
 
 def _study(run: RunRecord, trials: Sequence[TrialRecord]) -> optuna.Study:
     """The finished trials in this order, valued (metric, ratio), in memory."""
+    space = run.space  # read once: it is JSON in the definition
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         study = optuna.create_study(directions=["maximize", "minimize"])
-        study.add_trials([_frozen(run, trial) for trial in trials])
+        study.add_trials([_frozen(trial, space) for trial in trials])
     finally:
         optuna.logging.set_verbosity(verbosity)
     return study
 
 
-def _frozen(run: RunRecord, trial: TrialRecord) -> FrozenTrial:
+def _frozen(trial: TrialRecord, space: Mapping[str, BaseDistribution]) -> FrozenTrial:
     assert trial.result is not None
-    knobs = {name: trial.knobs[name] for name in run.space if name in trial.knobs}
+    knobs = {name: trial.knobs[name] for name in space if name in trial.knobs}
     return create_trial(
         values=[trial.result.metric, trial.result.ratio],
         params=knobs,
-        distributions={name: run.space[name] for name in knobs},
+        distributions={name: space[name] for name in knobs},
         constraints={BUDGET: trial.result.violation},
     )

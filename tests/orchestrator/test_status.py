@@ -108,6 +108,24 @@ def test_a_run_whose_study_lies_in_a_server(
         launch(replace(small, name="taken"), out=tmp_path / "new", device="cpu", storage=url)
 
 
+def test_a_storage_without_the_study_says_what_to_do(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    storage = open_storage(folder.storage)
+    with pytest.raises(
+        RunError, match=r"study\.db holds no study; `maskfront run STUDY\.py --stor"
+    ):
+        storage_status(folder.storage, None)
+    with pytest.raises(RunError, match=r"holds 0 studies, a run has exactly one; launch it again"):
+        load_run(tmp_path)
+    for name in ("one", "other"):
+        optuna.create_study(study_name=name, storage=storage)
+    with pytest.raises(RunError, match=r"^--study names none; the storage has one, other: name"):
+        storage_status(folder.storage, None)
+    folder.write_address(folder.storage, "gone", "id")
+    with pytest.raises(RunError, match=r"no study 'gone' any more; bring it back .* with --out$"):
+        load_run(tmp_path)
+
+
 def test_a_study_of_another_tool_is_left_alone(study: Study, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/theirs.db"
     theirs = optuna.create_study(
