@@ -15,7 +15,7 @@ from reports.architectures import (
 )
 from reports.overlay import Overlay
 from reports.pareto import percent
-from reports.theme import AXIS, BLUE, GREY, LAYOUT, SKY, Panel, Section, plain
+from reports.theme import AXIS, BLUE, GREY, LAYOUT, LEGEND, SKY, Panel, Section, plain
 
 _COLOURS = {"colorscale": "Cividis", "cmin": 0, "cmax": 1}
 
@@ -28,7 +28,7 @@ def architecture_section(overlay: Overlay) -> Section | None:
         view = architectures_view(run)
         if not view.trials:
             continue
-        label = f"{overlay.names[place]}: " if overlay.several else ""
+        label = overlay.prefix(place)
         suffix = f"-{place}" if place else ""
         panels.append(
             Panel(
@@ -170,7 +170,7 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
         barmode="stack",
         height=170 + 24 * len(layers),
         margin={"l": 60, "r": 20, "t": 40, "b": 60},
-        legend={"orientation": "h", "xref": "container", "x": 0.5, "yref": "container", "y": 0},
+        legend={**LEGEND, "x": 0.5},
         coloraxis={
             **_COLOURS,
             "colorbar": {"tickformat": ".0%", "thickness": 14, "x": 0.41},

@@ -15,6 +15,7 @@ from reports.theme import (
     AXIS,
     GREY,
     LAYOUT,
+    LEGEND,
     Panel,
     Section,
     brief,
@@ -96,7 +97,7 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
         hoverinfo="skip",
     )  # fmt: skip
     for place, run in enumerate(rows):
-        prefix = f"{plain(overlay.names[place])}: " if overlay.several else ""
+        prefix = plain(overlay.prefix(place))
         style = run_style(place)
         figure.add_scatter(
             x=brief(row.result.target_ratio for row in run),
@@ -129,7 +130,7 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
         **LAYOUT,
         height=380,
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
-        legend={"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0},
+        legend=LEGEND,
         xaxis={**AXIS, "tickformat": ".0%", "title": {"text": "target ratio", "standoff": 8}},
         yaxis={**AXIS, "tickformat": ".0%", "title": {"text": "reached ratio"}},
     )

@@ -17,6 +17,7 @@ from reports.theme import (
     GREEN,
     GREY,
     LAYOUT,
+    LEGEND,
     ORANGE,
     SKY,
     VERMILLION,
@@ -39,12 +40,11 @@ def front_figure(overlay: Overlay) -> go.Figure:
     _add_levels(figure, overlay)
     unit = f" ({plain(overlay.units[0])})" if len(overlay.units) > 1 else ""
     students = {run.unpruned.label == "teacher" for run in overlay.runs}
-    legend: dict[str, Any] = {"orientation": "h", "xref": "container", "x": 0}
     figure.update_layout(
         **LAYOUT,
         height=480 + 40 * (len(overlay.runs) - 1),
         margin={"l": 60, "r": 20, "t": 30, "b": 60},
-        legend={**legend, "yref": "container", "y": 0},
+        legend=LEGEND,
         xaxis={
             **AXIS,
             "title": {
@@ -71,7 +71,7 @@ class _Drawing:
     def __init__(self, figure: go.Figure, overlay: Overlay, place: int, run: RunRecord):
         self.figure, self.overlay, self.place, self.run = figure, overlay, place, run
         self.view: ParetoView = pareto_view(run)
-        self.prefix = f"{overlay.names[place]}: " if overlay.several else ""
+        self.prefix = overlay.prefix(place)
 
     def draw(self) -> None:
         several, style, line = self.overlay.several, run_style(self.place), run_line(self.place)

@@ -12,7 +12,18 @@ from plotly.subplots import make_subplots
 
 from orchestrator.records import TrialRecord
 from reports.overlay import Overlay
-from reports.theme import AXIS, GREY, LAYOUT, Panel, brief, knob_axis, plain, run_line, run_style
+from reports.theme import (
+    AXIS,
+    GREY,
+    LAYOUT,
+    LEGEND,
+    Panel,
+    brief,
+    knob_axis,
+    plain,
+    run_line,
+    run_style,
+)
 
 _DRAWN = 200
 """Trials off the front that parallel coordinates draw; more would be a carpet."""
@@ -104,7 +115,7 @@ def _parallel(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel
     for place in range(len(overlay.runs)):
         figure.add_scatter(
             **_polyline(axes, [row for row in rows if row[3] and row[0] == place], scales),
-            name=plain(f"{overlay.names[place]}: front") if overlay.several else "front",
+            name=plain(f"{overlay.prefix(place)}front"),
             line=run_line(place),
         )
     for name, scale in zip(axes, scales, strict=True):
@@ -117,7 +128,7 @@ def _parallel(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel
         **LAYOUT,
         height=380,
         margin={"l": 40, "r": 40, "t": 20, "b": 70},
-        legend={"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0},
+        legend=LEGEND,
         xaxis={**AXIS, "type": "category"},
         yaxis={"visible": False, "range": [-0.1, 1.1]},
     )

@@ -22,6 +22,7 @@ from reports.overlay import Overlay
 from reports.theme import (
     AXIS,
     LAYOUT,
+    LEGEND,
     ORANGE,
     RUN_COLOURS,
     Panel,
@@ -30,8 +31,6 @@ from reports.theme import (
     run_line,
 )
 from reports.timeline_figure import timeline_panel
-
-_LEGEND = {"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0}
 
 
 def outer_section(overlay: Overlay) -> Section | None:
@@ -72,12 +71,11 @@ def _hypervolume_sentences(overlay: Overlay, histories: list[Hypervolume]) -> li
 
 def _stopped_sentences(overlay: Overlay) -> list[str]:
     sentences = []
-    for name, run in zip(overlay.names, overlay.runs, strict=True):
+    for place, run in enumerate(overlay.runs):
         stopped = [trial for trial in run.trials if trial.state == "stopped"]
         if stopped:
-            prefix = f"{name}: " if overlay.several else ""
             count = "1 trial was" if len(stopped) == 1 else f"{len(stopped)} trials were"
-            sentences.append(f"{prefix}{count} stopped early{_saved(run, stopped)}.")
+            sentences.append(f"{overlay.prefix(place)}{count} stopped early{_saved(run, stopped)}.")
     return sentences
 
 
@@ -167,7 +165,7 @@ def _staircases(
         **LAYOUT,
         height=320,
         showlegend=overlay.several,
-        legend=_LEGEND,
+        legend=LEGEND,
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
         xaxis={**AXIS, "title": {"text": title, "standoff": 8}, "rangemode": "tozero"},
         yaxis={**AXIS, "title": {"text": "hypervolume, share of the ideal"}, "tickformat": ".0%"},
@@ -198,7 +196,7 @@ def _attainment_panels(overlay: Overlay) -> list[Panel]:
     figure.update_layout(
         **LAYOUT,
         height=360,
-        legend=_LEGEND,
+        legend=LEGEND,
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
         xaxis={**AXIS, "title": {"text": f"{overlay.cost_name} ratio"}, "tickformat": ".0%"},
         yaxis={**AXIS, "title": {"text": plain(overlay.metric_name)}},
@@ -218,7 +216,7 @@ def _importance_panels(overlay: Overlay) -> list[Panel]:
     figure = go.Figure()
     counts = []
     for place, run in enumerate(overlay.runs):
-        prefix = f"{overlay.names[place]}: " if overlay.several else ""
+        prefix = overlay.prefix(place)
         colour = RUN_COLOURS[place % len(RUN_COLOURS)]
         for objective, values in importances(run).items():
             cost = objective == run.unpruned.cost_name
@@ -239,7 +237,7 @@ def _importance_panels(overlay: Overlay) -> list[Panel]:
     figure.update_layout(
         **LAYOUT,
         height=140 + 26 * bars * len(figure.data),
-        legend=_LEGEND,
+        legend=LEGEND,
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
         xaxis={**AXIS, "title": {"text": "importance"}, "tickformat": ".0%"},
         yaxis={**AXIS, "type": "category"},

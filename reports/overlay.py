@@ -26,6 +26,10 @@ class Overlay:
         """Whether a run must be named to be told from another."""
         return len(self.runs) > 1
 
+    def prefix(self, place: int) -> str:
+        """What the words for the run at this place begin with, where there are several."""
+        return f"{self.names[place]}: " if self.several else ""
+
     @property
     def relative(self) -> bool:
         """Whether metrics are shares of the unpruned model's: those of two tasks share no axis."""

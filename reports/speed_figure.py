@@ -13,6 +13,7 @@ from reports.theme import (
     AXIS,
     GREY,
     LAYOUT,
+    LEGEND,
     RUN_COLOURS,
     RUN_DASHES,
     RUN_SYMBOLS,
@@ -28,7 +29,7 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
     for place, own in enumerate(speeds):
         if not own:
             continue
-        label = f"{overlay.names[place]}: " if overlay.several else ""
+        label = overlay.prefix(place)
         sentences.append(label + _sentence(own))
         missing = sum(row.number not in own[0].models for row in overlay.runs[place].front)
         reference = own[0].reference
@@ -108,7 +109,7 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
         **LAYOUT,
         height=400,
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
-        legend={"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0},
+        legend=LEGEND,
         xaxis={**AXIS, "tickformat": ".0%", "title": {"text": "FLOPs ratio", "standoff": 8}},
         yaxis={
             **AXIS,

@@ -42,6 +42,8 @@ LAYOUT: dict[str, Any] = {
     "plot_bgcolor": "rgba(0, 0, 0, 0)",
     "hoverlabel": {"bgcolor": "white", "font": {"color": "#222222"}, "align": "left"},
 }
+LEGEND = {"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0}
+"""Below the axes, from the left edge on."""
 
 
 @dataclass(frozen=True, kw_only=True)

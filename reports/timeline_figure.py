@@ -13,7 +13,7 @@ from orchestrator.claims import WORKER
 from orchestrator.heartbeat import host_of
 from orchestrator.records import TrialRecord
 from reports.overlay import Overlay
-from reports.theme import AXIS, BLUE, GREY, LAYOUT, ORANGE, SKY, VERMILLION, Panel, plain
+from reports.theme import AXIS, BLUE, GREY, LAYOUT, LEGEND, ORANGE, SKY, VERMILLION, Panel, plain
 
 _LOOKS = {
     "finished": (BLUE, ""),
@@ -135,7 +135,7 @@ def timeline_panel(overlay: Overlay) -> Panel | None:
         barmode="overlay",
         showlegend=True,
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
-        legend={"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0},
+        legend=LEGEND,
         xaxis={**AXIS, "title": {"text": "seconds in which trials ran", "standoff": 8}},
         yaxis={**AXIS, "type": "category", "categoryarray": [*order], "autorange": "reversed"},
     )
