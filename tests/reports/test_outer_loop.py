@@ -1,11 +1,10 @@
-"""Hypervolume, attainment, importance and clock, each against another way to compute it."""
+"""Hypervolume, attainment and importance, each against another way to compute it."""
 
 from __future__ import annotations
 
 import itertools
 import warnings
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.exceptions import ExperimentalWarning
 
-from orchestrator.busy_clock import BusyClock
 from orchestrator.records import Rung, RunRecord, load_run
 from reports.outer_figures import outer_section
 from reports.outer_loop import (
@@ -27,7 +25,7 @@ from reports.outer_loop import (
 )
 from reports.overlay import overlay
 from reports.timeline_figure import lanes, short_hosts
-from tests.reports.conftest import START, many_run
+from tests.reports.conftest import many_run
 
 
 def covered(points: list[tuple[float, float]], worst: float) -> float:
@@ -130,23 +128,6 @@ def test_quartiles_of_staircases() -> None:
     assert middle == pytest.approx([0.1, 0.2, 0.3])
     assert low == pytest.approx([0.05, 0.15, 0.25])
     assert high == pytest.approx([0.2, 0.25, 0.35])
-
-
-def test_the_clock_leaves_out_the_time_between_launches(make_trial: Any) -> None:
-    def at(start: int, end: int | None) -> Any:
-        return make_trial(
-            start,
-            500_000,
-            0.8,
-            started=START + timedelta(seconds=start),
-            ended=None if end is None else START + timedelta(seconds=end),
-        )
-
-    clock = BusyClock([at(0, 10), at(5, 20), at(1000, 1010), at(1005, None)])
-    seconds = [clock(START + timedelta(seconds=s)) for s in (0, 7, 20, 500, 1000, 1004, 2000)]
-    assert seconds == [0, 7, 20, 20, 20, 24, 30]
-    assert clock.now == 30
-    assert not BusyClock([make_trial(0, 500_000, 0.8)])
 
 
 def test_trials_that_run_at_once_lie_in_slots_of_their_own() -> None:
