@@ -40,7 +40,7 @@ def main() -> None:
     quiet_libraries()
     console = Console(width=130)
     run = read_run(options.run)
-    results = {f"trial {row.number}": row.result for row in run.front if row.result is not None}
+    results = {f"trial {row.number}": row.result for row in run.front}
     with TemporaryDirectory() as scratch:
         folders = []
         for name in results:

@@ -75,8 +75,7 @@ def document(run: RunRecord) -> dict[str, object]:
             if trial.rungs
             else [trial.result.metric] * 4,
         }
-        for trial in run.trials
-        if trial.result is not None
+        for trial in run.finished
     ]
     return {
         "what": "metric (accuracy, selection split) at each quarter of the training",

@@ -195,6 +195,13 @@ class TrialRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FinishedTrial(TrialRecord):
+    """One with a result, inside its budget or outside."""
+
+    result: TrialResult
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """All that is known of a run."""
 
@@ -208,7 +215,12 @@ class RunRecord:
     sources: dict[str, str]
 
     @property
-    def front(self) -> list[TrialRecord]:
+    def finished(self) -> list[FinishedTrial]:
+        """The trials that have a result."""
+        return [trial for trial in self.trials if isinstance(trial, FinishedTrial)]
+
+    @property
+    def front(self) -> list[FinishedTrial]:
         """The Pareto front of the feasible trials, by rising cost."""
         return pareto_front(self.trials)
 
@@ -231,7 +243,7 @@ class RunRecord:
         }
 
 
-def pareto_front(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:
     """Feasible trials that no other matches in metric at a lower cost, by rising cost.
 
     Of equal trials (same metric, same cost) the first stays.
@@ -239,9 +251,9 @@ def pareto_front(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     rows = [
         (trial.result.cost, -trial.result.metric, trial.number, trial)
         for trial in trials
-        if trial.result is not None and trial.feasible
+        if isinstance(trial, FinishedTrial) and trial.feasible
     ]
-    front: list[TrialRecord] = []
+    front: list[FinishedTrial] = []
     best = float("-inf")
     for _, loss, _, trial in sorted(rows, key=lambda row: row[:3]):
         if -loss > best:
@@ -270,22 +282,21 @@ def front_document(run: RunRecord) -> dict[str, Any]:
         "front": [
             {
                 "trial": trial.number,
-                "metric": result.metric,
-                "heldout_metric": result.heldout_metric,
-                "cost": result.cost,
-                "cost_full": result.cost_full,
-                "ratio": result.ratio,
-                "unit": result.unit,
-                "flops": result.flops,
-                "flops_full": result.flops_full,
-                "flops_unit": result.flops_unit,
-                "params": result.params,
-                "target_ratio": result.target_ratio,
+                "metric": trial.result.metric,
+                "heldout_metric": trial.result.heldout_metric,
+                "cost": trial.result.cost,
+                "cost_full": trial.result.cost_full,
+                "ratio": trial.result.ratio,
+                "unit": trial.result.unit,
+                "flops": trial.result.flops,
+                "flops_full": trial.result.flops_full,
+                "flops_unit": trial.result.flops_unit,
+                "params": trial.result.params,
+                "target_ratio": trial.result.target_ratio,
                 "knobs": trial.knobs,
-                "model": result.model,
+                "model": trial.result.model,
             }
             for trial in run.front
-            if (result := trial.result) is not None
         ],
     }
 
@@ -350,12 +361,11 @@ def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
 
 def trial_record(trial: FrozenTrial) -> TrialRecord:
     """A row from an Optuna trial."""
-    finished = trial.state is TrialState.COMPLETE
-    return TrialRecord(
+    record = TrialRecord(
         number=trial.number,
         state=_STATES[trial.state],
         knobs=dict(trial.params),
-        result=TrialResult(**_fields(trial.user_attrs[RESULT])) if finished else None,
+        result=None,
         failure=trial.user_attrs.get(FAILURE, "its process ended before it did")
         if trial.state is TrialState.FAIL
         else None,
@@ -368,6 +378,10 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
         },
         rungs=rungs_of(trial),
     )
+    if trial.state is not TrialState.COMPLETE:
+        return record
+    result = TrialResult(**_fields(trial.user_attrs[RESULT]))
+    return FinishedTrial(**{**vars(record), "result": result})
 
 
 def rungs_of(trial: FrozenTrial) -> tuple[Rung, ...]:

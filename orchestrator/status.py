@@ -21,6 +21,7 @@ from orchestrator.heartbeat import WorkerRecord, is_alive, workers_of
 from orchestrator.records import (
     UNPRUNED,
     WANTED,
+    FinishedTrial,
     TrialRecord,
     load_run,
     pareto_front,
@@ -51,7 +52,7 @@ class Status:
     workers: tuple[dict[str, Any], ...]
     """Of each worker that has not ended: name, host, pid, device, running trials, whether alive,
     seconds since its last beat."""
-    front: tuple[TrialRecord, ...]
+    front: tuple[FinishedTrial, ...]
     stopped: tuple[dict[str, Any], ...]
     """Of each trial that was stopped early at a rung: its number, and what it was worth there."""
     failures: dict[str, int]
@@ -70,7 +71,6 @@ class Status:
                 "ratio": trial.result.ratio,
             }
             for trial in self.front
-            if trial.result is not None
         ]
         lists = {"workers": list(self.workers), "stopped": list(self.stopped), "front": front}
         return {**vars(self), **lists}
@@ -90,9 +90,8 @@ class Status:
                 f"worker     {worker['name']} on {worker['device']}: {doing}, last beat {beat} ago"
             )
         for trial in self.front:
-            if (found := trial.result) is not None:
-                size = f"{found.cost_name} ratio {found.ratio:.3f}"
-                lines.append(f"front      trial {trial.number}: {found.metric:.4f} at {size}")
+            size = f"{trial.result.cost_name} ratio {trial.result.ratio:.3f}"
+            lines.append(f"front      trial {trial.number}: {trial.result.metric:.4f} at {size}")
         lines += [
             f"stopped    trial {one['trial']}: {one['metric']:.4f} at {one['cost_name']} ratio "
             f"{one['ratio']:.3f}, after {one['share']:.0%}"

@@ -61,7 +61,6 @@ def front_table(record: RunRecord) -> Table:
     for column in ("trial", record.metric_name, "held out", ratio, *unpruned.sizes):
         table.add_column(column, justify="right")
     for trial in record.front:
-        assert trial.result is not None
         table.add_row(str(trial.number), *_cells(trial.result))
     table.add_section()
     table.add_row(unpruned.label, *_cells(unpruned))

@@ -54,10 +54,9 @@ class ArchitecturesView:
 
 def architectures_view(run: RunRecord) -> ArchitecturesView:
     """Take how much each model of the front keeps."""
-    found = [(trial.number, trial.result) for trial in run.front if trial.result is not None]
-    results = [result for _, result in found]
+    results = [trial.result for trial in run.front]
     return ArchitecturesView(
-        trials=tuple(number for number, _ in found),
+        trials=tuple(trial.number for trial in run.front),
         ratios=tuple(result.ratio for result in results),
         kinds=(
             Kept(

@@ -45,13 +45,10 @@ class Reached:
 def reached(run: RunRecord, curves: Curves) -> list[Reached]:
     """The finished trials of a run."""
     rows = []
-    for trial in run.trials:
-        if trial.result is not None:
-            curve = curves.get(trial.number)
-            left = curve.columns.get(_OPEN) if curve else None
-            rows.append(
-                Reached(trial=trial, result=trial.result, open=left[-1][1] if left else None)
-            )
+    for trial in run.finished:
+        curve = curves.get(trial.number)
+        left = curve.columns.get(_OPEN) if curve else None
+        rows.append(Reached(trial=trial, result=trial.result, open=left[-1][1] if left else None))
     return rows
 
 

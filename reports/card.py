@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from orchestrator.records import RunRecord, TrialRecord, size_text
+from orchestrator.records import FinishedTrial, RunRecord, size_text
 from reports.speed import read_speeds
 
 _TEMPLATES = Environment(
@@ -20,7 +20,7 @@ _TEMPLATES = Environment(
 )
 
 
-def model_card(run: RunRecord, trial: TrialRecord, *, plain: bool, notes: Sequence[str]) -> str:
+def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequence[str]) -> str:
     """Markdown with the hub's front matter; `notes` are lines about files beside the model.
 
     `plain` says that the model is transformers' own BERT, which runs without custom code.
@@ -28,7 +28,6 @@ def model_card(run: RunRecord, trial: TrialRecord, *, plain: bool, notes: Sequen
     from huggingface_hub import ModelCardData
 
     result, unpruned = trial.result, run.unpruned
-    assert result is not None
     base = "student" if "student" in run.sources else "teacher"
     license_ = run.sources.get(f"{base} license")
     front_matter = ModelCardData(

@@ -39,7 +39,7 @@ def choose(
     if trial is not None:
         check_finished(run, trial)
         return trial
-    points = [(row.number, row.result) for row in run.front if row.result is not None]
+    points = [(row.number, row.result) for row in run.front]
     if not points:
         raise RunError(f"'{run.folder}' has no model on its front yet; name one with --trial")
     if max_ratio is not None:

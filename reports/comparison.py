@@ -15,7 +15,7 @@ import numpy as np
 
 from orchestrator.busy_clock import BusyClock
 from orchestrator.errors import RunError
-from orchestrator.records import RunRecord, TrialRecord, TrialResult
+from orchestrator.records import FinishedTrial, RunRecord, TrialResult
 from reports.outer_loop import hypervolume
 
 RATIOS = (0.75, 0.5, 0.33, 0.25, 0.1)
@@ -133,7 +133,7 @@ def compare(
                 heldout_hypervolumes=tuple(_covered(held_out(run)) for run in own),
                 select={ratio: kept(name, ratio, "select") for ratio in ratios},
                 heldout={ratio: kept(name, ratio, "heldout") for ratio in ratios},
-                trials=tuple(len(_results(run)) for run in own),
+                trials=tuple(len(run.finished) for run in own),
                 seconds=sum(BusyClock(run.trials).now for run in own)
                 / max(1, sum(len(run.trials) for run in own)),
                 ratio_error=_ratio_error(own),
@@ -147,8 +147,7 @@ def compare(
 def held_out(run: RunRecord) -> RunRecord:
     """The front of a run and its teacher, worth what they are on the held-out split."""
 
-    def swapped(trial: TrialRecord) -> TrialRecord:
-        assert trial.result is not None
+    def swapped(trial: FinishedTrial) -> FinishedTrial:
         return replace(trial, result=replace(trial.result, metric=trial.result.heldout_metric))
 
     unpruned = replace(run.unpruned, metric=run.unpruned.heldout_metric)
@@ -179,11 +178,7 @@ def _best_at(runs: Sequence[RunRecord], ratio: float) -> list[Model] | None:
     """Of each run the model of its front that is best at this ratio, with its folder."""
     models = []
     for run in runs:
-        within = [
-            trial.result
-            for trial in run.front
-            if trial.result is not None and trial.result.ratio <= (1 + _SLACK) * ratio
-        ]
+        within = [trial.result for trial in run.front if trial.result.ratio <= (1 + _SLACK) * ratio]
         if not within:
             return None
         models.append((run.folder / within[-1].model, within[-1]))
@@ -220,14 +215,10 @@ def _covered(run: RunRecord) -> float:
     return shares[-1] if shares else 0.0
 
 
-def _results(run: RunRecord) -> list[TrialResult]:
-    return [trial.result for trial in run.trials if trial.result is not None]
-
-
 def _ratio_error(runs: Sequence[RunRecord]) -> float:
     errors = [
-        abs(result.ratio - result.target_ratio) / result.target_ratio
+        abs(trial.result.ratio - trial.result.target_ratio) / trial.result.target_ratio
         for run in runs
-        for result in _results(run)
+        for trial in run.finished
     ]
     return fmean(errors) if errors else float("nan")

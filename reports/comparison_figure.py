@@ -53,7 +53,7 @@ def comparison_figure(runs: Mapping[str, Sequence[RunRecord]], comparison: Compa
 
 
 def _front(run: RunRecord) -> list[tuple[float, float]]:
-    return [(t.result.ratio, t.result.metric) for t in run.trials if t.result and t.feasible]
+    return [(t.result.ratio, t.result.metric) for t in run.finished if t.feasible]
 
 
 def comparison_tables(comparison: Comparison) -> str:

@@ -69,11 +69,7 @@ Curves = Mapping[int, Curve]
 def read_curves(run: RunRecord, trials: Iterable[int] | None = None) -> dict[int, Curve]:
     """The curves of these trials, or of all finished ones, whose files are there."""
     folder = RunFolder(run.folder)
-    wanted = (
-        [trial.number for trial in run.trials if trial.result is not None]
-        if trials is None
-        else trials
-    )
+    wanted = [trial.number for trial in run.finished] if trials is None else trials
     curves = {number: Curve(read_curve(folder.trial(number))) for number in wanted}
     return {number: curve for number, curve in curves.items() if curve.rows}
 

@@ -73,8 +73,8 @@ def _study_note(run: RunRecord) -> str:
             "|---|---|---|---|---|",
         ]
         lines += [
-            f"| {', '.join(row.reasons)} | {row.point.trial} | {row.point.result.metric:.4f} "
-            f"| {row.point.result.heldout_metric:.4f} | {percent(row.point.result.ratio)} |"
+            f"| {', '.join(row.reasons)} | {row.trial.number} | {row.trial.result.metric:.4f} "
+            f"| {row.trial.result.heldout_metric:.4f} | {percent(row.trial.result.ratio)} |"
             for row in rows
         ]
         lines.append("")

@@ -55,7 +55,7 @@ def export(
     from objectives.exporting import write_model  # torch, which a front does without
 
     inputs = None if int8 is None else _inputs_of(run, int8)
-    row = next(row for row in run.trials if row.number == trial)
+    row = next(row for row in run.finished if row.number == trial)
     with written_whole(out.resolve()) as unfinished:  # "." has no name of its own to write beside
         plain = write_model(model, unfinished)
         for name in ("architecture.json", "result.json"):

@@ -7,9 +7,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from orchestrator.records import Measured, RunRecord, size_text
+from orchestrator.records import FinishedTrial, Measured, RunRecord, size_text
 from reports.overlay import Overlay
-from reports.pareto import ParetoView, Point, pareto_view, rung_text
+from reports.pareto import ParetoView, pareto_view, rung_text
 from reports.recommended import recommendations
 from reports.theme import (
     AXIS,
@@ -87,13 +87,13 @@ class _Drawing:
         self._add(
             self.view.front,
             "front",
-            hovertext=[self._hover(point) for point in self.view.front],
+            hovertext=[self._hover(trial) for trial in self.view.front],
             hoverinfo="text",
             mode="lines+markers",
             legendrank=1,
             line={"shape": "hv", **(line if several else {"color": BLUE, "width": 2})},
             marker={"size": 10, **(style if several else {"color": BLUE, "symbol": "circle"})},
-            error_y=self._error([point.result for point in self.view.front]),
+            error_y=self._error([trial.result for trial in self.view.front]),
         )
         self._add_unpruned()
         if not several:
@@ -126,7 +126,7 @@ class _Drawing:
     def _name_recommended(self) -> None:
         """Write beside the models to look at first what they are."""
         for place, row in enumerate(recommendations(self.view)):
-            result = row.point.result
+            result = row.trial.result
             self.figure.add_annotation(
                 x=result.ratio,
                 y=self.overlay.metric(self.run, result.metric),
@@ -148,8 +148,8 @@ class _Drawing:
         colour = run_style(self.place)["color"]
         star = f"{self.prefix}{unpruned.label} model"
         heldout: list[tuple[float, Measured, str, int | None]] = [
-            (point.result.ratio, point.result, self._hover(point), point.trial)
-            for point in self.view.front
+            (trial.result.ratio, trial.result, self._hover(trial), trial.number)
+            for trial in self.view.front
         ]
         if unpruned.ratio <= 1:
             text = lines([star, self._worth(unpruned), _sizes(unpruned)])
@@ -192,21 +192,23 @@ class _Drawing:
                 hoverinfo="text",
             )
 
-    def _add(self, points: Sequence[Point], name: str, mode: str = "markers", **style: Any) -> None:
-        if points:
+    def _add(
+        self, trials: Sequence[FinishedTrial], name: str, mode: str = "markers", **style: Any
+    ) -> None:
+        if trials:
             self.figure.add_scatter(
-                x=[point.result.ratio for point in points],
-                y=[self.overlay.metric(self.run, point.result.metric) for point in points],
+                x=[trial.result.ratio for trial in trials],
+                y=[self.overlay.metric(self.run, trial.result.metric) for trial in trials],
                 mode=mode,
                 name=plain(self.prefix + name),
-                customdata=[[self.place, point.trial] for point in points],
+                customdata=[[self.place, trial.number] for trial in trials],
                 **style,
             )
 
-    def _add_plainly(self, points: Sequence[Point], name: str, **style: Any) -> None:
-        """Points off the front: there may be a thousand, each hover made where it is looked at."""
+    def _add_plainly(self, trials: Sequence[FinishedTrial], name: str, **style: Any) -> None:
+        """Trials off the front: there may be a thousand, each hover made where it is looked at."""
         template = f"{plain(self.prefix)}trial %{{customdata[1]}}<br>{plain(self.run.metric_name)} "
-        self._add(points, name, hovertemplate=template + "%{y}<br>%{x}<extra></extra>", **style)
+        self._add(trials, name, hovertemplate=template + "%{y}<br>%{x}<extra></extra>", **style)
 
     def _error(self, models: Sequence[Measured], heldout: bool = False) -> dict[str, Any]:
         """Thin lines over the bootstrap intervals of the models."""
@@ -226,11 +228,11 @@ class _Drawing:
             "width": 0,
         }
 
-    def _hover(self, point: Point) -> str:
-        result = point.result
+    def _hover(self, trial: FinishedTrial) -> str:
+        result = trial.result
         return lines(
             [
-                f"{self.prefix}trial {point.trial}",
+                f"{self.prefix}trial {trial.number}",
                 self._worth(result),
                 f"{result.cost_name} ratio {result.ratio:.4f}, "
                 f"target {result.target_ratio:.4f} ± {100 * result.tolerance:g}%",

@@ -46,7 +46,7 @@ def _slices(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel:
     )
     for column, (knob, distribution) in enumerate(spaces.items(), start=1):
         for place, run in enumerate(overlay.runs):
-            known = [(t, t.result) for t in run.trials if t.result and knob in t.knobs]
+            known = [(t, t.result) for t in run.finished if knob in t.knobs]
             for row, values in enumerate(
                 ([overlay.metric(run, r.metric) for _, r in known], [r.ratio for _, r in known]), 1
             ):
@@ -95,8 +95,8 @@ def _parallel(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel
     rows: list[tuple[int, TrialRecord, list[Any], bool]] = []
     for place, run in enumerate(overlay.runs):
         front = {trial.number for trial in run.front}
-        for trial in run.trials:
-            if trial.result and set(spaces) <= set(trial.knobs):
+        for trial in run.finished:
+            if set(spaces) <= set(trial.knobs):
                 values = [trial.knobs[name] for name in spaces]
                 ends = [trial.result.ratio, overlay.metric(run, trial.result.metric)]
                 rows.append((place, trial, values + ends, trial.number in front))

@@ -87,7 +87,7 @@ def _saved(run: RunRecord, stopped: Sequence[TrialRecord]) -> str:
     shares = [trial.rungs[-1].share for trial in stopped if trial.rungs]
     if len(shares) < len(stopped):
         return ""
-    trials = len(stopped) + sum(trial.result is not None for trial in run.trials)
+    trials = len(stopped) + len(run.finished)
     return (
         f", after {median(shares):.0%} of the training in the median: that saved "
         f"{(len(shares) - sum(shares)) / trials:.0%} of what all {trials} trials would have taken"
@@ -177,7 +177,7 @@ def _attainment_panels(overlay: Overlay) -> list[Panel]:
     figure = go.Figure()
     for name, places in overlay.groups.items():
         fronts = [
-            [(t.result.ratio, overlay.metric(run, t.result.metric)) for t in run.front if t.result]
+            [(t.result.ratio, overlay.metric(run, t.result.metric)) for t in run.front]
             for run in (overlay.runs[place] for place in places)
         ]
         if len(fronts) > 1 and any(fronts):
@@ -230,7 +230,7 @@ def _importance_panels(overlay: Overlay) -> list[Panel]:
                     "pattern": {"shape": "/" if cost else ""},
                 },
             )
-        counts.append(sum(trial.result is not None for trial in run.trials))
+        counts.append(len(run.finished))
     if not figure.data:
         return []
     bars = max(len(trace.y) for trace in figure.data)

@@ -19,7 +19,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, create_trial
 
 from orchestrator.busy_clock import BusyClock
-from orchestrator.records import BUDGET, RunRecord, TrialRecord
+from orchestrator.records import BUDGET, FinishedTrial, RunRecord
 
 FEWEST = 10
 """Finished trials below which an importance would be noise."""
@@ -49,7 +49,7 @@ def reference_point(run: RunRecord) -> tuple[float, float]:
 def hypervolume(run: RunRecord) -> Hypervolume:
     """The hypervolume of metric and ratio after each finished trial."""
     ended = sorted(
-        (trial for trial in run.trials if trial.result is not None),
+        run.finished,
         key=lambda trial: (trial.ended or datetime.max, trial.number),
     )
     if not ended:
@@ -112,7 +112,7 @@ def importances(run: RunRecord) -> dict[str, dict[str, float]]:
     Optuna's measure takes low values for good: a metric is negated before it sees it. Empty below
     `FEWEST` finished trials, or if the study tunes nothing.
     """
-    ended = [trial for trial in run.trials if trial.result is not None]
+    ended = run.finished
     if len(ended) < FEWEST or not run.space:
         return {}
     study = _study(run, ended)
@@ -128,7 +128,7 @@ def importances(run: RunRecord) -> dict[str, dict[str, float]]:
         }
 
 
-def _study(run: RunRecord, trials: Sequence[TrialRecord]) -> optuna.Study:
+def _study(run: RunRecord, trials: Sequence[FinishedTrial]) -> optuna.Study:
     """The finished trials in this order, valued (metric, ratio), in memory."""
     space = run.space  # read once: it is JSON in the definition
     verbosity = optuna.logging.get_verbosity()
@@ -141,8 +141,7 @@ def _study(run: RunRecord, trials: Sequence[TrialRecord]) -> optuna.Study:
     return study
 
 
-def _frozen(trial: TrialRecord, space: Mapping[str, BaseDistribution]) -> FrozenTrial:
-    assert trial.result is not None
+def _frozen(trial: FinishedTrial, space: Mapping[str, BaseDistribution]) -> FrozenTrial:
     knobs = {name: trial.knobs[name] for name in space if name in trial.knobs}
     return create_trial(
         values=[trial.result.metric, trial.result.ratio],

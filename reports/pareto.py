@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.records import Rung, RunRecord, TrialRecord, TrialResult, UnprunedResult
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A finished trial."""
-
-    trial: int
-    knobs: Mapping[str, Any]
-    result: TrialResult
+from orchestrator.records import (
+    FinishedTrial,
+    Rung,
+    RunRecord,
+    TrialRecord,
+    TrialResult,
+    UnprunedResult,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +22,11 @@ class ParetoView:
 
     metric_name: str
     unpruned: UnprunedResult
-    front: tuple[Point, ...]
+    front: tuple[FinishedTrial, ...]
     """By rising cost, and so by rising metric."""
-    dominated: tuple[Point, ...]
+    dominated: tuple[FinishedTrial, ...]
     """Inside their budget, but another trial is no worse and cheaper, or as cheap and better."""
-    outside: tuple[Point, ...]
+    outside: tuple[FinishedTrial, ...]
     """Outside their budget; they are on no front."""
     stopped: tuple[TrialRecord, ...]
     """Stopped early, at what they reported last."""
@@ -36,19 +34,14 @@ class ParetoView:
 
 def pareto_view(run: RunRecord) -> ParetoView:
     """Sort the finished trials of a run."""
-    points = {
-        trial.number: Point(trial=trial.number, knobs=trial.knobs, result=trial.result)
-        for trial in run.trials
-        if trial.result is not None
-    }
-    front = [trial.number for trial in run.front]
-    feasible = {trial.number for trial in run.trials if trial.feasible}
+    front = run.front
+    numbers = {trial.number for trial in front}
     return ParetoView(
         metric_name=run.metric_name,
         unpruned=run.unpruned,
-        front=tuple(points[number] for number in front),
-        dominated=tuple(points[number] for number in points if number in feasible - set(front)),
-        outside=tuple(points[number] for number in points if number not in feasible),
+        front=tuple(front),
+        dominated=tuple(t for t in run.finished if t.feasible and t.number not in numbers),
+        outside=tuple(t for t in run.finished if not t.feasible),
         stopped=tuple(trial for trial in run.trials if trial.state == "stopped" and trial.rungs),
     )
 
@@ -60,7 +53,7 @@ def answer(view: ParetoView) -> str:
         return f"No trial has met its {name} budget yet; {len(view.outside)} finished outside it."
     if not view.front:
         return "No trial has finished yet."
-    half = [point for point in view.front if point.result.ratio <= 0.5]
+    half = [trial for trial in view.front if trial.result.ratio <= 0.5]
     if half:
         best = half[-1].result
         return f"At {percent(best.ratio)} of the {_cost(view)} the model {_kept(view, best)}."

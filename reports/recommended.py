@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.records import Measured
-from reports.pareto import ParetoView, Point
+from orchestrator.records import FinishedTrial, Measured
+from reports.pareto import ParetoView
 
 _LOSSES = (0.01, 0.03)
 """Shares of the unpruned metric that a user may be ready to lose."""
@@ -18,7 +18,7 @@ class Recommendation:
     """A model of the front, and what it is the answer to."""
 
     reasons: tuple[str, ...]
-    point: Point
+    trial: FinishedTrial
 
 
 def recommendations(view: ParetoView) -> list[Recommendation]:
@@ -29,16 +29,16 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
     wanted: dict[int, list[str]] = {}
     metric = view.unpruned.metric
     for loss in _LOSSES if metric > 0 else ():
-        near = [point for point in view.front if point.result.metric >= (1 - loss) * metric]
+        near = [trial for trial in view.front if trial.result.metric >= (1 - loss) * metric]
         if near:
-            wanted.setdefault(near[0].trial, []).append(f"cheapest within {loss:.0%}")
-    bend = knee([point.result for point in view.front])
+            wanted.setdefault(near[0].number, []).append(f"cheapest within {loss:.0%}")
+    bend = knee([trial.result for trial in view.front])
     if bend is not None:
-        wanted.setdefault(view.front[bend].trial, []).append("knee")
+        wanted.setdefault(view.front[bend].number, []).append("knee")
     return [
-        Recommendation(reasons=tuple(wanted[point.trial]), point=point)
-        for point in reversed(view.front)
-        if point.trial in wanted
+        Recommendation(reasons=tuple(wanted[trial.number]), trial=trial)
+        for trial in reversed(view.front)
+        if trial.number in wanted
     ]
 
 

@@ -30,7 +30,7 @@ _LONG = 12
 def state_text(trial: TrialRecord) -> str:
     """What became of a trial, in the page's words."""
     if trial.result is None:
-        return "no result" if trial.state == "finished" else trial.state
+        return trial.state
     return "finished" if trial.feasible else "outside budget"
 
 
@@ -114,7 +114,7 @@ def timeline_panel(overlay: Overlay) -> Panel | None:
         return None
     figure = go.Figure()
     for state, rows in bars.items():
-        colour, pattern = _LOOKS.get(state, (GREY, ""))
+        colour, pattern = _LOOKS[state]
         figure.add_bar(
             y=[lane for lane, *_ in rows],
             base=[start for _, start, *_ in rows],

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.records import (
+    FinishedTrial,
     RunRecord,
-    TrialRecord,
     TrialResult,
     UnprunedResult,
     front_document,
@@ -18,7 +18,7 @@ from orchestrator.records import (
 )
 
 
-def trial(number: int, metric: float, flops: int, *, target: float | None = None) -> TrialRecord:
+def trial(number: int, metric: float, flops: int, *, target: float | None = None) -> FinishedTrial:
     result = TrialResult(
         metric=metric,
         heldout_metric=metric - 0.01,
@@ -39,7 +39,7 @@ def trial(number: int, metric: float, flops: int, *, target: float | None = None
         model=f"trials/{number:05d}/model",
         seconds=1.0,
     )
-    return TrialRecord(
+    return FinishedTrial(
         number=number, state="finished", knobs={"target_ratio": 0.5}, result=result, failure=None
     )
 

@@ -33,8 +33,10 @@ from orchestrator.records import (
     SOURCES,
     UNPRUNED,
     VERSIONS,
+    FinishedTrial,
     Rung,
     RunRecord,
+    State,
     TrialRecord,
     TrialResult,
     UnprunedResult,
@@ -75,7 +77,7 @@ def _trial(
     number: int, flops: int, metric: float, *, target: float | None = None, **changes: Any
 ) -> TrialRecord:
     """A finished trial, in the middle of its budget unless `target` says otherwise."""
-    trial = TrialRecord(
+    trial = FinishedTrial(
         number=number,
         state="finished",
         knobs={"flops_weight": 1 / 3, "mode": "soft"},
@@ -102,6 +104,11 @@ def _trial(
         failure=None,
     )
     return replace(trial, **changes)
+
+
+def unfinished(trial: TrialRecord, state: State, **changes: Any) -> TrialRecord:
+    """The trial as it would be if it had come to no result."""
+    return TrialRecord(**{**vars(trial), "state": state, "result": None, **changes})
 
 
 def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
@@ -227,9 +234,7 @@ def many_run(trials: int, seed: int = 0, **changes: Any) -> RunRecord:
     generator = np.random.default_rng(seed)
     rows = [_drawn(number, generator) for number in range(trials)]
     rows = [
-        replace(row, state="failed", result=None, failure="loss is not finite")
-        if row.number % 50 == 49
-        else row
+        unfinished(row, "failed", failure="loss is not finite") if row.number % 50 == 49 else row
         for row in rows
     ]
     run = _run(rows, name="many", definition=_definition(seed))

@@ -25,7 +25,7 @@ from reports.outer_loop import (
 )
 from reports.overlay import overlay
 from reports.timeline_figure import lanes, short_hosts
-from tests.reports.conftest import many_run
+from tests.reports.conftest import many_run, unfinished
 
 
 def covered(points: list[tuple[float, float]], worst: float) -> float:
@@ -174,7 +174,7 @@ def test_stopped_trials_say_what_they_saved() -> None:
         Rung(share=share, stage="search", metric=0.7, cost=400_000) for share in (1 / 3, 2 / 3)
     )
     stopped = [
-        replace(run.trials[0], number=n, state="stopped", result=None, rungs=rungs[: 1 + n % 2])
+        unfinished(run.trials[0], "stopped", number=n, rungs=rungs[: 1 + n % 2])
         for n in (12, 13, 14)
     ]
     section = outer_section(overlay([replace(run, trials=(*run.trials, *stopped))]))

@@ -46,9 +46,9 @@ def test_front_laws(rows: list[tuple[int, int, bool]], make_trial: Any) -> None:
 
 def test_view_sorts_the_finished_trials(mixed_run: RunRecord) -> None:
     view = pareto_view(mixed_run)
-    assert [point.trial for point in view.front] == [1, 0]
-    assert [point.trial for point in view.dominated] == [2]
-    assert [point.trial for point in view.outside] == [3]
+    assert [trial.number for trial in view.front] == [1, 0]
+    assert [trial.number for trial in view.dominated] == [2]
+    assert [trial.number for trial in view.outside] == [3]
     assert view.front[0].result.ratio == 0.4
 
 

@@ -18,7 +18,7 @@ def test_each_question_has_its_model_and_a_model_stands_there_once(
     """The unpruned metric is 0.9: 1% below it is 0.891, 3% below it 0.873."""
     rows = [(100_000, 0.5), (300_000, 0.86), (400_000, 0.875), (700_000, 0.89), (900_000, 0.895)]
     run = make_run([make_trial(n, *row) for n, row in enumerate(rows)])
-    found = [(row.reasons, row.point.trial) for row in recommendations(pareto_view(run))]
+    found = [(row.reasons, row.trial.number) for row in recommendations(pareto_view(run))]
     assert found == [
         (("cheapest within 1%",), 4),
         (("cheapest within 3%",), 2),

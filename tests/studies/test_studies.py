@@ -22,7 +22,7 @@ from objectives.stages import Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
 from orchestrator import launch
-from orchestrator.records import read_run
+from orchestrator.records import TrialRecord, read_run
 from orchestrator.study_file import load_study
 from studies import compare, seed_table
 from tests.glue_shaped import write_glue
@@ -144,7 +144,7 @@ def test_the_table_of_the_source_is_rerun_row_by_row(local: Path) -> None:
         assert f"{row.score:.3f}" in text
         assert f"{trial.result.ratio:.3f}" in text
     first, *others = run.trials
-    failed = replace(first, state="failed", result=None)
+    failed = TrialRecord(**{**vars(first), "state": "failed", "result": None})
     again = replace(run, trials=(failed, *others, replace(first, number=len(run.trials))))
     assert printed(seed_table.table("rte", again)) == text
     lost = printed(seed_table.table("rte", replace(run, trials=(failed,))))
