@@ -134,6 +134,17 @@ def label_order(checkpoint: str, label_names: Sequence[str]) -> list[int]:
     )
 
 
+def take_outputs(
+    model: BertForSequenceClassification, order: Sequence[int], names: Sequence[str]
+) -> None:
+    """Leave a classifier these of its outputs, in this order and under these names."""
+    for weight in model.classifier.parameters():
+        weight.data = weight.data[list(order)]
+    model.num_labels = model.classifier.out_features = len(order)
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: index for index, name in enumerate(names)}
+
+
 def fingerprint(checkpoint: str) -> str:
     """SHA-256 of the checkpoint's weights, hexadecimal, shortened to 16 digits."""
     with _weights(checkpoint).open("rb") as weights:

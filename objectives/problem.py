@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from objectives.roles import load
 from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student
 from objectives.task import LabelledText, Metric, Task
-from objectives.teacher import Teacher, check_labels, load_teacher, output_names
+from objectives.teacher import Teacher, check_labels, load_teacher
 
 _LATENCY_BATCH = 1
 """Sequences in the forward pass whose time is the cost "latency"."""
@@ -126,15 +126,13 @@ class Inputs:
     seq_len: int
     text: LabelledText
     tokenizer: PreTrainedTokenizerBase
-    label_order: Sequence[int]
     checkpoint_fingerprint: str
     student_fingerprint: str | None
     augmenter: Augmenter | None
 
     def split(self, role: str) -> Split:
         """The rows of a role as tokens."""
-        rows, length = self.text.roles[role], self.task.max_length
-        return tasks.tokenise(rows, role, self.tokenizer, length, self.label_order)
+        return tasks.tokenise(self.text.roles[role], role, self.tokenizer, self.task.max_length)
 
 
 def read_inputs(
@@ -162,9 +160,9 @@ def read_inputs(
             f"0 to {layers - 1}"
         )
     text = load(task)
-    label_order = check_labels(teacher, text.label_names)
+    check_labels(teacher, text.label_names)
     if student is not None:
-        check_student(student, teacher.checkpoint, output_names(teacher, text.label_names))
+        check_student(student, teacher.checkpoint, text.label_names)
     return Inputs(
         task=task,
         teacher=teacher,
@@ -173,7 +171,6 @@ def read_inputs(
         seq_len=task.max_length if seq_len is None else seq_len,
         text=text,
         tokenizer=pretrained.load_tokenizer(teacher.checkpoint),
-        label_order=label_order,
         checkpoint_fingerprint=pretrained.fingerprint(teacher.checkpoint),
         student_fingerprint=None if student is None else pretrained.fingerprint(student),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
@@ -226,9 +223,7 @@ def prepare(
             device=device,
             progress=progress,
         )
-        splits["train"] = tasks.tokenise(
-            train, "train", inputs.tokenizer, task.max_length, inputs.label_order
-        )
+        splits["train"] = tasks.tokenise(train, "train", inputs.tokenizer, task.max_length)
     splits["train"] = fidelity.train(splits["train"], seed)
     splits["alpha"] = fidelity.shortened(splits["alpha"])
     student = _student(inputs, teacher, seed)
@@ -320,8 +315,7 @@ def _student(
     inputs: Inputs, teacher: BertForSequenceClassification, seed: int
 ) -> BertForSequenceClassification:
     if inputs.student is not None:
-        outputs = output_names(inputs.teacher, inputs.text.label_names)
-        return load_student(inputs.student, teacher, outputs, seed)
+        return load_student(inputs.student, teacher, inputs.text.label_names, seed)
     if inputs.student_layers is not None:
         return keep_layers(teacher, inputs.student_layers)
     return teacher

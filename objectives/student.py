@@ -13,11 +13,10 @@ from objectives.device import to_device
 from objectives.errors import UserError
 
 
-def check_student(checkpoint: str, teacher_checkpoint: str, outputs: Sequence[str]) -> None:
-    """Raise UserError unless the student reads the teacher's tokens and may learn its outputs.
+def check_student(checkpoint: str, teacher_checkpoint: str, label_names: Sequence[str]) -> None:
+    """Raise UserError unless the student reads the teacher's tokens and may learn the labels.
 
-    `outputs` are the names of the teacher's outputs. A student without a classifier learns any; one
-    with a classifier must have the same, in whatever order.
+    Without a classifier it learns any; with one it must know them, as a teacher must.
     """
     size, wanted = (
         pretrained.read_config(name).vocab_size for name in (checkpoint, teacher_checkpoint)
@@ -31,33 +30,26 @@ def check_student(checkpoint: str, teacher_checkpoint: str, outputs: Sequence[st
             f"student '{checkpoint}': it has another vocabulary ({differs}) than the teacher "
             f"'{teacher_checkpoint}'; both read the same tokens, so choose one of the same family"
         )
-    if not pretrained.has_classifier(checkpoint):
-        return
-    names = pretrained.output_names(checkpoint)
-    if len(names) != len(outputs):
-        raise UserError(
-            f"student '{checkpoint}': its classifier has the labels {', '.join(names)}, the "
-            f"teacher's has {', '.join(outputs)}; choose a student without a classifier"
-        )
-    pretrained.label_order(checkpoint, outputs)
+    if pretrained.has_classifier(checkpoint):
+        pretrained.label_order(checkpoint, label_names)
 
 
 def load_student(
-    checkpoint: str, teacher: BertForSequenceClassification, outputs: Sequence[str], seed: int
+    checkpoint: str, teacher: BertForSequenceClassification, label_names: Sequence[str], seed: int
 ) -> BertForSequenceClassification:
-    """The checkpoint as a frozen classifier beside the teacher, its outputs in the same order.
+    """The checkpoint as a frozen classifier beside the teacher: the task's labels in its order.
 
     Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
     """
+    fine_tuned = pretrained.has_classifier(checkpoint)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        student = as_bert(
-            pretrained.load_classifier(checkpoint, outputs, teacher.config.problem_type)
-        )
-    if pretrained.has_classifier(checkpoint):
-        order = pretrained.label_order(checkpoint, outputs)
-        for weight in student.classifier.parameters():
-            weight.data = weight.data[order]
+        outputs = None if fine_tuned else label_names
+        student = as_bert(pretrained.load_classifier(checkpoint, outputs))
+    if fine_tuned:
+        order = pretrained.label_order(checkpoint, label_names)
+        pretrained.take_outputs(student, order, label_names)
+    student.config.problem_type = teacher.config.problem_type
     return _frozen_beside(teacher, student)
 
 

@@ -144,13 +144,9 @@ class LabelledText:
 
 
 def tokenise(
-    examples: Examples,
-    role: str,
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-    label_order: Sequence[int],
+    examples: Examples, role: str, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> Split:
-    """One role as token ids. `label_order` maps the task's classes to those of the teacher."""
+    """One role as token ids."""
 
     def encode(texts: Sequence[tuple[str, ...]], length: int) -> tuple[list[list[int]], ...]:
         input_ids: list[list[int]] = []
@@ -171,12 +167,11 @@ def tokenise(
         shortened = encode([examples.texts[row] for row in too_long], max_length)
         for row, ids, types in zip(too_long, *shortened, strict=True):
             input_ids[row], token_type_ids[row] = ids, types
-    labels = examples.labels
     return Split(
         role=role,
         input_ids=input_ids,
         token_type_ids=token_type_ids,
-        labels=labels if labels.dtype.kind == "f" else np.asarray(label_order)[labels],
+        labels=examples.labels,
         pad_token_id=tokenizer.pad_token_id,
         max_length=max_length,
         truncated=len(too_long),

@@ -27,7 +27,9 @@ class Teacher:
     """A checkpoint of BERT or of one of its kin (`adapters.ADAPTERS`), and how it is fine-tuned if
     it has no classifier yet.
 
-    A checkpoint that holds a classifier is the teacher as it is; its labels must be the task's.
+    A checkpoint that holds a classifier is the teacher as it is, and must know the task's labels. A
+    label of its own that the task does not have is left out: of each text it says which of the
+    task's labels is the likeliest, and its probabilities are those given that it is one of them.
     """
 
     checkpoint: str
@@ -66,12 +68,18 @@ def load_teacher(
     device: str,
     progress: Progress,
 ) -> BertForSequenceClassification:
-    """The fine-tuned classifier, in evaluation mode on `device`, its labels in the task's order.
+    """The fine-tuned classifier, in evaluation mode on `device`: the task's labels in its order.
 
-    Fine-tuning runs once: the result lies under `cache`, named by all that decides it.
+    They bear the names that a fine-tuned checkpoint has for them. Fine-tuning runs once: the result
+    lies under `cache`, named by all that decides it. Raises UserError for a label that the
+    checkpoint does not know.
     """
     if pretrained.has_classifier(teacher.checkpoint):
-        return _load(teacher.checkpoint, device)
+        order = pretrained.label_order(teacher.checkpoint, label_names)
+        names = pretrained.output_names(teacher.checkpoint)
+        ready = _load(teacher.checkpoint, device)
+        pretrained.take_outputs(ready, order, [names[output] for output in order])
+        return ready
     ingredients = {
         **asdict(teacher),
         "precision": str(matmul_dtype(teacher.precision, device)),
@@ -89,25 +97,10 @@ def load_teacher(
     return _load(str(folder), device)
 
 
-def check_labels(teacher: Teacher, label_names: Sequence[str]) -> list[int]:
-    """For each label of the task its index in the teacher's classifier.
-
-    A teacher still to be fine-tuned takes the task's order. Raises UserError for a label that a
-    fine-tuned teacher does not know.
-    """
-    if not pretrained.has_classifier(teacher.checkpoint):
-        return list(range(len(label_names)))
-    return pretrained.label_order(teacher.checkpoint, label_names)
-
-
-def output_names(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
-    """What the teacher's outputs stand for, in their order; those of the task by its own names."""
-    if not pretrained.has_classifier(teacher.checkpoint):
-        return list(label_names)
-    names = pretrained.output_names(teacher.checkpoint)
-    for name, output in zip(label_names, check_labels(teacher, label_names), strict=True):
-        names[output] = name
-    return names
+def check_labels(teacher: Teacher, label_names: Sequence[str]) -> None:
+    """Raise UserError for a label of the task that a fine-tuned teacher does not know."""
+    if pretrained.has_classifier(teacher.checkpoint):
+        pretrained.label_order(teacher.checkpoint, label_names)
 
 
 def _load(folder: str, device: str) -> BertForSequenceClassification:

@@ -76,7 +76,7 @@ def checkpoint(request: pytest.FixtureRequest, write: Write) -> str:
 
 def split_of(checkpoint: str, texts: list[tuple[str, ...]]) -> Split:
     examples = Examples(texts, np.arange(len(texts)) % 3)
-    return tokenise(examples, "select", pretrained.load_tokenizer(checkpoint), 24, [0, 1, 2])
+    return tokenise(examples, "select", pretrained.load_tokenizer(checkpoint), 24)
 
 
 def adapted(checkpoint: str) -> BertForSequenceClassification:
@@ -201,7 +201,7 @@ def test_roberta_has_as_many_positions_as_it_has_tokens_for(write: Write) -> Non
     assert pretrained.read_config(write("electra")).max_position_embeddings == 66
     text = [("joy " + "bab " * 100,)]
     tokenizer = pretrained.load_tokenizer(write("roberta"))
-    longest = tokenise(Examples(text, np.array([0])), "select", tokenizer, 64, [0])
+    longest = tokenise(Examples(text, np.array([0])), "select", tokenizer, 64)
     logits = Population.of([adapted(write("roberta"))]).logits(longest.batch(np.arange(1), "cpu"))
     model = AutoModelForSequenceClassification.from_pretrained(write("roberta")).eval()
     expected = model(input_ids=torch.tensor(longest.input_ids)).logits

@@ -18,14 +18,16 @@ from objectives.cutting import cut
 from objectives.data import Split
 from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict
-from objectives.pretrained import load_tokenizer
+from objectives.pretrained import load_tokenizer, take_outputs
 from objectives.problem import Workbench, prepare, read_inputs
 from objectives.roles import load
 from objectives.search_method import SilentProgress
 from objectives.task import Task
 from objectives.teacher import Teacher
-from tests.conftest import TINY, planted_rows
+from tests.conftest import MARKERS, TINY, planted_rows
 from tests.objectives.conformance import RecordingProgress, random_states
+
+LABELS = sorted(MARKERS.values())
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +105,67 @@ def test_a_teacher_with_its_labels_in_another_order_scores_the_same(
 ) -> None:
     assert prepared.unpruned.metric == workbench.unpruned.metric > 0.9
     assert prepared.unpruned.heldout_metric == workbench.unpruned.heldout_metric
+
+
+def with_outputs(workbench: Workbench, folder: Path, names: list[str]) -> str:
+    """The workbench's teacher in a folder, its classifier anew: a poor one, of these outputs.
+
+    It takes many a happy text for a sad one, or for neutral if that is an output.
+    """
+    model = copy.deepcopy(workbench.problem.teacher)
+    known = list(model.config.id2label.values())
+    take_outputs(model, [known.index(name) for name in names], names)
+    bias = {"happy": 0.0, "neutral": 6.0, "sad": 5.4}
+    model.classifier.bias.data += torch.tensor([bias[name] for name in names])
+    model.save_pretrained(folder)
+    workbench.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "outputs", [["happy", "sad"], ["sad", "happy"], ["sad", "neutral", "happy"]], ids="-".join
+)
+def test_f1_is_that_of_the_tasks_class_1_whatever_the_outputs_of_the_teacher(
+    workbench: Workbench, planted_task: Task, tmp_path: Path, outputs: list[str]
+) -> None:
+    def of_two() -> Dataset:
+        return planted_rows().filter(lambda row: row["label"] != "neutral")
+
+    task = replace(planted_task, data=of_two, metric="f1")
+    teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", outputs))
+    inputs = read_inputs(task, teacher, None, None)
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    problem, whole = bench.problem, Architecture.full(replace(TINY, labels=2))
+    assert problem.teacher_logits.shape == (len(problem.train), 2)
+    assert problem.cost.shape.labels == 2
+
+    said = predict(problem.teacher, bench.select, "cpu").argmax(-1).numpy()
+    sad = bench.select.labels == 1
+    true_positives = (said[sad] == 1).sum()
+    f1 = 2 * true_positives / (sad.sum() + (said == 1).sum())
+    assert 0.5 < f1 < 0.95
+    assert bench.unpruned.metric == pytest.approx(f1)
+
+    model = cut(problem.student.state_dict(), problem.student.config, whole)
+    model.save_pretrained(tmp_path / "cut")
+    saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "cut")
+    assert saved.config.id2label == {0: "happy", 1: "sad"}
+    assert saved.config.label2id == {"happy": 0, "sad": 1}
+    assert bench.score(saved, whole) == bench.unpruned
+
+
+def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
+    workbench: Workbench, planted_task: Task, tmp_path: Path
+) -> None:
+    def in_numbers() -> Dataset:
+        rows = planted_rows().to_dict()
+        return Dataset.from_dict({**rows, "label": [LABELS.index(n) for n in rows["label"]]})
+
+    teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", LABELS))
+    inputs = read_inputs(replace(planted_task, data=in_numbers), teacher, None, None)
+    assert inputs.text.label_names == ["0", "1", "2"]
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    assert list(bench.problem.student.config.id2label.values()) == LABELS
 
 
 def test_preparing_leaves_global_random_state_alone(
@@ -186,7 +249,10 @@ def test_a_teacher_of_numbers_fits_a_task_of_numbers_whatever_its_output_is_call
         BertForSequenceClassification.from_pretrained(tiny_bert, **names).save_pretrained(tmp_path)
     load_tokenizer(tiny_bert).save_pretrained(tmp_path)
     one, three = Teacher(checkpoint=str(tmp_path)), Teacher(checkpoint=checkpoint)
-    assert read_inputs(graded_task, one, None, None).label_order == [0]
+    inputs = read_inputs(graded_task, one, None, None)
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    assert bench.problem.teacher.config.id2label == {0: "similarity"}
+    assert bench.problem.teacher_logits.shape == (240, 1)
     with pytest.raises(
         UserError, match=r"classifier has 3 outputs \(sad, happy, neutral\); a task"
     ):

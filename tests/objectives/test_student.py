@@ -98,14 +98,23 @@ def test_a_student_keeps_its_weights_and_draws_a_classifier_from_the_seed(
     assert list(first.config.id2label.values()) == LABELS
 
 
-def test_a_students_own_classifier_takes_the_teachers_order(
-    tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
+@pytest.mark.parametrize(
+    ("labels", "order"),
+    [(["sad", "happy", "neutral"], [1, 2, 0]), (["sad", "happy", "angry", "neutral"], [1, 3, 0])],
+)
+def test_a_students_own_classifier_takes_the_tasks_labels_and_their_order(
+    tiny_bert: str,
+    teacher: Teacher,
+    planted_task: Task,
+    tmp_path: Path,
+    labels: list[str],
+    order: list[int],
 ) -> None:
-    student = write_student(tiny_bert, tmp_path / "student", ["sad", "happy", "neutral"])
+    student = write_student(tiny_bert, tmp_path / "student", labels)
     loaded = prepared(inputs_of(planted_task, teacher, student), tmp_path).problem.student
     saved = BertForSequenceClassification.from_pretrained(student)
     for name in ("weight", "bias"):
-        ordered = getattr(saved.classifier, name)[[1, 2, 0]]  # happy, neutral, sad
+        ordered = getattr(saved.classifier, name)[order]
         assert torch.equal(getattr(loaded.classifier, name), ordered)
     assert list(loaded.config.id2label.values()) == LABELS
 
@@ -125,7 +134,7 @@ def test_a_classifier_of_other_labels_is_refused(
     tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
 ) -> None:
     for labels, message in (
-        (["happy", "sad"], "its classifier has the labels happy, sad, the teacher's has happy, n"),
+        (["happy", "sad"], r"does not know the label\(s\) neutral of the task; it knows happy, s"),
         (["happy", "sad", "angry"], r"does not know the label\(s\) neutral"),
     ):
         student = write_student(tiny_bert, tmp_path / labels[-1], labels)
