@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -29,14 +30,26 @@ Load = Callable[..., tuple[BertForSequenceClassification, int]]
 def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
     """Loads a teacher, by default one epoch of the tiny BERT; also returns the steps it took."""
 
+    whole = workbench.problem.train
+
     def load_it(
-        checkpoint: str = tiny_bert, epochs: int = 1, seed: int = 0, data: str = "data"
+        checkpoint: str = tiny_bert,
+        epochs: int = 1,
+        seed: int = 0,
+        data: str = "data",
+        max_length: int = whole.max_length,
     ) -> tuple[BertForSequenceClassification, int]:
         progress = RecordingProgress()
+        train = replace(
+            whole,
+            input_ids=[ids[:max_length] for ids in whole.input_ids],
+            token_type_ids=[types[:max_length] for types in whole.token_type_ids],
+            max_length=max_length,
+        )
         model = load_teacher(
             Teacher(checkpoint=checkpoint, epochs=epochs, learning_rate=1e-3),
             LABELS,
-            workbench.problem.train,
+            train,
             data_fingerprint=data,
             cache=tmp_path,
             seed=seed,
@@ -100,7 +113,7 @@ def test_the_same_checkpoint_elsewhere_is_the_same_teacher(
 
 def test_whatever_decides_a_teacher_makes_another(load: Load) -> None:
     first, _ = load()
-    for change in ({"seed": 1}, {"epochs": 2}, {"data": "other data"}):
+    for change in ({"seed": 1}, {"epochs": 2}, {"data": "other data"}, {"max_length": 12}):
         model, steps = load(**change)
         assert steps > 0, change
         assert change == {"data": "other data"} or not same(first, model), change
