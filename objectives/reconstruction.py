@@ -8,14 +8,18 @@ section 4.3), by linear least squares. They go into the weights of the output pr
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import BertForSequenceClassification
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.models.bert.modeling_bert import BertLayer, BertOutput, BertSelfOutput
 
 from objectives.architecture import Architecture
-from objectives.data import Split
+from objectives.data import Batch
 from objectives.problem import Problem
 
 _BATCH_SIZE = 32
@@ -29,84 +33,104 @@ _LARGEST = 10.0
 def reconstructed(problem: Problem, architecture: Architecture) -> BertForSequenceClassification:
     """A copy of the student: output projections 0 at closed units, scaled at the others.
 
-    The alpha split is the text. For architectures that cut heads and FFN neurons alone.
+    The alpha split is the text. It goes through both models side by side, block by block, and its
+    hidden states stay in memory meanwhile: 8 E bytes a token. For architectures that cut heads and
+    FFN neurons alone.
     """
     whole, shape = problem.student, problem.cost.shape
     student = copy.deepcopy(whole)
     masks = architecture.masks(shape, ("heads", "ffn"))
-    for layer in range(shape.layers):
-        for space, block in (("heads", "attention.output"), ("ffn", "output")):
-            path = f"bert.encoder.layer.{layer}.{block}"
-            kept = torch.tensor(masks[space][layer], device=problem.device)
-            columns = shape.head_dim if space == "heads" else 1
-            weight = student.get_submodule(path).get_parameter("dense.weight")
-            weight.mul_(kept.repeat_interleave(columns))
-            if kept.any():
-                factors = _factors(whole, student, path, kept, problem.alpha, problem.device)
-                weight.mul_(factors.repeat_interleave(columns))
+    batches = problem.alpha.in_order(_BATCH_SIZE, problem.device)
+    passes = [_Pass.begin(whole, batch) for batch in batches]
+    for number in range(shape.layers):
+        for space in ("heads", "ffn"):
+            wanted, own = (
+                _Block(cast("BertLayer", model.bert.encoder.layer[number]), space)
+                for model in (whole, student)
+            )
+            kept = torch.tensor(masks[space][number], device=problem.device)
+            _go_through(wanted, own, kept, passes)
     return student
 
 
-def _factors(
-    whole: nn.Module, student: nn.Module, path: str, kept: Tensor, split: Split, device: str
-) -> Tensor:
-    """The factor of each unit of a block, (units,) float64: 1 at closed ones.
+@dataclass(frozen=True)
+class _Block:
+    """Attention ("heads") or FFN of a layer."""
+
+    layer: BertLayer
+    space: str
+
+    def units(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """What the output projection reads, (B, S, width)."""
+        if self.space == "heads":
+            context: Tensor = self.layer.attention.self(hidden, mask)[0]
+            return context
+        fed: Tensor = self.layer.intermediate(hidden)
+        return fed
+
+    @property
+    def output(self) -> BertSelfOutput | BertOutput:
+        """Projects that, adds the residual, norms."""
+        return self.layer.attention.output if self.space == "heads" else self.layer.output
+
+
+@dataclass
+class _Pass:
+    """A batch on its way through both models."""
+
+    tokens: Tensor
+    """(B, S) bool; False is padding."""
+    mask: Tensor | None
+    """The same as attention takes it."""
+    wanted: Tensor
+    """(B, S, E): what enters the next block of the unpruned model."""
+    own: Tensor
+    """The same of the student."""
+
+    @classmethod
+    def begin(cls, model: BertForSequenceClassification, batch: Batch) -> _Pass:
+        """The embeddings, which both models share."""
+        hidden = model.bert.embeddings(batch.input_ids, batch.token_type_ids)
+        mask = create_bidirectional_mask(model.config, hidden, batch.attention_mask)
+        return cls(batch.attention_mask, cast("Tensor | None", mask), hidden, hidden)
+
+
+def _go_through(whole: _Block, student: _Block, kept: Tensor, passes: Sequence[_Pass]) -> None:
+    """Close the units of the student's block that are not `kept`, scale the others, and advance.
+
+    Its units are computed again for that, since they take four times the memory of hidden states.
+    """
+    weight, wanted_weight = student.output.dense.weight, whole.output.dense.weight
+    columns = kept.repeat_interleave(weight.shape[1] // len(kept))
+    weight.mul_(columns)
+    left = weight[:, columns]
+    second = torch.zeros(left.shape[1], left.shape[1], dtype=torch.float64, device=left.device)
+    towards = torch.zeros(left.shape[1], dtype=torch.float64, device=left.device)
+    for at in passes:
+        wanted_units, units = whole.units(at.wanted, at.mask), student.units(at.own, at.mask)
+        wanted, own = wanted_units[at.tokens], units[at.tokens][:, columns]
+        residual = (at.wanted - at.own)[at.tokens]
+        lacks = wanted @ wanted_weight.T - own @ left.T + residual
+        towards += ((lacks @ left) * own).double().sum(0)
+        second += (own.T @ own).double()
+        at.wanted = whole.output(wanted_units, at.wanted)
+    if kept.any():
+        factors = _factors(second * (left.T @ left).double(), towards, int(kept.sum()))
+        weight[:, columns] *= factors.repeat_interleave(left.shape[1] // len(factors))
+    for at in passes:
+        at.own = student.output(student.units(at.own, at.mask), at.own)
+
+
+def _factors(products: Tensor, towards: Tensor, units: int) -> Tensor:
+    """The factor of each kept unit of a block, (units,) float64.
 
     With C the contributions of the units to the sum, one column each, and e what the sum lacks
-    while all factors are 1, their change is (C'C + damping)^-1 C'e.
+    while all factors are 1, their change is (C'C + damping)^-1 C'e. `products` is C'C and `towards`
+    C'e, with a row for each dimension of a unit.
     """
-    weight = student.get_submodule(path).get_parameter("dense.weight")
-    whole_weight = whole.get_submodule(path).get_parameter("dense.weight")
-    units, width = len(kept), weight.shape[1]
-    second = torch.zeros(width, width, dtype=torch.float64, device=device)
-    towards = torch.zeros(width, dtype=torch.float64, device=device)
-    for (wanted, wanted_residual), (own, residual) in zip(
-        _inputs(whole, path, split, device), _inputs(student, path, split, device), strict=True
-    ):
-        lacks = wanted @ whole_weight.T + wanted_residual - own @ weight.T - residual
-        towards += ((lacks @ weight) * own).double().sum(0)
-        second += (own.T @ own).double()
-    products = second * (weight.T @ weight).double()
-    """C'C, a row and a column for each dimension of a unit."""
-    gram = products.view(units, width // units, units, width // units).sum((1, 3))
-    error = towards.view(units, -1).sum(1)
-
-    factors = torch.ones(units, dtype=torch.float64, device=device)
-    chosen = kept.nonzero().flatten()
-    damping = _DAMPING * torch.eye(len(chosen), dtype=torch.float64, device=device)
-    solved = 1 + torch.linalg.solve(gram[chosen][:, chosen] + damping, error[chosen])
-    if solved.abs().max() <= _LARGEST:
-        factors[chosen] = solved
-    return factors
-
-
-class _Reached(Exception):  # noqa: N818 (no error: it ends a pass early)
-    """The forward pass has come to the block; no more of it is needed."""
-
-    def __init__(self, units: Tensor, residual: Tensor):
-        super().__init__()
-        self.units, self.residual = units, residual
-
-
-def _inputs(
-    model: nn.Module, path: str, split: Split, device: str
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """What enters the output projection of a block, (tokens, width), and its residual, (tokens,
-    hidden), of the tokens of each batch; padding is left out."""
-
-    def stop(_: nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
-        raise _Reached(*inputs)
-
-    hook = model.get_submodule(path).register_forward_pre_hook(stop)
-    try:
-        for batch in split.in_order(_BATCH_SIZE, device):
-            try:
-                model(
-                    input_ids=batch.input_ids,
-                    attention_mask=batch.attention_mask,
-                    token_type_ids=batch.token_type_ids,
-                )
-            except _Reached as at:
-                yield at.units[batch.attention_mask], at.residual[batch.attention_mask]
-    finally:
-        hook.remove()
+    size = len(towards) // units
+    gram = products.view(units, size, units, size).sum((1, 3))
+    error = towards.view(units, size).sum(1)
+    damping = _DAMPING * torch.eye(units, dtype=gram.dtype, device=gram.device)
+    factors = 1 + torch.linalg.solve(gram + damping, error)
+    return factors if factors.abs().max() <= _LARGEST else torch.ones_like(factors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations, product
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from objectives.architecture import Architecture, LayerUnits
 from objectives.budget import discretise
@@ -176,6 +178,21 @@ def test_a_reconstructed_student_cut_is_the_same_and_nearer_to_the_teacher(
     )
     torch.testing.assert_close(masked, close, atol=1e-5, rtol=1e-5)
     assert (close - whole).norm() < (far - whole).norm()
+
+
+def test_the_text_goes_through_the_unpruned_model_once(problem: Problem) -> None:
+    entered: Counter[str] = Counter()
+
+    def note(module: nn.Module, *_: object) -> None:
+        entered.update(name for name, own in blocks.items() if module is own)  # not of its copy
+
+    names = ("bert.embeddings", *(f"bert.encoder.layer.{n}.intermediate" for n in range(3)))
+    blocks = {name: problem.student.get_submodule(name) for name in names}
+    hooks = [block.register_forward_hook(note) for block in blocks.values()]
+    reconstructed(problem, RAGGED)
+    for hook in hooks:
+        hook.remove()
+    assert entered == dict.fromkeys(names, -(-len(problem.alpha) // 32))
 
 
 def test_nothing_is_scaled_where_nothing_is_cut(problem: Problem) -> None:
