@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,12 +18,25 @@ def content_key(ingredients: Mapping[str, object]) -> str:
 
 @contextmanager
 def written_whole(target: Path) -> Iterator[Path]:
-    """A path to write a file or a folder to that becomes `target` at the end, or vanishes."""
-    unfinished = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
+    """A path to write a file or a folder to that becomes `target` at the end, or vanishes.
+
+    A `target` that is there is replaced. What a killed process left under the unfinished name is
+    removed first: only one may write a `target` at a time, so whoever shares its folder holds a
+    lock.
+    """
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    _remove(unfinished)
     try:
         yield unfinished
+        if target.is_dir():
+            _remove(target)
         unfinished.replace(target)
     finally:
-        if unfinished.is_dir():
-            shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.unlink(missing_ok=True)
+        _remove(unfinished)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

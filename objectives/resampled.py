@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 
 from objectives import pretrained
 from objectives.bootstrap import Samples, resampled_metrics
@@ -35,13 +36,14 @@ class Resampled:
             "max_length": task.max_length,
         }
         file = self._kept / f"{content_key(made_of)}.npy"
-        if not file.is_file():
-            self._kept.mkdir(parents=True, exist_ok=True)
-            if role not in self._splits:
-                self._splits[role] = self._inputs.split(role)
-            values = self._measured(model, self._splits[role])
-            with written_whole(file) as unfinished, unfinished.open("wb") as target:
-                np.save(target, values, allow_pickle=False)
+        self._kept.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._kept / ".lock"):
+            if not file.is_file():
+                if role not in self._splits:
+                    self._splits[role] = self._inputs.split(role)
+                values = self._measured(model, self._splits[role])
+                with written_whole(file) as unfinished, unfinished.open("wb") as target:
+                    np.save(target, values, allow_pickle=False)
         kept: Samples = np.load(file, allow_pickle=False)
         return kept
 

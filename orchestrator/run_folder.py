@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -149,23 +148,6 @@ class RunFolder:
 def sqlite_url(file: str | Path) -> str:
     """The URL of an SQLite file, whatever signs its path has."""
     return URL.create("sqlite", database=str(file)).render_as_string()
-
-
-@contextmanager
-def written_whole(target: Path) -> Iterator[Path]:
-    """A folder to write into that becomes `target` at the end, or vanishes on an error.
-
-    A `target` left by a trial that died before it was told is replaced.
-    """
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        unfinished.mkdir(parents=True)
-        yield unfinished
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def write_file_whole(target: Path, content: str) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.heat_map import draw_heat_map
-from orchestrator.run_folder import written_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,7 +39,10 @@ def write_trial(
     """
     from objectives.exporting import save_model  # only the process that trains writes models
 
+    from objectives.cache import written_whole
+
     with written_whole(folder) as unfinished:
+        unfinished.mkdir(parents=True)
         (unfinished / _ARCHITECTURE).write_text(found.architecture.to_json())
         (unfinished / _RESULT).write_text(result.to_json())
         _write_curve(unfinished / _CURVE, found.curve)
@@ -53,7 +55,10 @@ def write_trial(
 
 def write_rungs(folder: Path, rungs: Sequence[Rung]) -> None:
     """Write the folder of a trial that stopped early: what it reported on its way."""
+    from objectives.cache import written_whole
+
     with written_whole(folder) as unfinished:
+        unfinished.mkdir(parents=True)
         document = {"stopped": True, "rungs": [asdict(rung) for rung in rungs]}
         (unfinished / _RUNGS).write_text(json.dumps(document))
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from orchestrator.damage import damages
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
-from orchestrator.run_folder import written_whole
 from reports.card import model_card
 from reports.choice import model_folder
 
@@ -52,11 +51,13 @@ def export(
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunError(f"'{out}' exists and is not an empty folder; choose another with --out")
 
-    from objectives.exporting import write_model  # torch, which a front does without
+    from objectives.cache import written_whole  # torch, which a front does without
+    from objectives.exporting import write_model
 
     inputs = None if int8 is None else _inputs_of(run, int8)
     row = next(row for row in run.finished if row.number == trial)
     with written_whole(out.resolve()) as unfinished:  # "." has no name of its own to write beside
+        unfinished.mkdir(parents=True)
         plain = write_model(model, unfinished)
         for name in ("architecture.json", "result.json"):
             shutil.copy2(model.parent / name, unfinished / name)

@@ -17,6 +17,7 @@ from optuna.distributions import (
 )
 from rich.console import Console
 
+from objectives.cache import written_whole
 from objectives.device import choose_device, quiet_libraries
 from objectives.errors import UserError
 from objectives.glue import glue
@@ -36,7 +37,7 @@ from objectives.teacher import Teacher
 from orchestrator import Study, launch
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
-from orchestrator.run_folder import write_file_whole, written_whole
+from orchestrator.run_folder import RunFolder, write_file_whole
 from reports.comparison import RATIOS, compare
 from reports.comparison_figure import comparison_figure, comparison_tables
 from reports.picture import write_picture
@@ -115,17 +116,18 @@ def entry_study(
 def fine_tuned(task: Task, teacher: Teacher, out: Path, device: str) -> Teacher:
     """The one teacher of all studies, fine-tuned once, in `out`."""
     folder = out / "teacher"
-    if not folder.is_dir():
-        bench = prepare(
-            read_inputs(task, teacher, None, None),
-            cache=out / "cache",
-            seed=0,
-            device=choose_device(device),
-            progress=SilentProgress(),
-        )
-        with written_whole(folder) as unfinished:
-            bench.problem.teacher.save_pretrained(unfinished)
-            bench.tokenizer.save_pretrained(unfinished)
+    with RunFolder(out).in_turn("prepare"):
+        if not folder.is_dir():
+            bench = prepare(
+                read_inputs(task, teacher, None, None),
+                cache=out / "cache",
+                seed=0,
+                device=choose_device(device),
+                progress=SilentProgress(),
+            )
+            with written_whole(folder) as unfinished:
+                bench.problem.teacher.save_pretrained(unfinished)
+                bench.tokenizer.save_pretrained(unfinished)
     return Teacher(checkpoint=str(folder))
 
 

@@ -29,6 +29,34 @@ def test_what_is_whole_is_there_under_its_name_alone(tmp_path: Path, kind: str) 
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("was", ["file", "folder"])
+def test_what_a_killed_writer_left_is_gone_with_the_next(
+    tmp_path: Path, kind: str, was: str
+) -> None:
+    target = tmp_path / "target"
+    killed = written_whole(target)  # it never comes to its end
+    _write(killed.__enter__(), was)
+    (left,) = tmp_path.iterdir()
+    assert left != target
+    with written_whole(target) as unfinished:
+        assert not unfinished.exists()
+        _write(unfinished, kind)
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_was_there_is_replaced(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "target"
+    _write(target, kind)
+    old = target / "old" if kind == "folder" else target
+    old.write_text("old")
+    with written_whole(target) as unfinished:
+        _write(unfinished, kind)
+    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert file.read_text() == "content"
+
+
 def _break_off(target: Path, kind: str) -> None:
     with written_whole(target) as unfinished:
         _write(unfinished, kind)

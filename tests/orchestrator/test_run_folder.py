@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all."""
+"""A run's folder: its files are written whole or not at all, and one launch holds it."""
 
 from __future__ import annotations
 
@@ -8,36 +8,8 @@ import optuna
 import pytest
 
 from orchestrator.errors import RunError
-from orchestrator.run_folder import RunFolder, write_file_whole, written_whole
+from orchestrator.run_folder import RunFolder, write_file_whole
 from orchestrator.storage import hidden, open_storage, parse_url
-
-
-def test_a_folder_appears_only_when_it_is_whole(tmp_path: Path) -> None:
-    target = tmp_path / "trial"
-    with written_whole(target) as unfinished:
-        (unfinished / "a").write_text("1")
-        assert not target.exists()
-    assert (target / "a").read_text() == "1"
-
-
-def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
-    def fails() -> None:
-        with written_whole(tmp_path / "trial") as unfinished:
-            (unfinished / "a").write_text("1")
-            raise OSError("full")
-
-    with pytest.raises(OSError, match="full"):
-        fails()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_dead_process_left_is_replaced(tmp_path: Path) -> None:
-    target = tmp_path / "trial"
-    target.mkdir()
-    (target / "old").write_text("half")
-    with written_whole(target) as unfinished:
-        (unfinished / "new").write_text("1")
-    assert [path.name for path in target.iterdir()] == ["new"]
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
