@@ -155,7 +155,10 @@ class MaskSearch(StagedMethod):
                 "grad_rescale": (self.grad_rescale > 0, "> 0"),
                 "spread": (self.spread >= 0, ">= 0"),
                 "heads_kept": (self.heads_kept is None or self.heads_kept >= 1, ">= 1, or None"),
-                "temperature": (min(self.temperature) > 0, "two numbers > 0"),
+                "temperature": (
+                    len(self.temperature) == 2 and min(self.temperature) > 0,
+                    "two numbers > 0",
+                ),
                 "threshold": (0 < self.threshold < 1, "in (0, 1)"),
                 "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
                 "unrolled_step": (self.unrolled_step >= 0, ">= 0"),

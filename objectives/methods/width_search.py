@@ -66,7 +66,10 @@ class WidthSearch(StagedMethod):
             {
                 "flops_weight": (self.flops_weight >= 0, ">= 0"),
                 "grad_rescale": (self.grad_rescale > 0, "> 0"),
-                "temperature": (min(self.temperature) > 0, "two numbers > 0"),
+                "temperature": (
+                    len(self.temperature) == 2 and min(self.temperature) > 0,
+                    "two numbers > 0",
+                ),
                 "shares": (
                     rising and self.shares[0] >= 0 and self.shares[-1] == 1,
                     "two or more, rising from >= 0 to 1",

@@ -340,6 +340,8 @@ def test_weights_that_blow_up_in_the_last_step_are_a_failure(
         ("update_share", 0.0),
         ("spread", -1.0),
         ("temperature", (1.0, 0.0)),
+        ("temperature", (1.0, 0.5, 0.1)),
+        ("temperature", ()),
         ("threshold", 0.0),
         ("threshold", 1.0),
         ("unrolled_step", -0.1),

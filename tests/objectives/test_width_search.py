@@ -195,6 +195,8 @@ def test_the_planted_units_survive(workbench: Workbench, problem: Problem) -> No
         ("grad_rescale", 0.0),
         ("batch_size", 0),
         ("temperature", (1.0, 0.0)),
+        ("temperature", (1.0, 0.5, 0.1)),
+        ("temperature", ()),
         ("shares", (1.0,)),
         ("shares", (0.5, 0.25, 1.0)),
         ("shares", (0.5, 0.9)),
