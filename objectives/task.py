@@ -83,26 +83,27 @@ class Task:
         *,
         heldout_file: str | Path | None = None,
         delimiter: str | None = None,
-        encoding: str = "utf-8",
+        encoding: str | None = None,
         **fields: Any,
     ) -> Self:
         """A task of a CSV file (.csv, .tsv) or a Parquet file (.parquet).
 
         A second file may be the held-out split, whole. `delimiter` is what separates the columns of
-        a CSV: a comma, in .tsv files a tab, unless it is given. A folder or a data set on the hub
-        is taken as `Task.data` is. `fields` are the other fields of a Task. The files are read when
-        a study starts. Raises UserError for another kind of file.
+        a CSV: a comma, in .tsv files a tab, unless it is given; `encoding` is that of a CSV, UTF-8
+        unless it is given. A folder or a data set on the hub is taken as `Task.data` is. `fields`
+        are the other fields of a Task. The files are read when a study starts. Raises UserError for
+        another kind of file.
         """
         if Path(data).is_file() or Path(data).suffix.lower() in DELIMITERS:
-            files = {cls.split: TextFile.named(data, delimiter, encoding)}
+            files = {cls.split: TextFile.named(data, delimiter, encoding or "utf-8")}
             if heldout_file is not None:
-                files["heldout"] = TextFile.named(heldout_file, delimiter, encoding)
+                files["heldout"] = TextFile.named(heldout_file, delimiter, encoding or "utf-8")
                 fields["heldout_split"] = "heldout"
             return cls(data=files, **fields)
-        if heldout_file is not None or delimiter is not None:
+        if (heldout_file, delimiter, encoding) != (None, None, None):
             raise UserError(
-                f"Task.from_files: '{data}' is no file, so heldout_file and delimiter say nothing; "
-                "heldout_split names a split of a data set"
+                f"Task.from_files: '{data}' is no file, so heldout_file, delimiter and encoding "
+                "say nothing; heldout_split names a split of a data set"
             )
         return cls(data=str(data), **fields)
 

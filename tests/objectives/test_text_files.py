@@ -98,8 +98,9 @@ def test_a_data_set_by_name_or_folder_is_a_task_as_ever(tmp_path: Path) -> None:
         name="cola", data="nyu-mll/glue", subset="cola"
     )
     assert Task.from_files(tmp_path, name="own").data == str(tmp_path)
-    with pytest.raises(UserError, match=r"is no file, .* heldout_split names a split"):
-        Task.from_files(tmp_path, name="own", heldout_file="other.csv")
+    for of_files in ({"heldout_file": "other.csv"}, {"delimiter": ";"}, {"encoding": "latin-1"}):
+        with pytest.raises(UserError, match=r"is no file, .* heldout_split names a split"):
+            Task.from_files(tmp_path, name="own", **of_files)
 
 
 def test_a_second_file_is_the_heldout_split_whole(load_file: Load, tmp_path: Path) -> None:
