@@ -1,4 +1,4 @@
-"""Scoring a classifier that was really cut: its metric on a split, its FLOPs, its parameters."""
+"""Scoring a classifier that was really cut: its metric on a split, and its parameters."""
 
 from __future__ import annotations
 

@@ -183,7 +183,8 @@ class PrunedBertLayer(nn.Module):
 
 
 class PrunedBertForSequenceClassification(BertPreTrainedModel):
-    """A cut BERT with pooler and classifier; takes and returns what BERT's own classifier does."""
+    """A cut BERT with pooler and classifier; takes and returns what BERT's own classifier does, but
+    for `position_ids`: the first token is always at position 0."""
 
     config_class = PrunedBertConfig
     supports_gradient_checkpointing = False
