@@ -21,21 +21,9 @@ def bootstrap_interval(metric: Metric, labels: Labels, predictions: Labels) -> I
     """The 95% percentile interval (Efron 1979) of the metric, rows drawn with replacement.
 
     It says what another sample of as many rows could have given, and nothing of another training
-    seed. The draws are the same at every call, so that models of one split meet the same samples.
+    seed. Models of one split meet the same samples: see `resampled_metrics`.
     """
-    generator = np.random.default_rng(0)
-    rows = len(labels)
-    if metric == "pearson_spearman":
-        draws = generator.integers(rows, size=(_RESAMPLES, rows))
-        values = [metric_value(metric, labels[drawn], predictions[drawn]) for drawn in draws]
-    else:
-        # The metric knows rows by label and prediction alone: drawing rows is drawing from these.
-        pairs, counts = np.unique(np.stack([labels, predictions]), axis=1, return_counts=True)
-        weights = generator.multinomial(rows, counts / rows, size=_RESAMPLES)
-        if metric == "accuracy":  # 0.1 s less than one call for each draw
-            values = list((weights @ (pairs[0] == pairs[1])) / rows)
-        else:
-            values = [metric_value(metric, pairs[0], pairs[1], weight) for weight in weights]
+    values = resampled_metrics(metric, labels, predictions)
     low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return float(low), float(high)
 
@@ -48,11 +36,15 @@ def resampled_metrics(metric: Metric, labels: Labels, predictions: Labels) -> Sa
     """
     generator = np.random.default_rng(0)
     rows = len(labels)
+    right = labels == predictions
+    # The other metrics of classes know rows by label and prediction alone: these are counted.
     pairs, pair_of_row = np.unique(np.stack([labels, predictions]), axis=1, return_inverse=True)
     values = []
     for _ in range(_RESAMPLES):
         drawn = generator.integers(rows, size=rows)
-        if metric == "pearson_spearman":
+        if metric == "accuracy":  # 0.1 s less than counting, for all samples
+            values.append(right[drawn].mean())
+        elif metric == "pearson_spearman":
             values.append(metric_value(metric, labels[drawn], predictions[drawn]))
         else:
             counts = np.bincount(pair_of_row[drawn], minlength=pairs.shape[1])

@@ -54,12 +54,22 @@ def test_the_same_answers_have_the_same_interval_and_perfect_ones_have_none() ->
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "mcc", "f1"])
-def test_samples_spread_as_the_interval_does(metric: Metric) -> None:
+@pytest.mark.parametrize("labels", [2, 3])
+def test_a_sample_is_the_metric_of_its_rows(metric: Metric, labels: int) -> None:
+    truth, said = answers(300, 0.7, labels)
+    generator = np.random.default_rng(0)
+    for value in resampled_metrics(metric, truth, said)[:20]:
+        rows = generator.integers(300, size=300)
+        assert value == pytest.approx(metric_value(metric, truth[rows], said[rows]))
+
+
+def test_models_of_one_split_meet_the_same_samples() -> None:
+    """Two models that are right in the same rows, and wrong in other ways, are equally sure."""
     truth, said = answers(300, 0.7, 3)
-    samples = resampled_metrics(metric, truth, said)
-    assert np.quantile(samples, [0.025, 0.975]) == pytest.approx(
-        bootstrap_interval(metric, truth, said), abs=0.03
-    )
+    otherwise = np.where(said == truth, truth, 3 - truth - said)
+    assert (otherwise != said).sum() == (said != truth).sum() > 50
+    one, other = (bootstrap_interval("accuracy", truth, model) for model in (said, otherwise))
+    assert one == other
 
 
 def test_differences_of_samples_are_paired() -> None:
