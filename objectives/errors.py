@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, get_args, get_origin, get_type_hints
 
 
 class UserError(ValueError):
@@ -14,8 +15,16 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def one_of(owner: object, choices: Mapping[str, Sequence[str]]) -> dict[str, tuple[bool, str]]:
-    """For `check_ranges`: of each field whether its value is among its choices, and these."""
+def one_of(
+    owner: object, choices: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, tuple[bool, str]]:
+    """For `check_ranges`: of each field whether its value is among its choices, and these.
+
+    The choices are those of all fields that are a Literal, unless they are given.
+    """
+    if choices is None:
+        types = get_type_hints(type(owner))
+        choices = {name: get_args(own) for name, own in types.items() if get_origin(own) is Literal}
     return {
         name: (getattr(owner, name) in allowed, f"one of {', '.join(allowed)}")
         for name, allowed in choices.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
 
 import torch
 from transformers import BertForSequenceClassification, PreTrainedModel
@@ -52,7 +51,7 @@ class Teacher:
                 "epochs": (whole and self.epochs >= 1, "a whole number >= 1"),
                 "batch_size": (self.batch_size >= 1, ">= 1"),
                 "learning_rate": (self.learning_rate > 0, "> 0"),
-                **one_of(self, {"precision": get_args(Precision)}),
+                **one_of(self),
             },
         )
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self, get_args
+from typing import ClassVar, Self
 
 from objectives.budget import TargetSchedule
 from objectives.errors import check_ranges, one_of
@@ -65,10 +65,7 @@ class FisherSearch(StagedMethod):
             {
                 "flops_weight": (self.flops_weight >= 0, ">= 0"),
                 "grad_rescale": (0 < self.grad_rescale <= 1, "in (0, 1]"),
-                **one_of(
-                    self,
-                    {"target_schedule": get_args(TargetSchedule), "squares": get_args(Squares)},
-                ),
+                **one_of(self),
                 "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
                 "refresh": (self.refresh >= 1, ">= 1"),
             },

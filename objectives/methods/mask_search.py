@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 from objectives.budget import TargetSchedule
 from objectives.errors import UserError, check_ranges, one_of
@@ -163,7 +163,7 @@ class MaskSearch(StagedMethod):
                 "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
                 "unrolled_step": (self.unrolled_step >= 0, ">= 0"),
                 "update_share": (0 < self.update_share <= 1, "in (0, 1]"),
-                **one_of(self, _CHOICES),
+                **one_of(self),
             },
         )
         check_order(self.stages)
@@ -194,14 +194,3 @@ class MaskSearch(StagedMethod):
             )
         alpha = GradientAlpha(members, problem, seed)
         return staged_search(members, problem, alpha, seed=seed, progress=progress)
-
-
-_CHOICES = {
-    "start": ("uniform", "fisher"),
-    "heads_by": ("sigmoid", "softmax"),
-    "hinge_on": ("discrete", "expected"),
-    "target_schedule": get_args(TargetSchedule),
-    "alpha_loss": ("labels", "teacher"),
-    "alpha_data": ("alpha", "train"),
-    "alpha_optimizer": ("adam", "sgd", "sign"),
-}

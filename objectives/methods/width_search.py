@@ -74,7 +74,7 @@ class WidthSearch(StagedMethod):
                     rising and self.shares[0] >= 0 and self.shares[-1] == 1,
                     "two or more, rising from >= 0 to 1",
                 ),
-                **one_of(self, {"align": ("zeros", "interpolate")}),
+                **one_of(self),
             },
         )
         if not set(self.spaces) <= set(_SPACES):
