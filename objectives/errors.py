@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, get_args, get_origin, get_type_hints
 
 
@@ -15,28 +15,19 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def one_of(
-    owner: object, choices: Mapping[str, Sequence[str]] | None = None
-) -> dict[str, tuple[bool, str]]:
-    """For `check_ranges`: of each field whether its value is among its choices, and these.
-
-    The choices are those of all fields that are a Literal, unless they are given.
-    """
-    if choices is None:
-        types = get_type_hints(type(owner))
-        choices = {name: get_args(own) for name, own in types.items() if get_origin(own) is Literal}
-    return {
-        name: (getattr(owner, name) in allowed, f"one of {', '.join(allowed)}")
-        for name, allowed in choices.items()
-    }
-
-
 def check_ranges(owner: object, ranges: Mapping[str, tuple[bool, str]]) -> None:
     """Raise UserError for the first field of `owner` that is out of its range.
 
-    `ranges` says of each field whether its value is good, and what a good one is.
+    `ranges` says of each field whether its value is good, and what a good one is. A field whose
+    type is a Literal need not be named.
     """
-    for name, (good, wanted) in ranges.items():
+    types = get_type_hints(type(owner))
+    choices = {name: get_args(own) for name, own in types.items() if get_origin(own) is Literal}
+    allowed = {
+        name: (getattr(owner, name) in values, f"one of {', '.join(values)}")
+        for name, values in choices.items()
+    }
+    for name, (good, wanted) in {**allowed, **ranges}.items():
         if not good:
             raise UserError(
                 f"{type(owner).__name__}.{name} is {getattr(owner, name)!r}; it must be {wanted}"

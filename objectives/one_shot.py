@@ -18,7 +18,7 @@ from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture
 from objectives.budget import discretise
-from objectives.errors import UserError, check_ranges, one_of
+from objectives.errors import UserError
 from objectives.population import Population
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress
@@ -85,10 +85,6 @@ class ScopedOneShot(OneShot):
 
     scope: Scope = "global"
     """Who competes: all units of the model, or those of each layer for equal shares."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(self, one_of(self))
 
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """What `worth_of_units` says; within a layer its order alone counts."""

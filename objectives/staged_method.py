@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 from objectives.architecture import check_spaces
 from objectives.device import Precision
-from objectives.errors import check_ranges, one_of
+from objectives.errors import check_ranges
 from objectives.search_method import SearchMethod
 from objectives.stages import Stage
 
@@ -39,7 +39,6 @@ class StagedMethod(SearchMethod):
                 "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
                 "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
                 "batch_size": (self.batch_size >= 1, ">= 1"),
-                **one_of(self, {"precision": get_args(Precision)}),
             },
         )
         check_spaces(self.spaces)

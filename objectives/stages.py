@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
-from objectives.errors import UserError, check_ranges, one_of
+from objectives.errors import UserError, check_ranges
 from objectives.optimisation import Schedule
 
 Loss = Literal["prediction", "prediction+hidden", "intermediate"]
@@ -42,18 +42,11 @@ class Stage:
     """
 
     def __post_init__(self) -> None:
-        choices = {
-            "schedule": get_args(Schedule),
-            "loss": get_args(Loss),
-            "start": get_args(Start),
-            "keep": get_args(Keep),
-        }
         check_ranges(
             self,
             {
                 "epochs": (self.epochs > 0, "> 0"),
                 "learning_rate": (self.learning_rate > 0, "> 0"),
-                **one_of(self, choices),
             },
         )
         if self.searches and self.keep == "best":

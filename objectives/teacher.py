@@ -14,7 +14,7 @@ from objectives.adapters import as_bert
 from objectives.cache import content_key, written_whole
 from objectives.data import Split
 from objectives.device import Precision, autocast, matmul_dtype, to_device
-from objectives.errors import check_ranges, one_of
+from objectives.errors import check_ranges
 from objectives.exporting import save_model
 from objectives.losses import task_loss
 from objectives.optimisation import linear_schedule, weight_optimizer
@@ -51,7 +51,6 @@ class Teacher:
                 "epochs": (whole and self.epochs >= 1, "a whole number >= 1"),
                 "batch_size": (self.batch_size >= 1, ">= 1"),
                 "learning_rate": (self.learning_rate > 0, "> 0"),
-                **one_of(self),
             },
         )
 

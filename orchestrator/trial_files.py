@@ -37,9 +37,8 @@ def write_trial(
 
     `full` are the widths of the unpruned model. Raises OSError if the disk refuses.
     """
-    from objectives.exporting import save_model  # only the process that trains writes models
-
     from objectives.cache import written_whole
+    from objectives.exporting import save_model  # only the process that trains writes models
 
     with written_whole(folder) as unfinished:
         unfinished.mkdir(parents=True)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from objectives.budget import TargetSchedule
-from objectives.errors import check_ranges, one_of
+from objectives.errors import check_ranges
 from objectives.fisher_alpha import FisherAlpha
 from objectives.importance import Squares
 from objectives.problem import Problem
@@ -65,7 +65,6 @@ class FisherSearch(StagedMethod):
             {
                 "flops_weight": (self.flops_weight >= 0, ">= 0"),
                 "grad_rescale": (0 < self.grad_rescale <= 1, "in (0, 1]"),
-                **one_of(self),
                 "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
                 "refresh": (self.refresh >= 1, ">= 1"),
             },

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
 from objectives.budget import TargetSchedule
-from objectives.errors import UserError, check_ranges, one_of
+from objectives.errors import UserError, check_ranges
 from objectives.gradient_alpha import GradientAlpha
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress
@@ -163,7 +163,6 @@ class MaskSearch(StagedMethod):
                 "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
                 "unrolled_step": (self.unrolled_step >= 0, ">= 0"),
                 "update_share": (0 < self.update_share <= 1, "in (0, 1]"),
-                **one_of(self),
             },
         )
         check_order(self.stages)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
-from objectives.errors import UserError, check_ranges, one_of
+from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress
 from objectives.staged_method import StagedMethod
@@ -74,7 +74,6 @@ class WidthSearch(StagedMethod):
                     rising and self.shares[0] >= 0 and self.shares[-1] == 1,
                     "two or more, rising from >= 0 to 1",
                 ),
-                **one_of(self),
             },
         )
         if not set(self.spaces) <= set(_SPACES):
