@@ -20,7 +20,7 @@ from objectives.cost import Cost, CostName, Flops, Params, Units
 from objectives.cutting import shape_of
 from objectives.data import Split
 from objectives.errors import UserError
-from objectives.evaluate import count_parameters, predict, score, score_with_interval
+from objectives.evaluate import count_parameters, score, score_with_interval
 from objectives.fidelity import FULL, Fidelity
 from objectives.latency import load_latency
 from objectives.roles import load
@@ -28,6 +28,7 @@ from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student
 from objectives.task import LabelledText, Metric, Task
 from objectives.teacher import Teacher, check_labels, load_teacher
+from objectives.teacher_logits import kept_logits
 
 _LATENCY_BATCH = 1
 """Sequences in the forward pass whose time is the cost "latency"."""
@@ -250,7 +251,7 @@ def prepare(
         params=count_parameters(teacher),
         widths=_widths(Architecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
     )
-    teacher_logits = predict(teacher, splits["train"], device).to(device)
+    teacher_logits = kept_logits(teacher, splits["train"], cache=cache, device=device).to(device)
     progress.advance()
     return Workbench(
         problem=Problem(

@@ -7,7 +7,6 @@ after another, each on the same rows, and looks up what it needs.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Set
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from objectives.evaluate import EVALUATION_BATCH
 from objectives.population import Population, Trace
 from objectives.problem import Problem
 from objectives.search_method import Progress
+from objectives.teacher_logits import fingerprint
 
 _LIMIT = 4 * 2**30
 """Bytes of a file at most: 800,000 tokens of MiniLM-L6, 200,000 of BERT-base."""
@@ -47,7 +47,10 @@ def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Set
     size = 2 * int(np.prod(shape))
     if size > _LIMIT:
         return stopped
-    file = problem.cache / f"teacher-states-{_fingerprint(problem, dtype)}.npy"
+    file = (
+        problem.cache
+        / f"teacher-states-{fingerprint(problem.teacher, problem.train, str(dtype))}.npy"
+    )
     problem.cache.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
         states = _read(file)
@@ -137,14 +140,3 @@ def _write(
             stopped |= progress.advance()
     del problem.memory[_TEACHER, dtype]
     return stopped
-
-
-def _fingerprint(problem: Problem, dtype: torch.dtype) -> str:
-    """Of the teacher's weights, its matmuls and the tokens of train, 16 hexadecimal digits."""
-    digest = hashlib.sha256(str(dtype).encode())
-    for name, weight in problem.teacher.state_dict().items():
-        digest.update(f"{name} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().contiguous().view(-1).view(torch.uint8).numpy())
-    for ids, types in zip(problem.train.input_ids, problem.train.token_type_ids, strict=True):
-        digest.update(np.array([len(ids), *ids, *types]).tobytes())
-    return digest.hexdigest()[:16]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
+from objectives import teacher_logits
 from objectives.architecture import Architecture
 from objectives.cost import CostName, Flops
 from objectives.cutting import cut
@@ -73,6 +75,31 @@ def test_teacher_logits_stand_in_the_order_of_train(workbench: Workbench) -> Non
     problem = workbench.problem
     logits = predict(problem.student, problem.train, "cpu")
     torch.testing.assert_close(problem.teacher_logits, logits)
+
+
+def test_the_teacher_answers_train_once_for_all_launches(
+    checkpoint: str, planted_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers(**changes: Any) -> torch.Tensor:
+        inputs = read_inputs(
+            replace(planted_task, **changes), Teacher(checkpoint=checkpoint), None, None
+        )
+        bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+        return bench.problem.teacher_logits
+
+    first = answers()
+    [file] = tmp_path.glob("teacher-logits-*.npy")
+    written = file.stat().st_mtime_ns
+    assert torch.equal(answers(), first)
+    assert file.stat().st_mtime_ns == written
+    answers(max_length=8)
+    assert len(list(tmp_path.glob("teacher-logits-*.npy"))) == 2
+
+    def again(*_: object) -> torch.Tensor:
+        pytest.fail("computed again")
+
+    monkeypatch.setattr(teacher_logits, "predict", again)
+    assert torch.equal(answers(), first)
 
 
 def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workbench) -> None:

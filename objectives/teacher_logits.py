@@ -1,0 +1,38 @@
+"""The teacher's answers to the train rows: computed once for all workers and launches of a run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from objectives.cache import written_whole
+from objectives.data import Split
+from objectives.evaluate import predict
+from objectives.pretrained import Classifier
+
+
+def kept_logits(teacher: Classifier, train: Split, *, cache: Path, device: str) -> Tensor:
+    """`evaluate.predict`, or what it has left in `cache`; the caller holds a lock."""
+    kind = torch.device(device).type
+    file = cache / f"teacher-logits-{fingerprint(teacher, train, kind)}.npy"
+    if not file.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        logits = predict(teacher, train, device).numpy()
+        with written_whole(file) as unfinished, unfinished.open("wb") as stream:
+            np.save(stream, logits, allow_pickle=False)
+    return torch.from_numpy(np.load(file, allow_pickle=False))
+
+
+def fingerprint(teacher: Classifier, train: Split, how: str) -> str:
+    """Of its weights, the tokens of train and how it is run, 16 hexadecimal digits."""
+    digest = hashlib.sha256(how.encode())
+    for name, weight in teacher.state_dict().items():
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    for ids, types in zip(train.input_ids, train.token_type_ids, strict=True):
+        digest.update(np.array([len(ids), *ids, *types]).tobytes())
+    return digest.hexdigest()[:16]
