@@ -233,27 +233,6 @@ def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> 
         replace(study, cost="units", space=tuned, first=())
 
 
-def test_a_run_from_before_costs_had_names_goes_on_with_flops(study: Study, tmp_path: Path) -> None:
-    study = scripted(study, "result", "result")
-    launch(study, trials=1, out=tmp_path / "run", device="cpu")
-    outer = optuna.load_study(
-        study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
-    )
-    for attribute, new in (
-        ("definition", {"cost"}),
-        ("unpruned", {"cost", "cost_full", "flops_unit"}),
-    ):
-        value = outer.user_attrs[attribute]
-        assert new <= set(value)
-        old = {name: part for name, part in value.items() if name not in new}
-        outer.set_user_attr(attribute, old)
-    assert read_run(tmp_path / "run").unpruned.sizes.keys() == {"flops@16", "params"}
-    with pytest.raises(RunError, match=r"another study: cost was flops, is now params\."):
-        launch(replace(study, cost="params"), out=tmp_path / "run", device="cpu")
-    run = launch(study, trials=2, out=tmp_path / "run", device="cpu")
-    assert [trial.state for trial in run.trials] == ["finished"] * 2
-
-
 def test_launching_again_goes_on_to_the_wanted_number(study: Study, tmp_path: Path) -> None:
     launch(study, trials=2, out=tmp_path / "run", device="cpu")
     run = launch(study, trials=5, out=tmp_path / "run", device="cpu")
