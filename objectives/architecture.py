@@ -10,9 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from objectives.errors import UserError
 
-_FORMAT = "maskfront-architecture-2"
-_FORMATS = ("maskfront-architecture-1", _FORMAT)
-"""The first knew heads and ffn only; everything else of its models is whole."""
+_FORMAT = "maskfront-architecture-1"
 
 SPACES = ("heads", "ffn", "qk", "v", "input", "input_qkv")
 """The kinds of units that can be searched.
@@ -240,7 +238,7 @@ class Architecture:
         """Read what `to_json` wrote. Raises UserError for anything else."""
         try:
             document: dict[str, Any] = json.loads(text)
-            if document["format"] not in _FORMATS:
+            if document["format"] != _FORMAT:
                 raise UserError(
                     f"architecture: format {document['format']!r}, expected {_FORMAT!r}"
                 )

@@ -47,10 +47,8 @@ def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Set
     size = 2 * int(np.prod(shape))
     if size > _LIMIT:
         return stopped
-    file = (
-        problem.cache
-        / f"teacher-states-{fingerprint(problem.teacher, problem.train, str(dtype))}.npy"
-    )
+    name = fingerprint(problem.teacher, problem.train, str(dtype))
+    file = problem.cache / f"teacher-states-{name}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
         states = _read(file)

@@ -43,16 +43,11 @@ def test_widths_count_the_masks(architecture: Architecture) -> None:
 
 
 def test_what_is_whole_is_not_listed() -> None:
-    text = '{"format": "maskfront-architecture-2", "layers": [{"heads": [0, 2], "ffn": [5]}]}'
+    text = '{"format": "maskfront-architecture-1", "layers": [{"heads": [0, 2], "ffn": [5]}]}'
     whole = Architecture((LayerUnits(heads=(0, 2), ffn=(5,)),))
     assert whole.to_json() == text
     assert Architecture.from_json(text) == whole
     assert Architecture.from_json(text.replace("[5]}", '[5], "value": null}')) == whole
-
-
-def test_documents_of_the_first_format_are_read() -> None:
-    text = '{"format": "maskfront-architecture-1", "layers": [{"heads": [0, 2], "ffn": [5]}]}'
-    assert Architecture.from_json(text) == Architecture((LayerUnits(heads=(0, 2), ffn=(5,)),))
 
 
 def test_the_full_architecture_keeps_every_unit() -> None:
@@ -77,9 +72,9 @@ def test_indices_that_do_not_ascend_from_0_are_refused(units: tuple[int, ...]) -
         "no JSON",
         "[]",
         "{}",
-        '{"format": "maskfront-architecture-3", "layers": []}',
-        '{"format": "maskfront-architecture-2", "layers": [[]]}',
-        '{"format": "maskfront-architecture-2", "layers": [{"heads": [], "ffn": [], "f": []}]}',
+        '{"format": "maskfront-architecture-2", "layers": []}',
+        '{"format": "maskfront-architecture-1", "layers": [[]]}',
+        '{"format": "maskfront-architecture-1", "layers": [{"heads": [], "ffn": [], "f": []}]}',
         '{"format": "maskfront-architecture-1"}',
         '{"format": "maskfront-architecture-1", "layers": 3}',
         '{"format": "maskfront-architecture-1", "layers": [{"heads": [0]}]}',

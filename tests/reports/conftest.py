@@ -254,7 +254,7 @@ def write_trial_files(folder: Path, result: TrialResult) -> list[Path]:
         {"heads": list(range(heads)), "ffn": list(range(ffn))}
         for heads, ffn in zip(result.heads_per_layer, result.ffn_per_layer, strict=True)
     ]
-    document = {"format": "maskfront-architecture-2", "layers": layers}
+    document = {"format": "maskfront-architecture-1", "layers": layers}
     (folder / "architecture.json").write_text(json.dumps(document))
     (folder / "result.json").write_text(result.to_json())
     soft = min(1.0, result.ratio + 0.02)
