@@ -189,7 +189,7 @@ def run(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(own)},
+            env={**os.environ, "OMP_NUM_THREADS": str(own)},
         )
         for _ in range(variant.processes)
     ]
