@@ -96,12 +96,8 @@ def figure(rows: list[dict[str, Any]]) -> go.Figure:
                     y=[row[key] for row in own],
                     name=label,
                     legendgroup=label,
-                    showlegend=(panel, key, searching)
-                    in {
-                        ("tokens", "ms_a_student", True),
-                        ("tokens", "ms_a_student", False),
-                        ("k", "floor_ms", True),
-                    },
+                    # Each label once: this panel has them all.
+                    showlegend=panel == "tokens" and (searching or label == name),
                     mode="lines+markers" if key == "ms_a_student" else "lines",
                     line=line,
                     row=1,

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from objectives.alpha_optimizers import (
-    AlphaAdam,
-    AlphaOptimizer,
-    AlphaSgd,
-    AlphaSign,
-)
+from objectives.alpha_optimizers import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
 from objectives.architecture import Architecture
 from objectives.bilevel import unrolled_gradients
 from objectives.budget import discretise, hinge_loss, scheduled_ratio

@@ -52,8 +52,8 @@ def launch(
     the folder's own, with its password or without; `artifacts` the bucket, s3://NAME, that a new
     study copies the files of its trials to for dashboards elsewhere. Ctrl-C fails the running
     trials, whose knobs the next launch tries again, keeps the finished ones and raises
-    KeyboardInterrupt. Raises RunError or UserError for
-    what the user can mend, before anything is written wherever that is known before.
+    KeyboardInterrupt. Raises RunError or UserError for what the user can mend, before anything is
+    written wherever that is known before.
     """
     study, folder = as_asked(study, trials, population, out)
     chosen = choose_device(device)

@@ -20,6 +20,7 @@ from rich.console import Console
 from objectives.cache import written_whole
 from objectives.device import choose_device, quiet_libraries
 from objectives.errors import UserError
+from objectives.exporting import save_model
 from objectives.glue import glue
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
@@ -126,7 +127,7 @@ def fine_tuned(task: Task, teacher: Teacher, out: Path, device: str) -> Teacher:
                 progress=SilentProgress(),
             )
             with written_whole(folder) as unfinished:
-                bench.problem.teacher.save_pretrained(unfinished)
+                save_model(bench.problem.teacher, unfinished)
                 bench.tokenizer.save_pretrained(unfinished)
     return Teacher(checkpoint=str(folder))
 

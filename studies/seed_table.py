@@ -86,7 +86,7 @@ def table(task: str, run: RunRecord) -> Table:
     for row in rows_of(task):
         target = "no FLOPs loss" if row.target_ratio is None else f"{row.target_ratio}"
         tried = [trial for trial in run.trials if trial.knobs == row.knobs]
-        found = next((trial.result for trial in tried if trial.result is not None), None)
+        found = next((t.result for t in run.finished if t.knobs == row.knobs), None)
         printed.add_row(
             target,
             f"{row.score:.3f}",
