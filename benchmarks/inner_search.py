@@ -323,7 +323,7 @@ def make_problem(folder: Path, device: str) -> Problem:
     BertForSequenceClassification.from_pretrained(minilm, num_labels=3).save_pretrained(checkpoint)
     AutoTokenizer.from_pretrained(minilm).save_pretrained(checkpoint)
     task: Task = replace(study.task, max_length=LENGTH, alpha=500, select=64, heldout=64)
-    inputs = read_inputs(task, Teacher(checkpoint=str(checkpoint)), None, LENGTH)
+    inputs = read_inputs(task, Teacher(checkpoint=str(checkpoint)), seq_len=LENGTH)
     ignored = Clock(0, time.perf_counter)
     return prepare(inputs, cache=folder, seed=0, device=device, progress=ignored).problem
 

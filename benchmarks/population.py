@@ -90,7 +90,7 @@ def make_checkpoint(folder: Path) -> str:
 def make_problem(checkpoint: str, length: int, device: str) -> Problem:
     """A few tweets, their batches padded to `length`."""
     task = replace(study.task, max_length=length, train=320, alpha=320, select=64, heldout=64)
-    inputs = read_inputs(task, Teacher(checkpoint=checkpoint), None, length)
+    inputs = read_inputs(task, Teacher(checkpoint=checkpoint), seq_len=length)
     with TemporaryDirectory() as cache:
         problem = prepare(
             inputs, cache=Path(cache), seed=0, device=device, progress=SilentProgress()

@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         epochs = TEACHER_EPOCHS[name]
         teacher = Teacher(checkpoint=str(minilm), epochs=epochs, precision="float32")
         bench = prepare(
-            read_inputs(task(name, arguments.glue), teacher, None, None),
+            read_inputs(task(name, arguments.glue), teacher),
             cache=arguments.cache,
             seed=0,
             device="cpu",

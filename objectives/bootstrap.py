@@ -17,19 +17,23 @@ Samples = np.ndarray[tuple[int], np.dtype[np.float64]]
 """The metric on each sample of the bootstrap."""
 
 
-def bootstrap_interval(metric: Metric, labels: Labels, predictions: Labels) -> Interval:
+def bootstrap_interval(
+    metric: Metric, labels: Labels, predictions: Labels, classes: int = 2
+) -> Interval:
     """The 95% percentile interval (Efron 1979) of the metric, rows drawn with replacement.
 
     It says what another sample of as many rows could have given, and nothing of another training
     seed. Models of one split meet the same samples: see `resampled_metrics`.
     """
-    values = resampled_metrics(metric, labels, predictions)
+    values = resampled_metrics(metric, labels, predictions, classes)
     low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return float(low), float(high)
 
 
-def resampled_metrics(metric: Metric, labels: Labels, predictions: Labels) -> Samples:
-    """The metric on each sample of the bootstrap, (500,).
+def resampled_metrics(
+    metric: Metric, labels: Labels, predictions: Labels, classes: int = 2
+) -> Samples:
+    """The metric on each sample of the bootstrap, (500,); `classes` are those of the task.
 
     Sample i is made of the same rows at every call: the differences of what two models of one split
     get are those of a paired bootstrap.
@@ -48,5 +52,7 @@ def resampled_metrics(metric: Metric, labels: Labels, predictions: Labels) -> Sa
             values.append(metric_value(metric, labels[drawn], predictions[drawn]))
         else:
             counts = np.bincount(pair_of_row[drawn], minlength=pairs.shape[1])
-            values.append(metric_value(metric, pairs[0], pairs[1], counts))
+            here = counts > 0  # a class that a sample lacks is no class of it
+            truth, said = pairs[:, here]
+            values.append(metric_value(metric, truth, said, classes=classes, counts=counts[here]))
     return np.array(values)

@@ -38,17 +38,22 @@ def hinge_loss(
 
 
 def scheduled_ratio(
-    target_ratio: Tensor, progress: float, ramp: float, schedule: TargetSchedule = "geometric"
+    target_ratio: Tensor,
+    progress: float,
+    ramp: float,
+    schedule: TargetSchedule = "geometric",
+    whole: float = 1.0,
 ) -> Tensor:
-    """The target ratio in force at `progress` in [0, 1]: from 1 to R, which it reaches at `ramp`.
+    """The target ratio in force at `progress` in [0, 1]: from `whole`, the ratio of the student
+    before it is searched, to R, which it reaches at `ramp`.
 
     "cubic" falls fast at first and slowly at the end (Zhu & Gupta 2018); "constant" is R all along.
     """
     done = min(1.0, progress / ramp)
     if schedule == "geometric":
-        return target_ratio**done
+        return whole * (target_ratio / whole) ** done
     left = {"linear": 1 - done, "cubic": (1 - done) ** 3, "constant": 0.0}[schedule]
-    return target_ratio + (1 - target_ratio) * left
+    return target_ratio + (whole - target_ratio) * left
 
 
 def discretise(
@@ -71,11 +76,12 @@ def discretise(
     Steps above `threshold` are kept if that already lies in the band [(1 - t) R, (1 + t) R] around
     `target`. Otherwise the steps are taken in the order of their scores, each that still fits below
     the target beside what is kept already: a head pays for all dimensions that are open in its
-    layer, a dimension for all heads. If that ends short of the band, because the cheap steps are
-    used up or the gap is smaller than a step, the nearest number of the dearest kind is taken with
-    which the others reach the band. With "heads" and "ffn" that finds the band wherever it can be
-    reached. A band that is not reached is missed: the caller compares `cost.exact` with it. A unit
-    of score +inf is kept and one of -inf is not, whatever the budget.
+    layer, a dimension for all heads. If the result is still below the band, because the cheap steps
+    are used up or the gap is smaller than a step, the number of units of the dearest kind is
+    changed by as little as possible until cheaper ones can fill the rest. With "heads" and "ffn"
+    that finds the band wherever it can be reached. A band that is not reached is missed: the caller
+    compares `cost.exact` with it. A unit of score +inf is kept and one of -inf is not, whatever the
+    budget.
     """
     lanes = _Lanes(scores, cost)
     low, high = (1 - tolerance) * target, (1 + tolerance) * target
@@ -119,6 +125,8 @@ class _Lanes:
         lengths = [(score.shape[0] * score.shape[1], score.shape[2]) for score in steps.values()]
         self.all = torch.cat([torch.full((lanes,), length) for lanes, length in lengths])
         values = torch.cat([score.flatten() for score in steps.values()])
+        if values.isnan().any():
+            raise FloatingPointError("a unit's score is nan")
         order = values.argsort(descending=True, stable=True)
         lane_of = torch.arange(len(self.all)).repeat_interleave(self.all)[order]
         values = values[order]

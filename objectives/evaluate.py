@@ -45,7 +45,8 @@ def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
     """
     if not logits.isfinite().all():
         return float("nan")
-    return metric_value(metric, split.labels, answers_of(logits, split))
+    answers, classes = answers_of(logits, split), logits.shape[-1]
+    return metric_value(metric, split.labels, answers, classes=classes)
 
 
 def score_with_interval(
@@ -56,7 +57,8 @@ def score_with_interval(
     value = metric_of(logits, split, metric)
     if not math.isfinite(value):
         return value, (value, value)
-    return value, bootstrap_interval(metric, split.labels, answers_of(logits, split))
+    answers, classes = answers_of(logits, split), logits.shape[-1]
+    return value, bootstrap_interval(metric, split.labels, answers, classes)
 
 
 def answers_of(logits: Tensor, split: Split) -> Labels:

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from objectives import pruned_bert
 from objectives.architecture import Widths
@@ -42,7 +47,7 @@ def write_model(source: Path, out: Path) -> bool:
             setattr(model.config, name, None)
         shutil.copyfile(file, out / file.name)
     save_model(model if plain is None else plain, out)
-    load_tokenizer(str(source)).save_pretrained(out)
+    save_tokenizer(load_tokenizer(str(source)), out)
     return plain is not None
 
 
@@ -51,6 +56,14 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
     try:
         model.save_pretrained(folder)
     except SafetensorError as error:
+        raise OSError(errno.EIO, str(error), str(folder)) from error
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """`save_pretrained`; OSError if the disk refuses, for which tokenizers has no error at all."""
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:
         raise OSError(errno.EIO, str(error), str(folder)) from error
 
 

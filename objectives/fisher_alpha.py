@@ -86,7 +86,10 @@ class FisherAlpha:
     def _open(self, progress: float) -> dict[str, Tensor]:
         """The masks of all students at the budget of the moment, (K, layers, *units)."""
         method, problem = self.method, self.problem
-        ratios = scheduled_ratio(self.target_ratio, progress, method.ramp, method.target_schedule)
+        whole = problem.cost.full / problem.cost_full
+        ratios = scheduled_ratio(
+            self.target_ratio, progress, method.ramp, method.target_schedule, whole
+        )
         rows = [
             self._best(place, ratio).masks(problem.cost.shape, method.spaces)
             for place, ratio in enumerate(ratios.tolist())

@@ -168,7 +168,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         opened = {space: mask.detach() > method.threshold for space, mask in masks.items()}
         actual = cost.expected(opened)
         target = full * scheduled_ratio(
-            self.target_ratio, progress, method.ramp, method.target_schedule
+            self.target_ratio, progress, method.ramp, method.target_schedule, cost.full / full
         )
         loss = hinge_loss(
             expected,

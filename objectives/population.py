@@ -152,8 +152,8 @@ class Population:
 
     def _logits(self, batch: Batch, masks: Mapping[str, Tensor], trace: Trace | None) -> Tensor:
         with torch.no_grad():
-            embedded_BSD = self.embeddings(
-                input_ids=batch.input_ids, token_type_ids=batch.token_type_ids
+            embedded_BSD = _float32(
+                self.embeddings(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids)
             )
         B, S, D = embedded_BSD.shape
         K = self.size

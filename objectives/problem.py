@@ -36,7 +36,7 @@ _LATENCY_BATCH = 1
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a search method works on. It sees no other data than `train` and `alpha`."""
+    """What a search method works on: it learns from `train` and `alpha` alone."""
 
     teacher: BertForSequenceClassification
     """Fine-tuned, frozen, in evaluation mode, on the device."""
@@ -92,8 +92,6 @@ class Workbench:
     tokenizer: PreTrainedTokenizerBase
     unpruned: Score
     """Of the teacher; its widths are those of the model of ratio 1."""
-    unpruned_shape: BertShape
-    """Of the model of ratio 1."""
     flops: Flops
     """Of the student, cut or masked."""
     flops_full: int
@@ -101,17 +99,14 @@ class Workbench:
 
     def score(self, model: pretrained.Classifier, architecture: Architecture) -> Score:
         """Metric on the selection and the held-out split, and the size of the student `model`."""
-        device = self.problem.device
-        metric, interval = score_with_interval(model, self.select, self.metric, device)
-        heldout, heldout_interval = score_with_interval(model, self.heldout, self.metric, device)
-        return Score(
-            metric=metric,
-            interval=interval,
-            heldout_metric=heldout,
-            heldout_interval=heldout_interval,
+        return _score(
+            model,
+            self.select,
+            self.heldout,
+            self.metric,
+            self.problem.device,
             cost=self.problem.cost.exact(architecture),
             flops=int(self.flops.exact(architecture)),
-            params=count_parameters(model),
             widths=_widths(architecture, self.flops.shape),
         )
 
@@ -139,10 +134,10 @@ class Inputs:
 def read_inputs(
     task: Task,
     teacher: Teacher,
-    student_layers: tuple[int, ...] | None,
-    seq_len: int | None,
     *,
+    student_layers: tuple[int, ...] | None = None,
     student: str | None = None,
+    seq_len: int | None = None,
     augmentation: Augmentation | None = None,
 ) -> Inputs:
     """Read data and checkpoints. Raises UserError for whatever does not fit together."""
@@ -202,64 +197,60 @@ def prepare(
     whatever the `fidelity`. `cost` is what the study counts, `spaces` the kinds of units that its
     methods search: "units" counts those.
     """
-    task, text = inputs.task, inputs.text
+    task = inputs.task
     splits = {role: inputs.split(role) for role in tasks.ROLES}
     _note_truncated(splits, progress)
     teacher = load_teacher(
         inputs.teacher,
-        text.label_names,
+        inputs.text.label_names,
         splits["train"],
-        data_fingerprint=text.fingerprint,
+        data_fingerprint=inputs.text.fingerprint,
         cache=cache,
         seed=seed,
         device=device,
         progress=progress,
     )
     if inputs.augmenter is not None:
-        train = augment(
+        rows = augment(
             inputs.augmenter,
-            text.roles,
+            inputs.text.roles,
             cache=cache,
             seed=seed,
             device=device,
             progress=progress,
         )
-        splits["train"] = tasks.tokenise(train, "train", inputs.tokenizer, task.max_length)
-    splits["train"] = fidelity.train(splits["train"], seed)
-    splits["alpha"] = fidelity.shortened(splits["alpha"])
+        splits["train"] = tasks.tokenise(rows, "train", inputs.tokenizer, task.max_length)
+    train = fidelity.train(splits["train"], seed)
     student = _student(inputs, teacher, seed)
-
     cost_of_teacher, cost_of_student = (
         _cost(cost, model, inputs.seq_len, spaces, cache=cache, device=device, progress=progress)
         for model in (teacher, student)
     )
     cost_of_unpruned = cost_of_teacher if inputs.student is None else cost_of_student
-    flops_of_teacher, flops_of_student, flops_of_unpruned = (
-        Flops(own.shape, inputs.seq_len)
-        for own in (cost_of_teacher, cost_of_student, cost_of_unpruned)
-    )
+
+    def flops_of(own: Cost) -> Flops:
+        return Flops(own.shape, inputs.seq_len)
+
     progress.begin("score the teacher", 1)
-    metric, interval = score_with_interval(teacher, splits["select"], task.metric, device)
-    heldout, heldout_interval = score_with_interval(teacher, splits["heldout"], task.metric, device)
-    unpruned = Score(
-        metric=metric,
-        interval=interval,
-        heldout_metric=heldout,
-        heldout_interval=heldout_interval,
+    unpruned = _score(
+        teacher,
+        splits["select"],
+        splits["heldout"],
+        task.metric,
+        device,
         cost=cost_of_teacher.full,
-        flops=int(flops_of_teacher.full),
-        params=count_parameters(teacher),
+        flops=int(flops_of(cost_of_teacher).full),
         widths=_widths(Architecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
     )
-    teacher_logits = kept_logits(teacher, splits["train"], cache=cache, device=device).to(device)
+    teacher_logits = kept_logits(teacher, train, cache=cache, device=device).to(device)
     progress.advance()
     return Workbench(
         problem=Problem(
             teacher=teacher,
             student=student,
-            train=splits["train"],
+            train=train,
             teacher_logits=teacher_logits,
-            alpha=splits["alpha"],
+            alpha=fidelity.shortened(splits["alpha"]),
             cost=cost_of_student,
             cost_full=cost_of_unpruned.full,
             student_is_new=inputs.student is not None,
@@ -272,9 +263,34 @@ def prepare(
         metric=task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
-        unpruned_shape=cost_of_unpruned.shape,
-        flops=flops_of_student,
-        flops_full=int(flops_of_unpruned.full),
+        flops=flops_of(cost_of_student),
+        flops_full=int(flops_of(cost_of_unpruned).full),
+    )
+
+
+def _score(
+    model: pretrained.Classifier,
+    select: Split,
+    heldout: Split,
+    metric: Metric,
+    device: str,
+    *,
+    cost: float,
+    flops: int,
+    widths: Mapping[str, tuple[int, ...]],
+) -> Score:
+    """The metric of a model on both splits, beside its sizes."""
+    on_select, interval = score_with_interval(model, select, metric, device)
+    on_heldout, heldout_interval = score_with_interval(model, heldout, metric, device)
+    return Score(
+        metric=on_select,
+        interval=interval,
+        heldout_metric=on_heldout,
+        heldout_interval=heldout_interval,
+        cost=cost,
+        flops=flops,
+        params=count_parameters(model),
+        widths=widths,
     )
 
 

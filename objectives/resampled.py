@@ -50,5 +50,6 @@ class Resampled:
     def _measured(self, model: Path, split: Split) -> Samples:
         with torch.random.fork_rng(devices=[]):  # making a model draws numbers
             loaded: Any = pretrained.load_classifier(str(model))
-        answers = answers_of(predict(loaded, split, self._device), split)
-        return resampled_metrics(self._inputs.task.metric, split.labels, answers)
+        logits = predict(loaded, split, self._device)
+        answers, classes = answers_of(logits, split), logits.shape[-1]
+        return resampled_metrics(self._inputs.task.metric, split.labels, answers, classes)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
+from objectives.errors import UserError
+
 if TYPE_CHECKING:
     from objectives.architecture import Architecture
     from objectives.problem import Problem
@@ -105,7 +107,8 @@ class SearchMethod(abc.ABC):
     Life of a population: the outer loop makes K copies with `dataclasses.replace`, splits them into
     groups of one shape with `populations`, and calls `search` on each group. The method trains
     the group as one program and yields one outcome for each member, as soon as it has it, in any
-    order. It reads `problem.train` and `problem.alpha`, and nothing else of the data.
+    order. It learns from `problem.train` and `problem.alpha` alone; `problem.select_metric` may say
+    which of its checkpoints is best, and what a student is worth at a rung.
     """
 
     per_slot: ClassVar[frozenset[str]] = frozenset()
@@ -113,6 +116,21 @@ class SearchMethod(abc.ABC):
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, some of `architecture.SPACES`: a study may count these."""
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a list: fields are compared and hashed. A subclass that checks more
+        calls this first."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list):
+                raise UserError(
+                    f"{type(self).__name__}.{field.name} is a list; give a tuple: {tuple(value)!r}"
+                )
+
+    def idle(self) -> Mapping[str, str]:
+        """Fields that do nothing with the others as they are, and what they act with: no study
+        tunes them."""
+        return {}
 
     @classmethod
     @abc.abstractmethod

@@ -33,6 +33,7 @@ class StagedMethod(SearchMethod):
     "auto" is bfloat16 where the device has instructions for it, else float32."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ranges(
             self,
             {

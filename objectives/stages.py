@@ -23,10 +23,10 @@ class Stage:
     epochs: float
     """Passes over the train split. > 0."""
     learning_rate: float = 1e-4
-    """Peak of the weights' AdamW rate, > 0, after 10% of warm-up. It counts times the share of
-    the cost that is cut (1 - R before the cut, 1 for a student of another checkpoint): Adam's steps
-    do not shrink with the gradient, so at the rate that a student needs which lost much, one that
-    lost little is driven from its teacher."""
+    """Peak of AdamW's rate, > 0, after 10% of warm-up. The rate that is used is this times the
+    share of the cost that is cut away (1 - R while the search goes on), so that a student that lost
+    little stays near its teacher: Adam's steps do not shrink with the gradient. A student of
+    another checkpoint uses it in full."""
     schedule: Schedule = "linear"
     """After the warm-up the rate falls linearly to 0, or stays."""
     searches: bool = False

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import numpy as np
 from datasets import Dataset
@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import PreTrainedTokenizerBase
 
 from objectives.data import Labels, Split
-from objectives.errors import UserError
+from objectives.errors import UserError, check_ranges
 from objectives.text_files import DELIMITERS, TextFile
 
 Metric = Literal["accuracy", "mcc", "f1", "pearson_spearman"]
@@ -53,7 +53,7 @@ class Task:
     """accuracy, mcc (Matthews correlation), f1 (of class 1 of two; macro for more classes), or
     pearson_spearman (mean of both correlations, of labels that are numbers)."""
     max_length: int = 128
-    """Longest input in tokens; longer text is cut off."""
+    """Longest input in tokens, >= 3 with [CLS] and [SEP]; longer text is cut off."""
     split: str = "train"
     """The split of the data set that the rows are drawn from."""
     heldout_split: str | None = None
@@ -70,11 +70,7 @@ class Task:
     """Leave out rows without a text or a label; otherwise they are refused."""
 
     def __post_init__(self) -> None:
-        if self.metric not in get_args(Metric):
-            raise UserError(
-                f"task '{self.name}': no metric '{self.metric}'; "
-                f"there are {', '.join(get_args(Metric))}"
-            )
+        check_ranges(self, {"max_length": (self.max_length >= 3, ">= 3, of which two are marks")})
 
     @classmethod
     def from_files(
@@ -180,11 +176,18 @@ def tokenise(
 
 
 def metric_value(
-    metric: Metric, labels: Labels, predictions: Labels, counts: Labels | None = None
+    metric: Metric,
+    labels: Labels,
+    predictions: Labels,
+    *,
+    classes: int = 2,
+    counts: Labels | None = None,
 ) -> float:
     """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
 
-    `counts` says how often each row stands there; a correlation has none.
+    `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more
+    the mean over those that occur. `counts` says how often each row stands there, at least once; a
+    correlation has none.
     """
     if metric == "accuracy":
         return float(accuracy_score(labels, predictions, sample_weight=counts))
@@ -195,7 +198,7 @@ def metric_value(
             return float("nan")
         pearson = _correlation(labels, predictions)
         return (pearson + _correlation(rankdata(labels), rankdata(predictions))) / 2
-    average = "binary" if labels.max() <= 1 else "macro"
+    average = "binary" if classes == 2 else "macro"
     return float(
         f1_score(labels, predictions, average=average, zero_division=0.0, sample_weight=counts)
     )

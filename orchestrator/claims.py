@@ -70,9 +70,22 @@ class Claims:
                 trial = self._outer.ask()
                 trial.set_user_attr(WORKER, self._worker)
                 claimed.append(trial)
-        for trial in claimed:
-            draw(trial, self._space)
+        try:
+            for trial in claimed:
+                draw(trial, self._space)
+        except BaseException:  # Ctrl-C, while a sampler takes its time
+            for frozen in self._outer.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                if frozen.number in {trial.number for trial in claimed}:
+                    ask_again(self._outer, frozen, died=False)
+                    self._outer.tell(frozen.number, state=TrialState.FAIL)
+            raise
         return claimed
+
+    def bury(self) -> None:
+        """Fail the trials that dead workers left running, where no more are wanted."""
+        with self._folder.in_turn("claim"):
+            running = self._outer.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+            self._bury(running, lambda _: None)
 
     def _bury(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
         """Fail the trials of dead workers; how many."""
@@ -94,6 +107,9 @@ class Claims:
 
         False if its worker has told it just now.
         """
+        if self._outer.get_trials(deepcopy=False)[trial.number].state is not TrialState.RUNNING:
+            return False
+        again = ask_again(self._outer, trial, died=True)
         try:
             self._outer.tell(trial.number, state=TrialState.FAIL)
         except (UpdateFinishedTrialError, ValueError):  # its worker lives after all, and told it
@@ -101,7 +117,6 @@ class Claims:
         folder = self._folder.trial(trial.number)
         for left in (folder, folder.with_name(f".{folder.name}.unfinished")):
             shutil.rmtree(left, ignore_errors=True)
-        again = ask_again(self._outer, trial, died=True)
         note(
             f"trial {trial.number}: its worker died"
             + (", its knobs are tried again" if again else "")
@@ -110,15 +125,19 @@ class Claims:
 
 
 def ask_again(outer: optuna.Study, trial: FrozenTrial, *, died: bool) -> bool:
-    """Enqueue the knobs of a failed trial, clean of all else; whether it did.
+    """Enqueue the knobs of a trial that is about to be failed, clean of all else; whether it did.
 
-    Not if a worker `died` with them once too often. Optuna's own retry would carry over
-    constraints, which cannot be set twice, and artifacts.
+    First this, then the failure: killed in between, the trial is buried and finds that it was asked
+    again already. Not if a worker `died` with the knobs once too often. Optuna's own retry would
+    carry over constraints, which cannot be set twice, and artifacts.
     """
     knobs = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
     retries = trial.user_attrs.get(_RETRIES, 0) + died
     again = bool(knobs) and retries <= _MOST_RETRIES
-    if again:
+    asked = any(
+        known.user_attrs.get(RETRY_OF) == trial.number for known in outer.get_trials(deepcopy=False)
+    )
+    if again and not asked:
         outer.enqueue_trial(knobs, user_attrs={RETRY_OF: trial.number, _RETRIES: retries})
     return again
 

@@ -55,7 +55,7 @@ Storage = Annotated[
         "environment: MASKFRONT_STORAGE_PASSWORD."
     ),
 ]
-Name = Annotated[str, typer.Option("--study", help="Which study of the file, if it has several.")]
+Name = Annotated[str, typer.Option("--study", help="Variable or name of the study.")]
 Trials = Annotated[
     int | None, typer.Option(help="Trials wanted, stopped ones too; the study's own by default.")
 ]
@@ -211,7 +211,7 @@ def status(
 @app.command(name="serve-storage")
 def serve_storage(
     storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
-    port: Annotated[int, typer.Option(help="Port to serve at.")] = 13000,
+    port: Annotated[int, typer.Option(help="Port to serve at.", min=0, max=65535)] = 13000,
     host: Annotated[
         str, typer.Option(help="Address to serve at; any other than this lets everyone in.")
     ] = "127.0.0.1",
@@ -281,7 +281,9 @@ def dashboard(
     source: Annotated[
         str, typer.Argument(metavar="RUN", help="A run, a folder of runs, or a storage's URL.")
     ],
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 8080,
+    port: Annotated[
+        int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)
+    ] = 8080,
 ) -> None:
     """Browse a run, a folder of runs or a storage in optuna-dashboard, until Ctrl-C."""
     from orchestrator.dashboard import serve
@@ -407,7 +409,8 @@ def main() -> None:
         say_to_stderr(str(error))
         sys.exit(2)
     except OSError as error:
-        say_to_stderr(f"'{error.filename}' could not be written or read ({error.strerror})")
+        named = f"'{error.filename}' could not be written or read ({error.strerror})"
+        say_to_stderr(str(error) if error.filename is None else named)
         sys.exit(2)
 
 

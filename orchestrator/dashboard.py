@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 """The dashboard has no authentication: it is never bound wider."""
 
 
-def serve(source: str | Path, port: int, started: Callable[[str], None]) -> None:
+def serve(source: str | Path, port: int = 8080, started: Callable[[str], object] = print) -> None:
     """Serve the dashboard until Ctrl-C; `started` is called with its address.
 
     `source` is a run folder, a folder of run folders, or the URL of an Optuna storage. The
@@ -55,10 +55,14 @@ def application(source: str | Path) -> App:
     opened: Callable[[str], BaseStorage] = cache(open_storage)
 
     def storages() -> Sources:
-        return {
-            "" if run == folder else run.name: opened(RunFolder(run).storage)
-            for run in _runs_in(folder)
-        }
+        found = {}
+        for run in _runs_in(folder):
+            try:
+                found["" if run == folder else run.name] = opened(RunFolder(run).storage)
+            except RunError:  # of many one that is damaged hides no other
+                if run == folder:
+                    raise
+        return found
 
     def artifacts() -> list[Any]:
         return [

@@ -115,7 +115,7 @@ def launch_workers(
             raise
         if finished_trials(outer) < study.trials:
             raise RunError(_unfinished(study, outer, ended))
-        Claims(outer, folder, study.space, "", study.trials).take(0)
+        Claims(outer, folder, study.space, "", study.trials).bury()
         return record_of(outer, folder.path)
 
 
@@ -165,8 +165,13 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int 
 
 
 def _end_with(parent: int) -> None:
-    """Leave Ctrl-C in the terminal to the launch, and end when that has died."""
+    """Leave Ctrl-C in the terminal to the launch, and end when that has died.
+
+    A launch in the background of a script ignores SIGINT, and its children with it: not these.
+    """
     os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
     def look() -> None:
         while os.getppid() == parent:

@@ -19,7 +19,7 @@ from orchestrator.artifacts import settle_artifacts
 from orchestrator.claims import Claims
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import Heartbeat, living
-from orchestrator.opening import finished_trials, join_study, open_study, settle
+from orchestrator.opening import describe, finished_trials, join_study, open_study, settle
 from orchestrator.patience import reason_of
 from orchestrator.progress import LaunchProgress
 from orchestrator.records import (
@@ -124,9 +124,10 @@ def opened(
     with folder.locked():
         opened_storage = server or open_storage(url)
         own = folder.is_own(shown)
-        outer = open_study(study, folder, opened_storage, definition, device, own=own)
+        outer = open_study(study, folder, opened_storage, definition, own=own)
         settle(folder, outer, shown)
         check_room(url, living(outer, folder), workers)
+        describe(outer, study, device)
         settle_artifacts(outer, artifacts)
         yield outer, inputs
 
@@ -154,8 +155,8 @@ def _read(study: Study) -> tuple[Inputs, dict[str, str]]:
     inputs = read_inputs(
         study.task,
         study.teacher,
-        study.student_layers,
-        study.seq_len,
+        student_layers=study.student_layers,
+        seq_len=study.seq_len,
         student=study.student,
         augmentation=study.augmentation,
     )
@@ -203,7 +204,7 @@ def _serve(
     with Heartbeat(outer, folder, device) as heart:
         claims = Claims(outer, folder, study.space, heart.record.name, study.trials, token)
         if finished_trials(outer) >= study.trials:
-            claims.take(0)  # trials that a dead worker left running
+            claims.bury()
             return
         with progress:
             with folder.in_turn("prepare"):  # the first one makes what all others read

@@ -32,7 +32,6 @@ def open_study(
     folder: RunFolder,
     storage: BaseStorage,
     definition: dict[str, str],
-    device: str,
     *,
     own: bool,
 ) -> optuna.Study:
@@ -56,16 +55,20 @@ def open_study(
         directions=_DIRECTIONS,
         load_if_exists=True,
     )
+    for knobs in study.first:  # a later launch may want others
+        outer.enqueue_trial(dict(knobs), skip_if_exists=True)
     if DEFINITION not in outer.user_attrs:
-        for knobs in study.first:
-            outer.enqueue_trial(dict(knobs), skip_if_exists=True)
         for source, knobs in warm:
             outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
         outer.set_user_attr(DEFINITION, definition)
+    return outer
+
+
+def describe(outer: optuna.Study, study: Study, device: str) -> None:
+    """Note what this launch wants, and with what it works."""
     outer.set_user_attr(VERSIONS, _versions(device))
     outer.set_user_attr(SOURCES, study.sources())
     outer.set_user_attr(WANTED, study.trials)
-    return outer
 
 
 def join_study(

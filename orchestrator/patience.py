@@ -78,7 +78,8 @@ def is_lost(error: BaseException) -> bool:
         return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
     code = getattr(error, "code", None)  # of a grpc.RpcError; grpc is an extra
     name = getattr(code(), "name", "") if callable(code) else ""
-    return name == "UNAVAILABLE" or (name == "UNKNOWN" and "Stream removed" in str(error))
+    lost = ("Stream removed", "does not answer")  # the second by a proxy, of its own storage
+    return name == "UNAVAILABLE" or (name == "UNKNOWN" and any(s in str(error) for s in lost))
 
 
 def reason_of(error: BaseException) -> str:

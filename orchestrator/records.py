@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import optuna
 from optuna.distributions import BaseDistribution, json_to_distribution
@@ -94,6 +94,16 @@ class Measured:
     unpruned model, that of ratio 1."""
 
     @property
+    def heads_per_layer(self) -> tuple[int, ...]:
+        """Heads of each layer."""
+        return self.widths["heads"]
+
+    @property
+    def ffn_per_layer(self) -> tuple[int, ...]:
+        """FFN neurons of each layer."""
+        return self.widths["ffn"]
+
+    @property
     def ratio(self) -> float:
         """Cost as a share of that of the model of ratio 1."""
         return self.cost / self.cost_full
@@ -118,14 +128,13 @@ def size_text(size: float) -> str:
 class UnprunedResult(Measured):
     """The teacher: what the students are cut from, or if they are another model, learn from."""
 
-    heads_per_layer: tuple[int, ...]
-    """Of the model of ratio 1, and so is the next."""
-    ffn_per_layer: tuple[int, ...]
+    student_is_new: bool
+    """The students are cut from another checkpoint: that one has ratio 1."""
 
     @property
     def label(self) -> str:
         """What to call it: "unpruned" where it is what the students are cut from, or "teacher"."""
-        return "unpruned" if self.flops == self.flops_full else "teacher"
+        return "teacher" if self.student_is_new else "unpruned"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +143,6 @@ class TrialResult(Measured):
 
     target_ratio: float
     tolerance: float
-    heads_per_layer: tuple[int, ...]
-    ffn_per_layer: tuple[int, ...]
     model: str
     """Folder of the cut model, relative to the run's."""
     seconds: float
@@ -264,34 +271,13 @@ def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:
 
 def front_document(run: RunRecord) -> dict[str, Any]:
     """The front as plain data: what `maskfront front --json` prints."""
-    unpruned = run.unpruned
     return {
         "fidelity": run.fidelity,
-        "unpruned": {
-            "metric": unpruned.metric,
-            "heldout_metric": unpruned.heldout_metric,
-            "cost": unpruned.cost,
-            "cost_full": unpruned.cost_full,
-            "ratio": unpruned.ratio,
-            "unit": unpruned.unit,
-            "flops": unpruned.flops,
-            "flops_full": unpruned.flops_full,
-            "flops_unit": unpruned.flops_unit,
-            "params": unpruned.params,
-        },
+        "unpruned": _sizes_of(run.unpruned),
         "front": [
             {
                 "trial": trial.number,
-                "metric": trial.result.metric,
-                "heldout_metric": trial.result.heldout_metric,
-                "cost": trial.result.cost,
-                "cost_full": trial.result.cost_full,
-                "ratio": trial.result.ratio,
-                "unit": trial.result.unit,
-                "flops": trial.result.flops,
-                "flops_full": trial.result.flops_full,
-                "flops_unit": trial.result.flops_unit,
-                "params": trial.result.params,
+                **_sizes_of(trial.result),
                 "target_ratio": trial.result.target_ratio,
                 "knobs": trial.knobs,
                 "model": trial.result.model,
@@ -299,6 +285,12 @@ def front_document(run: RunRecord) -> dict[str, Any]:
             for trial in run.front
         ],
     }
+
+
+def _sizes_of(measured: Measured) -> dict[str, Any]:
+    metrics, cost = ("metric", "heldout_metric"), ("cost", "cost_full", "ratio", "unit")
+    names = (*metrics, *cost, "flops", "flops_full", "flops_unit", "params")
+    return {name: getattr(measured, name) for name in names}
 
 
 def read_run(folder: str | Path) -> RunRecord:
@@ -356,7 +348,7 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
 
 def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
     """From the study attribute `UNPRUNED`."""
-    return UnprunedResult(**_fields(attribute))
+    return _read_as(UnprunedResult, attribute)
 
 
 def trial_record(trial: FrozenTrial) -> TrialRecord:
@@ -380,7 +372,7 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
     )
     if trial.state is not TrialState.COMPLETE:
         return record
-    result = TrialResult(**_fields(trial.user_attrs[RESULT]))
+    result = _read_as(TrialResult, trial.user_attrs.get(RESULT, {}))
     return FinishedTrial(**{**vars(record), "result": result})
 
 
@@ -390,7 +382,19 @@ def rungs_of(trial: FrozenTrial) -> tuple[Rung, ...]:
     return tuple(sorted(reported, key=lambda rung: rung.share))
 
 
-def _fields(document: dict[str, Any]) -> dict[str, Any]:
-    """As they were before JSON."""
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
-    return fields | {"widths": {k: tuple(v) for k, v in document["widths"].items()}}
+_Measured = TypeVar("_Measured", bound=Measured)
+
+
+def _read_as(kind: type[_Measured], document: dict[str, Any]) -> _Measured:
+    """As it was before JSON. Raises RunError for what this version of maskfront does not write."""
+    try:
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in document.items()
+        }
+        values["widths"] = {k: tuple(v) for k, v in document["widths"].items()}
+        return kind(**values)
+    except (KeyError, TypeError) as error:
+        raise RunError(
+            f"another version of maskfront made this study ({type(error).__name__}: {error}); read "
+            "it with that, or launch it into another folder"
+        ) from error

@@ -77,7 +77,8 @@ class RunFolder:
 
     @property
     def cache(self) -> Path:
-        """What is made once: the fine-tuned teacher, augmented text, the latency table.
+        """What is made once: the fine-tuned teacher, its logits and hidden states, augmented text,
+        the latency table.
 
         All but the last can be made again: times differ from one measurement to the next.
         """

@@ -19,6 +19,7 @@ from orchestrator.damage import damaged_trials
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import WorkerRecord, is_alive, workers_of
 from orchestrator.records import (
+    DEFINITION,
     UNPRUNED,
     WANTED,
     FinishedTrial,
@@ -133,7 +134,12 @@ def storage_status(url: str, name: str | None) -> Status:
 
 
 def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
-    """The status of an Optuna study; `folder` lets workers of this machine be known for sure."""
+    """The status of an Optuna study; `folder` lets workers of this machine be known for sure.
+
+    Raises RunError if it is another tool's.
+    """
+    if DEFINITION not in study.user_attrs:
+        raise RunError(f"maskfront did not make the study '{study.study_name}'")
     trials = study.get_trials(deepcopy=False)
     wanted = study.user_attrs.get(WANTED)
     records = [trial_record(trial) for trial in trials if trial.state is not TrialState.WAITING]

@@ -158,7 +158,8 @@ def check_room(text: str, alive: Mapping[str, WorkerRecord], more: int = 1) -> N
     if kind == "sqlite" and elsewhere:
         raise RunError(
             f"SQLite serves one machine, and {', '.join(sorted(elsewhere))} works on this study; "
-            "use --storage postgresql://USER@HOST/DATABASE, or there `maskfront serve-storage`"
+            "use --storage postgresql://USER@HOST/DATABASE, or there `maskfront serve-storage`; if "
+            "that machine was restarted, try again in two minutes"
         )
 
 

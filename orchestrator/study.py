@@ -6,13 +6,19 @@ import re
 from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from optuna.distributions import BaseDistribution, distribution_to_json
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+)
 
 from objectives.augmentation import Augmentation
 from objectives.cost import CostName, check_priced
-from objectives.errors import UserError
+from objectives.errors import UserError, check_ranges
 from objectives.fidelity import FULL, Fidelity
 from objectives.latency import Latency
 from objectives.pretrained import license_of
@@ -62,16 +68,16 @@ class Study:
     """How much of the full training each trial gets: less is cheaper, and is on no front with more.
     Begin a full study with what a cheap one found by `warm_start`."""
     sampler: SamplerName = "tpe"
-    """What draws the knobs: Optuna's "tpe", "gp", "nsgaii" or "random". Like the next it decides no
-    result, and so may change from launch to launch."""
+    """What draws the knobs: Optuna's "tpe", "gp", "nsgaii" or "random". Like `early_stopping` it
+    decides no result, and so may change from launch to launch."""
     early_stopping: EarlyStopping | None = None
     """Who of the trials goes on at a rung: `SuccessiveHalving()`, `Hurdles()`, or None for all."""
     trials: int = 12
     """Trials wanted, finished or stopped early. Launching again continues up to this number."""
     population: PopulationSize = 4
-    """Trials that train together as one program; fewer if memory does not hold so many. On a GPU
-    "auto" gives the sampler four rounds of all workers, with 32 a worker at most; on a CPU, which
-    gains little by more, it is 1."""
+    """Trials that train together as one program; fewer if memory does not hold so many. "auto": on
+    a GPU trials / (4 x workers), at most 32, so that the sampler sees results at least four times;
+    on a CPU, which gains little by more, 1."""
     seed: int = 0
     """Seeds data order, teacher, augmentation and sampler."""
 
@@ -86,20 +92,31 @@ class Study:
                 "Study.student and Study.student_layers are both set; a student is either a "
                 "checkpoint of its own or some layers of the teacher"
             )
-        for name in ("trials", "population"):
-            value = getattr(self, name)
-            if value != "auto" and value < 1:
-                raise UserError(f"Study.{name} is {value}; it must be at least 1")
-        if self.sampler not in get_args(SamplerName):
+        if not isinstance(self.teacher, Teacher):
             raise UserError(
-                f"Study.sampler is {self.sampler!r}; it must be one of "
-                f"{', '.join(get_args(SamplerName))}"
+                f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...), a checkpoint "
+                "being a folder or a name on the hub"
             )
+        population, seq_len = self.population, self.seq_len
+        check_ranges(
+            self,
+            {
+                "trials": (
+                    isinstance(self.trials, int) and self.trials >= 1,
+                    "a whole number >= 1",
+                ),
+                "population": (
+                    population >= 1 if isinstance(population, int) else population == "auto",
+                    ">= 1, or 'auto'",
+                ),
+                "seq_len": (seq_len is None or seq_len >= 1, ">= 1, or None"),
+                "seed": (isinstance(self.seed, int) and self.seed >= 0, "a whole number >= 0"),
+            },
+        )
         self._check_cost()
-        self.fidelity.method(self.method)
-        self._check_knobs("space", self.space, {f.name for f in fields(self.method)})
+        self._check_space()
         for knobs in self.first:
-            self._check_knobs("first", knobs, set(self.space))
+            self._check_names("first", knobs, set(self.space))
             for name, value in knobs.items():
                 if not _holds(self.space[name], value):
                     raise UserError(
@@ -107,7 +124,26 @@ class Study:
                         "hold; give it another value, or the space another range"
                     )
 
-    def _check_knobs(self, where: str, knobs: Mapping[str, Any], known: Set[str]) -> None:
+    def _check_space(self) -> None:
+        """Each knob is a field of the method, may have its extreme values, and does something."""
+        self._check_names("space", self.space, {f.name for f in fields(self.method)})
+        methods = [self.trial_method({})]
+        for name, knob in self.space.items():
+            if not isinstance(knob, BaseDistribution):
+                raise UserError(
+                    f"Study.space has {name} = {knob!r}; give an Optuna distribution, such as "
+                    "FloatDistribution(0.1, 0.9)"
+                )
+            try:
+                methods += [self.trial_method({name: value}) for value in _extremes(knob)]
+            except UserError as error:
+                raise UserError(f"Study.space has {name} = {knob}, but {error}") from error
+        for name in self.space:
+            idle = [method.idle().get(name) for method in methods]
+            if all(idle):
+                raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
+
+    def _check_names(self, where: str, knobs: Mapping[str, Any], known: Set[str]) -> None:
         for name in knobs:
             if name not in known:
                 raise UserError(
@@ -121,10 +157,6 @@ class Study:
         return min(max(1, self.trials // (4 * workers)), 32) if device.startswith("cuda") else 1
 
     def _check_cost(self) -> None:
-        if self.cost not in get_args(CostName):
-            raise UserError(
-                f"Study.cost is {self.cost!r}; it must be one of {', '.join(get_args(CostName))}"
-            )
         if self.cost == "latency":
             check_priced("Study.cost 'latency'", Latency.priced, self.method.spaces)
         if self.cost in ("units", "latency") and "spaces" in self.space:
@@ -200,6 +232,14 @@ class Study:
             else:
                 flat[name] = str(value)
         return flat
+
+
+def _extremes(knob: BaseDistribution) -> tuple[Any, ...]:
+    """The least and the largest value of a knob, or all of a categorical one."""
+    if isinstance(knob, CategoricalDistribution):
+        return knob.choices
+    assert isinstance(knob, FloatDistribution | IntDistribution), knob
+    return (knob.low, knob.high)
 
 
 def _holds(knob: BaseDistribution, value: Any) -> bool:

@@ -18,14 +18,14 @@ MODULE = "maskfront_study"
 
 
 def load_study(path: Path, name: str = "study") -> Study:
-    """Run the file and return the study of that name in it.
+    """Run the file and return the study in it whose variable, or whose own name, is `name`.
 
     Raises RunError if there is none, or if the file raises.
     """
     from orchestrator.study import Study
 
     module = _run(path)
-    study = getattr(module, name, None)
+    study = getattr(module, name, None) or _named(module, name)
     if not isinstance(study, Study):
         found = f"no name `{name}`" if study is None else f"`{name}` is a {type(study).__name__}"
         studies = [known for known, value in vars(module).items() if isinstance(value, Study)]
@@ -43,14 +43,22 @@ def load_study_of(path: Path, run_name: str) -> Study:
 
     Raises RunError if there is none, or if the file raises.
     """
+    module = _run(path)
+    study = _named(module, run_name)
+    if study is not None:
+        return study
+    names = ", ".join(f"'{study.name}'" for study in _studies(module)) or "none"
+    raise RunError(f"study file '{path}': no study is named '{run_name}'; its studies: {names}")
+
+
+def _studies(module: ModuleType) -> list[Study]:
     from orchestrator.study import Study
 
-    studies = [value for value in vars(_run(path)).values() if isinstance(value, Study)]
-    for study in studies:
-        if study.name == run_name:
-            return study
-    names = ", ".join(f"'{study.name}'" for study in studies) or "none"
-    raise RunError(f"study file '{path}': no study is named '{run_name}'; its studies: {names}")
+    return [value for value in vars(module).values() if isinstance(value, Study)]
+
+
+def _named(module: ModuleType, name: str) -> Study | None:
+    return next((study for study in _studies(module) if study.name == name), None)
 
 
 def _run(path: Path) -> ModuleType:

@@ -38,7 +38,7 @@ def write_trial(
     `full` are the widths of the unpruned model. Raises OSError if the disk refuses.
     """
     from objectives.cache import written_whole
-    from objectives.exporting import save_model  # only the process that trains writes models
+    from objectives.exporting import save_model, save_tokenizer  # where models are trained alone
 
     with written_whole(folder) as unfinished:
         unfinished.mkdir(parents=True)
@@ -47,7 +47,7 @@ def write_trial(
         _write_curve(unfinished / _CURVE, found.curve)
         draw_heat_map(found.architecture, full, unfinished / _HEAT_MAP)
         save_model(found.model, unfinished / MODEL)
-        tokenizer.save_pretrained(unfinished / MODEL)
+        save_tokenizer(tokenizer, unfinished / MODEL)
     model = (f"{MODEL}/config.json", f"{MODEL}/model.safetensors")
     return [folder / name for name in (_HEAT_MAP, _ARCHITECTURE, _RESULT, _CURVE, *model)]
 

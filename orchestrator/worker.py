@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
@@ -53,10 +53,11 @@ from orchestrator.study import Study
 from orchestrator.trial_files import MODEL, write_rungs, write_trial
 
 Callback = Callable[[RunRecord], object]
-"""Called after each population with the run as it stands; a worker knows nothing of reports."""
+"""Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
 
 _HOPELESS = 8
-"""Trials in a row that fail after which a worker gives up; of its first two populations all."""
+"""Trials in a row, of two populations at least, that fail before a worker gives up; of its first
+two populations all."""
 _GIVEN_UP = (UpdateFinishedTrialError, ValueError)
 """What Optuna raises for an attribute, and for the values, of a trial that has ended already."""
 _IDLE = 2.0
@@ -88,7 +89,7 @@ class Worker:
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Populations until enough trials are finished, by whomever."""
         self._record_unpruned()
-        populations_done = 0
+        barren = 0  # populations in a row of which no trial counted
         while (finished := finished_trials(self.outer)) < self.study.trials:
             if self.claims.halted:
                 raise KeyboardInterrupt
@@ -97,11 +98,12 @@ class Worker:
             if not claimed:  # all that is wanted runs elsewhere, and may fail there
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
                 continue
+            before = self.counted
             self._population(claimed)
-            populations_done += 1
+            barren = barren + 1 if self.counted == before else 0
             call_back(callbacks, self.outer, self.folder, self.progress.note)
-            hopeless = len(self.failed) >= _HOPELESS or (populations_done == 2 and not self.counted)
-            if hopeless and self.failed:
+            enough = len(self.failed) >= _HOPELESS or not self.counted
+            if barren >= 2 and self.failed and enough:
                 raise RunError(
                     f"study '{self.study.name}': {len(self.failed)} trials in a row failed; the "
                     f"newest with: {self.failed[-1]}"
@@ -119,12 +121,10 @@ class Worker:
 
         Raises RunError if the run's earlier trials were measured otherwise than this launch would.
         """
-        shape = self.bench.unpruned_shape
         unpruned = UnprunedResult(
             **asdict(self.bench.unpruned),
             **self._yardstick(),
-            heads_per_layer=(shape.heads,) * shape.layers,
-            ffn_per_layer=(shape.ffn,) * shape.layers,
+            student_is_new=self.bench.problem.student_is_new,
         )
         if UNPRUNED in self.outer.user_attrs:
             known = unpruned_result(self.outer.user_attrs[UNPRUNED])
@@ -149,7 +149,7 @@ class Worker:
         }
 
     def _population(self, claimed: Sequence[optuna.Trial]) -> None:
-        """Search and tell these trials; whatever happens, none is left running."""
+        """Search and tell these trials; none is left running, if the storage answers."""
         started = time.monotonic()
         self.running = {trial.number: trial for trial in claimed}
         self.progress.population(sorted(self.running))
@@ -166,6 +166,11 @@ class Worker:
         except UserError as error:  # what no other trial of the study would do better
             self._fail_all(str(error))
             raise
+        except RunError:  # the storage is away: others bury these trials
+            raise
+        except Exception as error:  # not of the search, but of what keeps its results
+            self._fail_all(f"{type(error).__name__}: {error}", again=True)
+            raise
 
     def _members(self) -> list[tuple[int, SearchMethod]]:
         """The trials' methods by number; a trial whose knobs its method refuses has failed."""
@@ -178,17 +183,18 @@ class Worker:
         return members
 
     def _search(self, group: Sequence[tuple[int, SearchMethod]], started: float) -> None:
-        """Search these as one population; in halves if memory does not hold it."""
-        reason, too_large = self._outcomes(group, started)
+        """Search these as one population; in halves if memory does not hold it, or if one of them
+        raises, which is no fault of the others."""
+        reason, ended = self._outcomes(group, started)
         left = [(number, method) for number, method in group if number in self.running]
-        if too_large and len(group) > 1:
-            free_memory()
+        raised = ended == "raised" and len(self.failed) < _HOPELESS
+        if left and len(group) > 1 and (raised or ended == "out of memory"):
             half = -(-len(group) // 2)
-            self.most = min(self.most, half)
-            self.progress.note(
-                f"out of memory with {len(group)} trials at once: {len(left)} begin again, "
-                f"{half} at once"
-            )
+            if ended == "out of memory":
+                free_memory()
+                self.most = min(self.most, half)
+                reason = f"out of memory with {len(group)} trials at once"
+            self.progress.note(f"{reason}: {len(left)} begin again, {half} at once")
             for start in range(0, len(left), half):
                 self._search(left[start : start + half], started)
             return
@@ -197,25 +203,39 @@ class Worker:
 
     def _outcomes(
         self, group: Sequence[tuple[int, SearchMethod]], started: float
-    ) -> tuple[str, bool]:
-        """Search and tell; why those that are left have no outcome, and if it is for memory."""
+    ) -> tuple[str, Literal["done", "raised", "out of memory"]]:
+        """Search and tell; why those that are left have no outcome, and how the search ended."""
         methods = [method for _, method in group]
         progress: Progress = self.progress
         if self.study.early_stopping is not None:
             trials = [self.running[number] for number, _ in group]
             progress = WithRungs(self.study.early_stopping, self.outer, trials, self.progress)
-        try:
+
+        def scored() -> Iterator[tuple[int, Outcome, TrialResult | None]]:
             for outcome in type(methods[0]).search(
                 methods, self.bench.problem, seed=self.study.seed, progress=progress
             ):
-                self._tell(group[outcome.slot][0], outcome, started)
-        except (OSError, RunError, UserError):
-            raise
-        except Exception as error:  # a trial may fail in any way; the study goes on
-            return f"{type(error).__name__}: {error}", out_of_memory(error)
-        return "the method gave no outcome for it", False
+                number = group[outcome.slot][0]
+                if isinstance(outcome, SearchResult):
+                    yield number, outcome, self._score(number, outcome, started)
+                else:
+                    yield number, outcome, None
 
-    def _tell(self, number: int, outcome: Outcome, started: float) -> None:
+        search = scored()
+        while True:
+            try:
+                told = next(search, None)
+            except (OSError, RunError, UserError):
+                raise
+            except Exception as error:  # a trial may fail in any way; the study goes on
+                reason = f"{type(error).__name__}: {error}"
+                return reason, "out of memory" if out_of_memory(error) else "raised"
+            if told is None:
+                return "the method gave no outcome for it", "done"
+            self._tell(*told)  # what fails here is no fault of the trial's
+
+    def _tell(self, number: int, outcome: Outcome, result: TrialResult | None) -> None:
+        """Keep and tell one outcome; `result` is the score of a student that was found."""
         trial = self.running[number]
         if isinstance(outcome, SearchFailure):
             self._fail(number, outcome.reason)
@@ -223,7 +243,7 @@ class Worker:
         if isinstance(outcome, Stopped):
             self._stop(number)
             return
-        result = self._score(number, outcome, started)
+        assert result is not None, "what was found was scored"
         if not math.isfinite(result.metric):
             self._fail(number, f"its {self.bench.metric} is {result.metric}")
             return
@@ -267,7 +287,7 @@ class Worker:
         """Drop the result of a trial that others took for dead: its knobs were asked again."""
         try:
             yield
-        except _GIVEN_UP:
+        except (*_GIVEN_UP, OSError):  # the others remove what it writes
             if self.outer.get_trials(deepcopy=False)[number].state is not TrialState.FAIL:
                 raise
             shutil.rmtree(self.folder.trial(number), ignore_errors=True)
@@ -279,8 +299,6 @@ class Worker:
             **self._yardstick(),
             target_ratio=float(found.target_ratio),  # a method's own may be a tensor's or numpy's
             tolerance=float(found.tolerance),
-            heads_per_layer=found.architecture.heads_per_layer,
-            ffn_per_layer=found.architecture.ffn_per_layer,
             model=(self.folder.trial(number) / MODEL).relative_to(self.folder.path).as_posix(),
             seconds=time.monotonic() - started,
         )
@@ -289,10 +307,10 @@ class Worker:
         trial = self.running[number]
         with suppress(*_GIVEN_UP):  # told before the interrupt, or given up by others
             trial.set_user_attr(FAILURE, reason)
-            told = self.outer.tell(trial, state=TrialState.FAIL)
-            shutil.rmtree(self.folder.trial(number), ignore_errors=True)
             if again:
-                ask_again(self.outer, told, died=False)
+                ask_again(self.outer, self.outer.get_trials(deepcopy=False)[number], died=False)
+            self.outer.tell(trial, state=TrialState.FAIL)
+            shutil.rmtree(self.folder.trial(number), ignore_errors=True)
         self.failed.append(reason)
         self._ended(number, f"failed: {reason}", counts=False)
 

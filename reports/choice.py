@@ -66,7 +66,7 @@ def choose(
 def model_folder(run: RunRecord, trial: int) -> Path:
     """Where the model of a finished trial lies. Raises RunError if there is none."""
     folder = run.folder / check_finished(run, trial).model
-    if not folder.is_dir():
+    if not (folder / "model.safetensors").is_file():
         raise RunError(
             f"'{folder}', the model of trial {trial}, is gone; choose another trial, "
             "or put the folder back"

@@ -28,7 +28,7 @@ class Exported:
 
 
 def export(
-    run: RunRecord, trial: int, out: Path, *, onnx: bool = False, int8: Study | None = None
+    run: RunRecord, trial: int, out: str | Path, *, onnx: bool = False, int8: Study | None = None
 ) -> Exported:
     """Write a finished trial's model to `out`, to be loaded where maskfront is not installed.
 
@@ -41,6 +41,7 @@ def export(
     Raises RunError if the trial has no model or a damaged file, if `out` already holds something,
     or if `int8` is another study; UserError if ONNX cannot be had.
     """
+    out = Path(out)
     model = model_folder(run, trial)
     damaged = damages(model.parent, model.parent.rglob("*"))
     if damaged:
@@ -71,7 +72,7 @@ def _inputs_of(run: RunRecord, study: Study) -> Inputs:
     """The data of the run's study, read again. Raises RunError if it is not what the run saw."""
     from objectives.problem import read_inputs
 
-    inputs = read_inputs(study.task, study.teacher, None, study.seq_len)
+    inputs = read_inputs(study.task, study.teacher, seq_len=study.seq_len)
     if inputs.text.fingerprint != run.definition["task.data"]:
         raise RunError(
             f"study '{study.name}' has other data than the run '{run.folder}'; "

@@ -38,7 +38,8 @@ def front_figure(overlay: Overlay) -> go.Figure:
     for place, run in enumerate(overlay.runs):
         _Drawing(figure, overlay, place, run).draw()
     _add_levels(figure, overlay)
-    unit = f" ({plain(overlay.units[0])})" if len(overlay.units) > 1 else ""
+    units = {run.unpruned.unit for run in overlay.runs}
+    unit = f" ({plain(units.pop())})" if len(units) == 1 and len(overlay.units) > 1 else ""
     students = {run.unpruned.label == "teacher" for run in overlay.runs}
     figure.update_layout(
         **LAYOUT,

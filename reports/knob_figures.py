@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import plotly.graph_objects as go
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from plotly.subplots import make_subplots
 
 from orchestrator.records import TrialRecord
@@ -31,8 +32,32 @@ _DRAWN = 200
 
 def knob_panels(overlay: Overlay) -> list[Panel]:
     """Slices and parallel coordinates, if the runs tune anything."""
-    spaces = {name: dist for run in overlay.runs for name, dist in run.space.items()}
+    named: dict[str, list[BaseDistribution]] = {}
+    for run in overlay.runs:
+        for name, distribution in run.space.items():
+            named.setdefault(name, []).append(distribution)
+    joined = {name: _joined(distributions) for name, distributions in named.items()}
+    spaces = {name: distribution for name, distribution in joined.items() if distribution}
     return [_slices(overlay, spaces), _parallel(overlay, spaces)] if spaces else []
+
+
+def _joined(distributions: Sequence[BaseDistribution]) -> BaseDistribution | None:
+    """What holds the values of all, on a logarithmic scale if all have one; None if some are
+    numbers and some are not."""
+    first = distributions[0]
+    if all(distribution == first for distribution in distributions):
+        return first
+    choices = [d.choices for d in distributions if isinstance(d, CategoricalDistribution)]
+    if len(choices) == len(distributions):
+        return CategoricalDistribution(list(dict.fromkeys(chain(*choices))))
+    if choices:
+        return None
+    numbers: list[Any] = list(distributions)
+    return FloatDistribution(
+        min(d.low for d in numbers),
+        max(d.high for d in numbers),
+        log=all(d.log for d in numbers),
+    )
 
 
 def _slices(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel:

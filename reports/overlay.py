@@ -83,6 +83,11 @@ def overlay(runs: Sequence[RunRecord]) -> Overlay:
         raise RunError(
             f"the runs count {' and '.join(costs)}; two costs share no axis: make a report of each"
         )
+    units = dict.fromkeys(run.unpruned.unit for run in runs)
+    if len(units) > 1 and costs.keys() <= {"latency", "units"}:
+        raise RunError(
+            f"the runs count {' and '.join(units)}; two units share no axis: make a report of each"
+        )
     fidelities = dict.fromkeys(
         ", ".join(f"{name} {value}" for name, value in run.fidelity.items()) or "full"
         for run in runs

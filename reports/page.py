@@ -54,12 +54,13 @@ class _Part:
     damaged: Mapping[int, Sequence[str]]
 
 
-def write_report(runs: Sequence[RunRecord], target: Path, live: bool = False) -> Path:
-    """Write the page of these runs, whole or not at all; returns `target`.
+def write_report(runs: Sequence[RunRecord], target: str | Path, live: bool = False) -> Path:
+    """Write the page of these runs, whole or not at all; returns its path.
 
     `live` adds a switch that reloads the page. Raises RunError if the runs share no axes, OSError
     if the disk refuses.
     """
+    target = Path(target)
     together = overlay(runs)
     curves = [read_curves(run) for run in runs]
     speeds = [read_speeds(run) for run in runs]

@@ -120,7 +120,7 @@ def fine_tuned(task: Task, teacher: Teacher, out: Path, device: str) -> Teacher:
     with RunFolder(out).in_turn("prepare"):
         if not folder.is_dir():
             bench = prepare(
-                read_inputs(task, teacher, None, None),
+                read_inputs(task, teacher),
                 cache=out / "cache",
                 seed=0,
                 device=choose_device(device),
@@ -157,7 +157,7 @@ def contest(
                 folder.mkdir()
                 (folder / "cache").symlink_to((out / "cache").absolute())
             own.append(launch(study, population=population, out=folder, device=device))
-    inputs = read_inputs(task, teacher, None, None)
+    inputs = read_inputs(task, teacher)
     samples = Resampled(inputs, kept=out / "samples", device=choose_device(device))
     comparison = compare(runs, baselines=BASELINES, samples=samples)
     tables = comparison_tables(comparison)

@@ -149,7 +149,7 @@ def workbench(
 ) -> Workbench:
     """The tiny task with a teacher that was fine-tuned on it, ready for a search on the CPU."""
     teacher = Teacher(checkpoint=tiny_bert, epochs=6, batch_size=16, learning_rate=3e-3)
-    inputs = read_inputs(planted_task, teacher, None, None)
+    inputs = read_inputs(planted_task, teacher)
     cache = tmp_path_factory.mktemp("teacher")
     return prepare(inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress())
 

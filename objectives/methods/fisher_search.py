@@ -19,7 +19,7 @@ docs/inner_search.md compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -44,13 +44,14 @@ class FisherSearch(StagedMethod):
     """lambda: the power of its price that a unit's worth is divided by; 1 ranks by worth per FLOP,
     less favours heads, the dear units, more favours neurons. >= 0."""
     grad_rescale: float = 0.03
-    """kappa: share of the way that a worth goes to the squared gradient of a batch. In (0, 1]. It
-    acts in stages that search."""
+    """kappa: share of a new batch in the running mean of the worths. In (0, 1]. It acts in stages
+    that search, as do `target_schedule`, `ramp` and `refresh`."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""
     squares: Squares = "logits"
-    """Of what: "loss" on the labels, as Kwon et al., or "logits", how far the answer moves."""
+    """Whose squared gradient is a unit's worth: that of the "loss" on the labels, as Kwon et al.,
+    or of the "logits", how far the answer moves."""
     target_schedule: TargetSchedule = "cubic"
     """How the budget falls from the full model to R: constant, linear, geometric or cubic."""
     ramp: float = 1.0
@@ -70,6 +71,13 @@ class FisherSearch(StagedMethod):
             },
         )
         check_order(self.stages)
+
+    def idle(self) -> Mapping[str, str]:
+        """Without a stage that searches the units are chosen once."""
+        if self.stages[0].searches:
+            return {}
+        names = ("grad_rescale", "target_schedule", "ramp", "refresh")
+        return dict.fromkeys(names, "it acts in stages that search, and none of them does")
 
     @classmethod
     def search(

@@ -10,10 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from objectives.importance import first_order_of_student
 from objectives.one_shot import OneShot
 from objectives.problem import Problem
+
+_LEAST = 1e-30
+"""Least norm of a layer: one that does not matter at all has importances of 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +31,12 @@ class HeadImportance(OneShot):
     """Divide by the Euclidean norm over the layer, of each kind."""
 
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """The importance of each unit; per price where there are several kinds."""
+        """The importance of each unit per price, which for heads alone keeps their order."""
         del seed
         worth = first_order_of_student(problem, self.spaces)
         if self.normalise:
             worth = {
-                space: value / value.flatten(1).norm(dim=1).view(-1, *[1] * (value.ndim - 1))
+                space: normalize(value.flatten(1), eps=_LEAST).view_as(value)
                 for space, value in worth.items()
             }
         price = problem.cost.of_one_unit()

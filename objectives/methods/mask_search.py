@@ -59,22 +59,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "alpha_data": "train",
             "heads_by": "sigmoid",
         },
-        # Ours: masks that sharpen as the temperature falls end at 0 or 1.
-        "anneal": {
-            "start": "uniform",
-            "threshold": 0.5,
-            "hinge_on": "discrete",
-            "one_sided": False,
-            "tolerance": 0.05,
-            "target_schedule": "geometric",
-            "ramp": 0.8,
-            "alpha_optimizer": "adam",
-            "grad_rescale": 0.1,
-            "temperature": (1.0, 0.1),
-            "alpha_loss": "labels",
-            "alpha_data": "alpha",
-            "heads_by": "sigmoid",
-        },
+        # Ours: masks that sharpen as the temperature falls end at 0 or 1. All else are defaults.
+        "anneal": {"start": "uniform"},
     }
 )
 """Fields of MaskSearch by preset."""
@@ -173,6 +159,22 @@ class MaskSearch(StagedMethod):
                 f"MaskSearch.unrolled_step is {self.unrolled_step}, but alpha shares the weights' "
                 "own pass; set alpha_data='alpha' or alpha_loss='labels'"
             )
+
+    def idle(self) -> Mapping[str, str]:
+        """What acts in one setting of another field alone."""
+        settings = {
+            "spread": ("start", "fisher"),
+            "heads_kept": ("heads_by", "softmax"),
+            "update_share": ("alpha_optimizer", "sign"),
+        }
+        idle = {
+            name: f"it acts with {field}={value!r}"
+            for name, (field, value) in settings.items()
+            if getattr(self, field) != value
+        }
+        if self.alpha_optimizer == "sign":
+            idle["flops_weight"] = "with alpha_optimizer='sign' only 0 or not counts"
+        return idle
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:

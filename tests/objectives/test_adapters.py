@@ -277,9 +277,7 @@ def test_a_distilbert_is_a_student_of_a_bert_with_the_same_words(
 ) -> None:
     names = ["sad", "neutral", "happy"]  # its outputs take the teacher's order
     student = write_kin("distilbert", tmp_path, names)
-    inputs = read_inputs(
-        planted_task, Teacher(checkpoint=write("bert")), None, None, student=student
-    )
+    inputs = read_inputs(planted_task, Teacher(checkpoint=write("bert")), student=student)
     assert inputs.student == student
     loaded = load_student(student, adapted(write("bert")), LABELS, seed=0)
     close(
@@ -287,7 +285,7 @@ def test_a_distilbert_is_a_student_of_a_bert_with_the_same_words(
         logits_of_transformers(student, PAIRS)[:, [names.index(name) for name in LABELS]],
     )
     with pytest.raises(UserError, match="another vocabulary"):
-        read_inputs(planted_task, Teacher(checkpoint=write("roberta")), None, None, student=student)
+        read_inputs(planted_task, Teacher(checkpoint=write("roberta")), student=student)
 
 
 def test_the_latency_of_any_kind_is_measured(write: Write, tmp_path: Path) -> None:

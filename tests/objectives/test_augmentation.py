@@ -422,7 +422,7 @@ def test_the_definition_says_where_the_neighbours_come_from(
 
 def inputs_of(task: Task, checkpoint: str, augmentation: Augmentation | None) -> Inputs:
     teacher = Teacher(checkpoint=checkpoint, epochs=1, learning_rate=1e-3)
-    return read_inputs(replace(task, train=40), teacher, None, None, augmentation=augmentation)
+    return read_inputs(replace(task, train=40), teacher, augmentation=augmentation)
 
 
 @pytest.fixture(scope="module")

@@ -32,9 +32,9 @@ def test_counting_pairs_is_drawing_rows(metric: Metric, labels: int) -> None:
     truth, said = answers(300, 0.7, labels)
     generator = np.random.default_rng(0)
     draws = generator.integers(300, size=(1500, 300))
-    values = [metric_value(metric, truth[rows], said[rows]) for rows in draws]
+    values = [metric_value(metric, truth[rows], said[rows], classes=labels) for rows in draws]
     theirs = np.quantile(values, [0.025, 0.975])
-    assert bootstrap_interval(metric, truth, said) == pytest.approx(theirs, abs=0.02)
+    assert bootstrap_interval(metric, truth, said, labels) == pytest.approx(theirs, abs=0.02)
 
 
 def test_a_correlation_is_drawn_by_rows() -> None:
@@ -58,9 +58,16 @@ def test_the_same_answers_have_the_same_interval_and_perfect_ones_have_none() ->
 def test_a_sample_is_the_metric_of_its_rows(metric: Metric, labels: int) -> None:
     truth, said = answers(300, 0.7, labels)
     generator = np.random.default_rng(0)
-    for value in resampled_metrics(metric, truth, said)[:20]:
+    for value in resampled_metrics(metric, truth, said, labels)[:20]:
         rows = generator.integers(300, size=300)
-        assert value == pytest.approx(metric_value(metric, truth[rows], said[rows]))
+        theirs = metric_value(metric, truth[rows], said[rows], classes=labels)
+        assert value == pytest.approx(theirs)
+
+
+def test_a_rare_class_that_a_sample_lacks_is_no_mistake() -> None:
+    """Three rows of class 2: one sample in twenty has none of them."""
+    truth = np.repeat([0, 1, 2], [150, 147, 3])
+    assert bootstrap_interval("f1", truth, truth, 3) == (1.0, 1.0)
 
 
 def test_models_of_one_split_meet_the_same_samples() -> None:

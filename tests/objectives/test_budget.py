@@ -125,6 +125,20 @@ def test_every_schedule_falls_from_one_to_the_ratio() -> None:
         assert all(r[1].item() == 1 for r in ratios)
 
 
+def test_a_student_that_is_smaller_than_the_teacher_starts_at_its_own_size() -> None:
+    ratio = torch.tensor([0.1])
+    for schedule, half in (("geometric", 0.2), ("linear", 0.25), ("cubic", 0.1375)):
+        rows = [scheduled_ratio(ratio, p, 1.0, schedule, whole=0.4) for p in (0.0, 0.5, 1.0)]  # type: ignore[arg-type]
+        assert [row.item() for row in rows] == pytest.approx([0.4, half, 0.1])
+
+
+def test_a_score_that_is_nan_is_no_score() -> None:
+    scores = {"heads": torch.zeros(2, SPACES["heads"]), "ffn": torch.zeros(2, SPACES["ffn"])}
+    scores["ffn"][1, 0] = torch.nan
+    with pytest.raises(FloatingPointError, match="a unit's score is nan"):
+        discretised(scores, 0.5 * COST.full, 0.1)
+
+
 @given(scores_of_both, st.floats(max(NOTHING, 2 * max(PRICE.values())), COST.full), st.data())
 def test_the_budget_is_met_where_half_the_band_is_as_wide_as_a_unit(
     scores: dict[str, Tensor], target: float, data: st.DataObject

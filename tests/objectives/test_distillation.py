@@ -12,6 +12,7 @@ from torch import Tensor
 from objectives.data import Batch
 from objectives.distillation import intermediate_loss, layer_stride, prediction_loss
 from objectives.errors import UserError
+from objectives.losses import task_loss
 from objectives.population import Population, Trace
 from objectives.problem import Problem
 
@@ -142,6 +143,34 @@ def test_heads_learn_from_those_they_were_and_only_if_they_are_there() -> None:
     attended = torch.ones(2, 3, dtype=torch.bool)
     loss = intermediate_loss(student, teacher, attended, heads, {})
     torch.testing.assert_close(loss, torch.tensor([1.0, 0.0]))
+
+
+@pytest.mark.parametrize(("projected", "expected"), [(False, 1 + 4), (True, 1 + 4 + 100)])
+def test_layers_and_what_counts_of_them_by_hand(projected: bool, expected: float) -> None:
+    """Two layers learn from four, each constant: from the second and the fourth.
+
+    Hidden states differ by 0 and 1, attention scores by 0 and 2, embeddings by 10.
+    """
+    hidden, scores = torch.ones(1, 2, 3, 2), torch.ones(1, 2, 2, 3, 3)
+    teacher = Trace([n * hidden for n in range(5)], [n * scores for n in range(4)])
+    student = Trace([10 * hidden, 2 * hidden, 5 * hidden], [1 * scores, 5 * scores])
+    attended = torch.tensor([[True, True, False], [True, True, True]])
+    heads = [(torch.tensor([[0, 1]]), torch.ones(1, 2))] * 2
+    fit = {"weight": torch.eye(2)[None], "bias": torch.zeros(1, 2)} if projected else {}
+    loss = intermediate_loss(student, teacher, attended, heads, fit)
+    torch.testing.assert_close(loss, torch.tensor([float(expected)]))
+
+
+def test_the_gradients_of_losses_on_logits_agree_with_finite_differences() -> None:
+    generator = torch.Generator().manual_seed(0)
+    student = torch.randn(2, 4, 3, dtype=torch.float64, generator=generator).requires_grad_()
+    teacher = torch.randn(4, 3, dtype=torch.float64, generator=generator)
+    labels, numbers = torch.tensor([0, 2, 1, 1]), teacher[:, 0]
+    one = student[..., :1].detach().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: prediction_loss(x, teacher), student)
+    assert torch.autograd.gradcheck(lambda x: prediction_loss(x, teacher[:, :1]), one)
+    assert torch.autograd.gradcheck(lambda x: task_loss(x, labels), student)
+    assert torch.autograd.gradcheck(lambda x: task_loss(x, numbers), one)
 
 
 def test_the_gradient_agrees_with_finite_differences() -> None:

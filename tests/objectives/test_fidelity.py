@@ -25,7 +25,7 @@ def benches(
 ) -> Mapping[str, Workbench]:
     """The tiny task at full and at a low fidelity, with one cache."""
     cache = tmp_path_factory.mktemp("cache")
-    inputs = read_inputs(planted_task, Teacher(checkpoint=tiny_bert, epochs=1), None, None)
+    inputs = read_inputs(planted_task, Teacher(checkpoint=tiny_bert, epochs=1))
     return {
         name: prepare(
             inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress(), fidelity=fidelity

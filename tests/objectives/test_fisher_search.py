@@ -38,7 +38,7 @@ def open_ratios(result: SearchResult) -> list[float]:
 
 
 def test_without_a_search_it_cuts_by_the_fisher_information_per_flop(problem: Problem) -> None:
-    method = replace(QUICK, stages=(RECOVER,))
+    method = replace(QUICK, stages=(RECOVER,), flops_weight=1.0)
     price = problem.cost.of_one_unit()
     expected = discretise(
         {

@@ -116,3 +116,15 @@ def test_each_layer_has_norm_one_unless_that_is_turned_off(problem: Problem) -> 
     torch.testing.assert_close(normed.norm(dim=1), torch.ones(TINY.layers).to(normed))
     plain = replace(QUICK, normalise=False).worth(problem, 0)["heads"] * price
     assert not torch.allclose(plain.norm(dim=1), torch.ones(TINY.layers).to(plain), atol=1e-2)
+
+
+def test_a_layer_that_does_not_matter_goes_first_and_the_budget_is_met(problem: Problem) -> None:
+    student = copy.deepcopy(problem.student)
+    with torch.no_grad():
+        student.bert.encoder.layer[1].attention.output.dense.weight.zero_()
+    useless = replace(problem, student=student)
+    method = HeadImportance(target_ratio=0.9, tolerance=0.05)
+    found = method.choose(useless, 0)
+    assert abs(problem.cost.exact(found) / problem.cost_full - 0.9) <= 0.05 * 0.9
+    assert found.heads_per_layer[1] < TINY.heads
+    assert found.heads_per_layer[0] == found.heads_per_layer[2] == TINY.heads

@@ -19,6 +19,7 @@ from objectives.population import Population
 from objectives.problem import Problem, Workbench
 from objectives.search_method import SearchFailure, SearchResult
 from objectives.stages import Stage
+from tests.conftest import TINY
 from tests.objectives.conformance import (
     SearchMethodConformance,
     assert_same,
@@ -102,7 +103,7 @@ def test_a_knob_changes_the_way_and_the_outcome(problem: Problem, knobs: dict[st
 @pytest.mark.parametrize("name", PRESETS)
 def test_kappa_changes_the_way_of_every_preset(problem: Problem, name: str) -> None:
     one, other = (
-        search_alone(preset(name, grad_rescale=kappa * PRESETS[name]["grad_rescale"]), problem)
+        search_alone(preset(name, grad_rescale=kappa * preset(name).grad_rescale), problem)
         for kappa in (1, 4)
     )
     assert measured(one, "expected_ratio") != measured(other, "expected_ratio")
@@ -114,7 +115,7 @@ def test_lambda_changes_the_way_unless_signs_lose_it(problem: Problem, name: str
         search_alone(preset(name, flops_weight=weight), problem) for weight in (1e-6, 1e6)
     )
     same = measured(one, "expected_ratio") == measured(other, "expected_ratio")
-    assert same == (PRESETS[name]["alpha_optimizer"] == "sign")
+    assert same == (preset(name).alpha_optimizer == "sign")
 
 
 def test_alpha_of_dap_moves_on_the_integers(problem: Problem) -> None:
@@ -240,6 +241,94 @@ def test_the_target_falls_from_the_full_model_to_the_ratio(problem: Problem) -> 
     assert scheduled[-1] == pytest.approx(QUICK.target_ratio)
 
 
+def by_hand(problem: Problem, method: MaskSearch, mask: float) -> GradientAlpha:
+    """Alpha of FFN neurons, at the end of a search: every second one has this mask."""
+    alpha = GradientAlpha([replace(method, spaces=("ffn",))], problem, seed=0)
+    alpha.alpha["ffn"].data[..., ::2] = method.temperature[1] * math.log(mask / (1 - mask))
+    return alpha
+
+
+def half_of_the_neurons(problem: Problem) -> Architecture:
+    shape = problem.cost.shape
+    odd = [n % 2 == 1 for n in range(shape.ffn)]
+    return Architecture.from_masks(shape, {"ffn": [odd] * shape.layers})
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "opened"),
+    [
+        ("seed", 0.3, True),
+        ("anneal", 0.3, False),
+        ("dap", 0.3, False),
+        ("seed", 0.9, True),
+        ("anneal", 0.9, True),
+        ("dap", 0.9, False),
+        ("seed", 0.001, False),
+    ],
+)
+def test_a_preset_has_its_own_threshold_on_the_way_and_at_the_cut(
+    problem: Problem, name: str, mask: float, opened: bool
+) -> None:
+    method = MaskSearch.preset(name, target_ratio=0.8, tolerance=0.5)
+    half = half_of_the_neurons(problem)
+    expected = Architecture.full(problem.cost.shape) if opened else half
+    assert 0.4 < problem.cost.exact(half) / problem.cost_full < 0.9
+    alpha = by_hand(problem, method, mask)
+    assert alpha.architecture(0) == expected, "both lie in the band"
+    _, ratios = alpha._flops_gradients(progress=1.0)
+    assert ratios["open_ratio"].item() == pytest.approx(
+        problem.cost.exact(expected) / problem.cost_full
+    )
+
+
+@pytest.mark.parametrize(("name", "sign"), [("seed", 1), ("anneal", -1), ("dap", 1)])
+def test_a_preset_looks_at_the_open_units_or_at_the_soft_masks(
+    problem: Problem, name: str, sign: int
+) -> None:
+    """At a mask of 0.3 (0.9 for dap's threshold) the soft masks lie above the target. So do the
+    open units of "seed"; those of "anneal" and "dap" lie below, but "dap" does not look at them."""
+    method = MaskSearch.preset(name, tolerance=0.01)
+    alpha = by_hand(problem, method, 0.9 if name == "dap" else 0.3)
+    half = problem.cost.exact(half_of_the_neurons(problem))
+    expected = problem.cost.expected(alpha._soft(1.0)).item()
+    assert half < expected
+    alpha.target_ratio = torch.tensor([(half + expected) / 2 / problem.cost_full])
+    gradients, _ = alpha._flops_gradients(progress=1.0)
+    assert gradients["ffn"][..., ::2].sign().unique().tolist() == [sign]
+
+
+@pytest.mark.parametrize(("name", "pushes"), [("seed", False), ("anneal", False), ("dap", True)])
+def test_a_preset_is_content_inside_its_band(problem: Problem, name: str, pushes: bool) -> None:
+    """The target is 4% below what is open: in the band of two sides, above that of one."""
+    alpha = by_hand(problem, MaskSearch.preset(name, tolerance=0.05), 0.9)
+    looked_at = "expected_ratio" if name == "dap" else "open_ratio"
+    _, ratios = alpha._flops_gradients(progress=1.0)
+    alpha.target_ratio = ratios[looked_at] / 1.04
+    gradients, _ = alpha._flops_gradients(progress=1.0)
+    assert gradients["ffn"].any().item() == pushes
+
+
+@pytest.mark.parametrize(("name", "share"), [("seed", 1.0), ("anneal", 0.5 / 0.8), ("dap", 0.5)])
+def test_half_way_a_preset_has_lowered_its_target_so_far(
+    problem: Problem, name: str, share: float
+) -> None:
+    alpha = by_hand(problem, MaskSearch.preset(name, target_ratio=0.25), 0.9)
+    _, ratios = alpha._flops_gradients(progress=0.5)
+    assert ratios["scheduled_ratio"].item() == pytest.approx(0.25**share)
+
+
+def test_a_student_with_fewer_layers_than_the_teacher_is_searched_from_its_own_size(
+    problem: Problem,
+) -> None:
+    """The teacher has three times the FLOPs; above the student's own there is nothing to cut."""
+    large = replace(problem, cost_full=3 * problem.cost_full)
+    stage = replace(SEARCH, epochs=3)
+    method = replace(QUICK, start="uniform", target_ratio=0.15, grad_rescale=0.3, stages=(stage,))
+    found = search_alone(method, large)
+    assert measured(found, "scheduled_ratio")[0] == pytest.approx(1 / 3)
+    assert measured(found, "open_ratio")[-1] < 0.2
+
+
 @pytest.mark.parametrize(
     ("space", "other", "ratio"), [("heads", "ffn", 0.6), ("ffn", "heads", 0.8)]
 )
@@ -299,6 +388,22 @@ def test_the_planted_units_survive(workbench: Workbench, problem: Problem, start
         assert set(needed.heads) <= set(kept.heads)
         assert set(needed.ffn) <= set(kept.ffn)
     assert workbench.score(result.model, result.architecture).metric == 1
+
+
+def test_the_planted_inputs_survive(problem: Problem) -> None:
+    """Three inputs of one layer's values carry the label; half of all inputs have to go."""
+    planted = planted_problem(problem)
+    price = planted.cost.of_one_unit()["input_qkv"]
+    share = 1 - 0.5 * 3 * TINY.layers * TINY.hidden * price / planted.cost_full
+    stage = Stage(name="search", epochs=2, searches=True)
+    method = replace(
+        QUICK, spaces=("input_qkv",), target_ratio=share, tolerance=0.01, stages=(stage,)
+    )
+    result = search_alone(method, planted)
+    layer = result.architecture.layers[0]
+    assert layer.value_inputs is not None
+    assert set(PLANTED.layers[0].value_inputs or ()) <= set(layer.value_inputs)
+    assert len(layer.value_inputs) < TINY.hidden
 
 
 @pytest.mark.parametrize("exploding", ["search", "recover"])

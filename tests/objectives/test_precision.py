@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from objectives import device
+from objectives.adapters import as_bert
 from objectives.architecture import units_of
 from objectives.data import Batch
 from objectives.device import matmul_dtype, multiplies_bfloat16
@@ -18,9 +20,11 @@ from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
 from objectives.population import Population, Trace
+from objectives.pretrained import load_classifier
 from objectives.problem import Problem
 from objectives.stages import Loss, Stage
 from tests.conftest import TINY
+from tests.kin import write_kin
 from tests.objectives.conformance import search_alone
 from tests.objectives.strategies import COMBINATIONS
 
@@ -64,9 +68,15 @@ def test_logits_and_gradients_differ_by_rounding_alone(
         assert (gradient - wanted).norm() < 16 * ROUNDING * wanted.norm(), name
 
 
-def test_a_trace_is_float32(problem: Problem, batch: Batch) -> None:
+@pytest.mark.parametrize("kind", ["bert", "electra"])
+@pytest.mark.parametrize("students", [1, 2])
+def test_a_trace_is_float32(batch: Batch, tmp_path: Path, kind: str, students: int) -> None:
+    """ELECTRA's embeddings end in a matmul."""
+    model = as_bert(load_classifier(write_kin(kind, tmp_path / kind, ["a", "b"])))
+    ids = batch.input_ids.clamp(max=model.config.vocab_size - 1)
     trace = Trace()
-    Population.of([problem.student], torch.bfloat16).logits(batch, trace=trace)
+    population = Population.of([model] * students, torch.bfloat16)
+    population.logits(replace(batch, input_ids=ids), trace=trace)
     kept = [*trace.hidden, *trace.scores]
     assert {tensor.dtype for tensor in kept if tensor is not None} == {torch.float32}
 

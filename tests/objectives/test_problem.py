@@ -54,7 +54,9 @@ def checkpoint(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 def prepared(checkpoint: str, planted_task: Task, tmp_path: Path) -> Workbench:
     """A workbench whose student keeps the first and the last layer of the teacher."""
-    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), (0, 2), 16)
+    inputs = read_inputs(
+        planted_task, Teacher(checkpoint=checkpoint), student_layers=(0, 2), seq_len=16
+    )
     return prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
 
 
@@ -81,9 +83,7 @@ def test_the_teacher_answers_train_once_for_all_launches(
     checkpoint: str, planted_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answers(**changes: Any) -> torch.Tensor:
-        inputs = read_inputs(
-            replace(planted_task, **changes), Teacher(checkpoint=checkpoint), None, None
-        )
+        inputs = read_inputs(replace(planted_task, **changes), Teacher(checkpoint=checkpoint))
         bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
         return bench.problem.teacher_logits
 
@@ -104,7 +104,7 @@ def test_the_teacher_answers_train_once_for_all_launches(
 
 def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workbench) -> None:
     problem = workbench.problem
-    assert workbench.unpruned_shape == problem.cost.shape == TINY
+    assert workbench.flops.shape == problem.cost.shape == TINY
     assert workbench.unpruned.flops == problem.cost_full == Flops(TINY, 24).full
     assert workbench.score(problem.student, Architecture.full(TINY)) == workbench.unpruned
 
@@ -122,7 +122,7 @@ def test_a_student_keeps_the_layers_it_is_told_to(
 
 
 def test_ratio_1_is_the_teacher_and_not_the_shorter_student(prepared: Workbench) -> None:
-    assert prepared.unpruned_shape == TINY
+    assert len(prepared.unpruned.widths["heads"]) == TINY.layers
     assert prepared.problem.cost_full == prepared.unpruned.flops == Flops(TINY, 16).full
     assert prepared.problem.cost == Flops(replace(TINY, layers=2), 16)
 
@@ -160,7 +160,7 @@ def test_f1_is_that_of_the_tasks_class_1_whatever_the_outputs_of_the_teacher(
 
     task = replace(planted_task, data=of_two, metric="f1")
     teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", outputs))
-    inputs = read_inputs(task, teacher, None, None)
+    inputs = read_inputs(task, teacher)
     bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
     problem, whole = bench.problem, Architecture.full(replace(TINY, labels=2))
     assert problem.teacher_logits.shape == (len(problem.train), 2)
@@ -189,7 +189,7 @@ def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
         return Dataset.from_dict({**rows, "label": [LABELS.index(n) for n in rows["label"]]})
 
     teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", LABELS))
-    inputs = read_inputs(replace(planted_task, data=in_numbers), teacher, None, None)
+    inputs = read_inputs(replace(planted_task, data=in_numbers), teacher)
     assert inputs.text.label_names == ["0", "1", "2"]
     bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
     assert list(bench.problem.student.config.id2label.values()) == LABELS
@@ -198,7 +198,7 @@ def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
 def test_preparing_leaves_global_random_state_alone(
     checkpoint: str, planted_task: Task, tmp_path: Path
 ) -> None:
-    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), (0, 2), None)
+    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), student_layers=(0, 2))
     before = random_states()
     prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
     assert random_states() == before
@@ -213,7 +213,7 @@ def test_texts_that_are_cut_off_are_told_by_role_before_anything_is_trained(
 
     def notes(max_length: int) -> list[str]:
         task, progress = replace(planted_task, max_length=max_length), Told()
-        inputs = read_inputs(task, Teacher(checkpoint=tiny_bert), None, None)
+        inputs = read_inputs(task, Teacher(checkpoint=tiny_bert))
         with pytest.raises(InterruptedError):
             prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
         return progress.notes
@@ -249,7 +249,7 @@ def test_numbers_are_learnt_from_task_to_score(
     tiny_bert: str, graded_task: Task, tmp_path: Path
 ) -> None:
     teacher = Teacher(checkpoint=tiny_bert, epochs=6, batch_size=16, learning_rate=3e-3)
-    inputs = read_inputs(graded_task, teacher, (0, 1, 2), None)
+    inputs = read_inputs(graded_task, teacher, student_layers=(0, 1, 2))
     bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
     assert bench.unpruned.metric > 0.9
     assert bench.unpruned.heldout_metric > 0.9
@@ -276,16 +276,16 @@ def test_a_teacher_of_numbers_fits_a_task_of_numbers_whatever_its_output_is_call
         BertForSequenceClassification.from_pretrained(tiny_bert, **names).save_pretrained(tmp_path)
     load_tokenizer(tiny_bert).save_pretrained(tmp_path)
     one, three = Teacher(checkpoint=str(tmp_path)), Teacher(checkpoint=checkpoint)
-    inputs = read_inputs(graded_task, one, None, None)
+    inputs = read_inputs(graded_task, one)
     bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
     assert bench.problem.teacher.config.id2label == {0: "similarity"}
     assert bench.problem.teacher_logits.shape == (240, 1)
     with pytest.raises(
         UserError, match=r"classifier has 3 outputs \(sad, happy, neutral\); a task"
     ):
-        read_inputs(graded_task, three, None, None)
+        read_inputs(graded_task, three)
     with pytest.raises(UserError, match="it knows similarity"):
-        read_inputs(planted_task, one, None, None)
+        read_inputs(planted_task, one)
 
 
 @pytest.mark.parametrize("layers", [(), (0, 3), (-1, 0), (1, 0), (1, 1)])
@@ -293,14 +293,13 @@ def test_layers_that_the_teacher_does_not_have_are_refused(
     tiny_bert: str, planted_task: Task, layers: tuple[int, ...]
 ) -> None:
     with pytest.raises(UserError, match="must be ascending layers of the teacher, 0 to 2"):
-        read_inputs(planted_task, Teacher(checkpoint=tiny_bert), layers, None)
+        read_inputs(planted_task, Teacher(checkpoint=tiny_bert), student_layers=layers)
 
 
 @pytest.mark.parametrize(
     ("max_length", "seq_len", "message"),
     [
         (65, None, "task.max_length is 65; .* takes 1 to 64 tokens"),
-        (0, None, "task.max_length is 0"),
         (24, 65, "seq_len is 65; .* takes 1 to 64 tokens"),
         (24, -1, "seq_len is -1"),
         (24, 0, "seq_len is 0"),
@@ -311,14 +310,16 @@ def test_a_length_that_the_teacher_cannot_read_is_refused(
 ) -> None:
     task = replace(planted_task, max_length=max_length)
     with pytest.raises(UserError, match=message):
-        read_inputs(task, Teacher(checkpoint=tiny_bert), None, seq_len)
+        read_inputs(task, Teacher(checkpoint=tiny_bert), seq_len=seq_len)
 
 
 @pytest.mark.parametrize("cost", ["flops", "params", "units"])
 def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
     checkpoint: str, planted_task: Task, tmp_path: Path, cost: CostName
 ) -> None:
-    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), (0, 2), 16)
+    inputs = read_inputs(
+        planted_task, Teacher(checkpoint=checkpoint), student_layers=(0, 2), seq_len=16
+    )
     bench = prepare(
         inputs,
         cache=tmp_path,

@@ -24,7 +24,7 @@ def saved(tmp_path: Path, workbench: Workbench, problem: Problem) -> Path:
 
 
 def resampled(planted_task: Task, checkpoint: str, kept: Path) -> Resampled:
-    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), None, None)
+    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint))
     return Resampled(inputs, kept=kept, device="cpu")
 
 

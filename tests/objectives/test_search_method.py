@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 
 import pytest
 
+from objectives.errors import UserError
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress, SearchMethod, populations
 
@@ -51,3 +52,9 @@ def test_per_slot_that_names_no_field_is_refused_when_the_class_is_made() -> Non
         class Misspelt(SearchMethod):
             per_slot: ClassVar[frozenset[str]] = frozenset({"ration"})
             ratio: float = 0.5
+
+
+@pytest.mark.parametrize("field", ["spaces", "width"])
+def test_a_list_is_refused_since_fields_are_compared(field: str) -> None:
+    with pytest.raises(UserError, match=rf"Stub\.{field} is a list; give a tuple: \('ffn',\)"):
+        Stub(**{field: ["ffn"]})  # type: ignore[arg-type]

@@ -33,10 +33,11 @@ def test_no_checkpoint_is_chosen_while_the_search_goes_on() -> None:
 
 def test_the_four_steps_are_those_of_the_source() -> None:
     check_order(FOUR_STEPS)
-    assert [(s.loss, s.searches, s.start, s.epochs) for s in FOUR_STEPS] == [
-        ("intermediate", True, "previous", 10),
-        ("prediction", True, "previous", 10),
-        ("intermediate", False, "student", 10),
-        ("prediction", False, "previous", 10),
+    assert [(s.loss, s.searches, s.start, s.schedule) for s in FOUR_STEPS] == [
+        ("intermediate", True, "previous", "constant"),
+        ("prediction", True, "previous", "linear"),
+        ("intermediate", False, "student", "constant"),
+        ("prediction", False, "previous", "linear"),
     ]
+    assert {(stage.epochs, stage.learning_rate) for stage in FOUR_STEPS} == {(10, 5e-5)}
     assert [stage.keep for stage in FOUR_STEPS] == ["last", "last", "last", "best"]

@@ -49,7 +49,7 @@ def write_student(tiny_bert: str, folder: Path, labels: list[str] | None = None)
 
 
 def inputs_of(task: Task, teacher: Teacher, student: str) -> Inputs:
-    return read_inputs(task, teacher, None, 16, student=student)
+    return read_inputs(task, teacher, seq_len=16, student=student)
 
 
 def prepared(inputs: Inputs, cache: Path, seed: int = 0) -> Workbench:
@@ -64,7 +64,7 @@ def test_the_student_is_ratio_1_and_the_teacher_keeps_its_own_flops(
     problem = bench.problem
     small = shape_of(problem.student.config)
     assert (small.layers, small.hidden, small.heads, small.ffn, small.labels) == (2, 16, 2, 24, 3)
-    assert bench.unpruned_shape == problem.cost.shape == small
+    assert bench.flops.shape == problem.cost.shape == small
     assert problem.cost_full == problem.cost.full == Flops(small, 16).full
     assert bench.unpruned.flops == Flops(TINY, 16).full > problem.cost_full
     assert shape_of(problem.teacher.config) == TINY
@@ -179,7 +179,7 @@ def test_a_student_counts_by_the_content_of_its_weights(
     student = write_student(tiny_bert, tmp_path / "student")
     moved = str(copytree(student, tmp_path / "moved"))
     one, same, none = (
-        read_inputs(planted_task, teacher, None, 16, student=s).student_fingerprint
+        read_inputs(planted_task, teacher, seq_len=16, student=s).student_fingerprint
         for s in (student, moved, None)
     )
     assert one == same

@@ -249,7 +249,14 @@ def test_metrics_agree_with_hand_arithmetic() -> None:
         (2 * 4 - 1 * 1) / (3 * 3 * 5 * 5) ** 0.5
     )
     three, guess = np.array([0, 1, 2, 2]), np.array([0, 1, 2, 1])
-    assert metric_value("f1", three, guess) == pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
+    macro = pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
+    assert metric_value("f1", three, guess, classes=3) == macro
+
+
+def test_f1_goes_by_the_classes_of_the_task_not_of_the_rows() -> None:
+    truth, said = np.array([0, 1, 0, 1]), np.array([0, 1, 0, 2])
+    assert metric_value("f1", truth, said, classes=3) == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert metric_value("f1", truth, truth // 2, classes=3) == pytest.approx((2 / 3 + 0) / 2)
 
 
 def test_the_planted_task_has_its_words_in_every_role(planted_task: Task) -> None:
@@ -367,9 +374,14 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_a_metric_that_there_is_not_is_refused() -> None:
     with pytest.raises(
-        UserError, match="no metric 'auc'; there are accuracy, mcc, f1, pearson_spearman"
+        UserError, match="metric is 'auc'; it must be one of accuracy, mcc, f1, pearson_spearman"
     ):
         task_of(numbered, metric="auc")
+
+
+def test_a_text_has_room_between_its_marks() -> None:
+    with pytest.raises(UserError, match=r"Task\.max_length is 2; it must be >= 3"):
+        task_of(numbered, max_length=2)
 
 
 def test_a_function_that_raises_is_named_with_its_reason() -> None:

@@ -17,7 +17,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
 from orchestrator import heartbeat
-from orchestrator.claims import HALT, RETRY_OF, WORKER, Claims
+from orchestrator.claims import HALT, RETRY_OF, WORKER, Claims, ask_again
 from orchestrator.heartbeat import GRACE, Heartbeat, Watch, WorkerRecord, workers_of
 from orchestrator.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
@@ -219,3 +219,19 @@ def test_a_halted_launch_claims_nothing_more(tmp_path: Path) -> None:
     assert not joined.halted
     study.set_user_attr(HALT, "another")
     assert not mine.halted
+
+
+def test_knobs_are_asked_again_once_though_a_worker_was_killed_before_it_said_so(
+    tmp_path: Path,
+) -> None:
+    study = study_of(f"sqlite:///{tmp_path}/study")
+    study.enqueue_trial({"x": 0.5})
+    with ExitStack() as stack:
+        claims = claims_of(study, RunFolder(tmp_path), stack, wanted=1)
+        (trial,) = claims.take(1)
+    assert ask_again(study, study.trials[trial.number], died=False)
+    with ExitStack() as stack:  # here it was killed: the trial is not told
+        other = claims_of(study, RunFolder(tmp_path), stack, wanted=1)
+        (again,) = other.take(1)
+    assert again.params["x"] == 0.5
+    assert [t.state for t in study.trials] == [TrialState.FAIL, TrialState.RUNNING]

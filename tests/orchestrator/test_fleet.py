@@ -145,3 +145,26 @@ def test_each_worker_sees_one_of_the_gpus_that_the_launch_sees(
     assert fleet.default_workers("cuda:1") == fleet.default_workers("cpu") == 1
     environments = fleet._environments(2, "auto")
     assert environments == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("5", "GPU-7")]
+
+
+def test_a_worker_of_a_launch_in_the_background_can_be_interrupted() -> None:
+    """A shell lets what it starts with & ignore SIGINT, and so would its children."""
+    script = (
+        "import os, signal, time\n"
+        "from orchestrator.fleet import _end_with\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "_end_with(os.getppid())\n"
+        "print('ready', flush=True)\n"
+        "try:\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(number)
+            assert process.communicate(timeout=30)[0] == "interrupted\n"

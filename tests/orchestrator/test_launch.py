@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copytree
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import optuna
@@ -31,7 +31,7 @@ from objectives.augmentation import Augmentation
 from objectives.cost import CostName, Flops
 from objectives.cutting import cut
 from objectives.errors import UserError
-from objectives.problem import Problem
+from objectives.problem import Problem, Workbench
 from objectives.search_method import (
     Outcome,
     Progress,
@@ -40,7 +40,7 @@ from objectives.search_method import (
     SearchResult,
     Stopped,
 )
-from orchestrator import Study, launch
+from orchestrator import Study, claims, launch, worker
 from orchestrator.claims import RETRY_OF
 from orchestrator.errors import RunError
 from orchestrator.records import BUDGET, RESULT, load_run, read_run
@@ -262,6 +262,99 @@ def test_an_exception_fails_the_trials_it_hit_and_no_other(study: Study, tmp_pat
     assert run.trials[1].failure == "ZeroDivisionError: a bug in the method"
 
 
+def test_an_exception_of_the_first_of_a_population_costs_the_others_nothing(
+    study: Study, tmp_path: Path
+) -> None:
+    ends = ["raise", "result", "result", "result"]
+    run = launch(scripted(study, *ends, population=4), trials=3, out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials] == ["failed", *["finished"] * 3]
+
+
+def test_one_large_population_that_fails_in_part_is_no_reason_to_give_up(
+    study: Study, tmp_path: Path
+) -> None:
+    ends = ["result", *["fail"] * 9]
+    run = launch(scripted(study, *ends, population=10), out=tmp_path / "run", device="cpu")
+    assert len(run.finished) == 10
+
+
+@pytest.mark.parametrize("error", [RuntimeError("database is locked"), SystemError("full")])
+def test_what_fails_while_a_result_is_kept_is_tried_again(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """It is no fault of the knobs, nor of the other trials of the population."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    tried = scripted(study, *["result"] * 3, population=3)
+    monkeypatch.setattr(worker, "write_trial", refuse)
+    with pytest.raises(type(error), match=str(error)):
+        launch(tried, out=tmp_path / "run", device="cpu")
+    assert states(tmp_path / "run") == ["failed"] * 3
+    monkeypatch.undo()
+    run = launch(tried, out=tmp_path / "run", device="cpu")
+    assert sorted(trial.knobs["tag"] for trial in run.finished) == [0, 1, 2]
+
+
+def test_a_model_that_memory_does_not_hold_when_it_is_scored_is_tried_in_a_smaller_population(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score, failed = Workbench.score, []
+
+    def too_large(bench: Workbench, *arguments: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return score(bench, *arguments)
+
+    monkeypatch.setattr(Workbench, "score", too_large)
+    run = launch(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["finished", "finished"]
+
+
+def test_a_trial_that_others_gave_up_while_it_was_written_ends_quietly(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = worker.write_trial
+
+    def given_up(folder: Path, *arguments: Any) -> list[Path]:
+        outer = load_run(tmp_path / "run")
+        if folder.name == "00000":
+            outer.tell(0, state=optuna.trial.TrialState.FAIL)
+            raise FileNotFoundError(2, "No such file or directory", str(folder))
+        return write(folder, *arguments)
+
+    monkeypatch.setattr(worker, "write_trial", given_up)
+    run = launch(scripted(study, "result", "result"), trials=2, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["failed", "finished", "finished"]
+
+
+def test_ctrl_c_while_knobs_are_drawn_loses_none_of_them(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    tried = scripted(study, "result", "result")
+    for _ in range(4):
+        with monkeypatch.context() as patched:
+            patched.setattr(claims, "draw", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                launch(tried, out=tmp_path / "run", device="cpu")
+        assert "running" not in states(tmp_path / "run")
+    run = launch(tried, out=tmp_path / "run", device="cpu")
+    assert sorted(trial.knobs["tag"] for trial in run.finished) == [0, 1]
+
+
+def test_first_knobs_that_are_added_later_are_tried(study: Study, tmp_path: Path) -> None:
+    both = scripted(study, "result", "result")
+    one = replace(both, first=both.first[:1], trials=1)
+    launch(one, out=tmp_path / "run", device="cpu")
+    run = launch(both, out=tmp_path / "run", device="cpu")
+    assert [trial.knobs["tag"] for trial in run.trials] == [0, 1]
+
+
 def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) -> None:
     run = launch(
         scripted(study, "silent", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
@@ -441,13 +534,22 @@ def test_another_student_in_the_folder_is_another_study(
 
 
 def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: Path) -> None:
+    """Either knob alone is good; together they are not, which no range can say."""
+    data = optuna.distributions.CategoricalDistribution(["alpha", "train"])
     wrong = replace(
         study,
-        space={**study.space, "target_ratio": optuna.distributions.FloatDistribution(0.5, 5)},
-        first=({"target_ratio": 5.0}, {"target_ratio": 0.6}),
+        method=replace(study.method, unrolled_step=0.1),  # type: ignore[call-arg]
+        space={
+            "alpha_data": data,
+            "alpha_loss": optuna.distributions.CategoricalDistribution(["labels", "teacher"]),
+        },
+        first=(
+            {"alpha_data": "train", "alpha_loss": "teacher"},
+            {"alpha_data": "alpha", "alpha_loss": "labels"},
+        ),
     )
     run = launch(wrong, trials=1, out=tmp_path / "run", device="cpu")
-    assert run.trials[0].failure == "MaskSearch.target_ratio is 5.0; it must be in (0, 1]"
+    assert str(run.trials[0].failure).startswith("MaskSearch.unrolled_step is 0.1, but alpha sh")
     assert run.trials[1].state == "finished"
 
 
@@ -518,7 +620,7 @@ def test_more_trials_or_another_population_is_the_same_study(study: Study, tmp_p
 
 @pytest.mark.parametrize("name", ["trials", "population"])
 def test_numbers_below_one_are_refused(study: Study, tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} is 0; it must be at least 1"):
+    with pytest.raises(UserError, match=f"{name} is 0; it must be .*>= 1"):
         launch(study, out=tmp_path / "run", device="cpu", **{name: 0})
     assert not (tmp_path / "run").exists()
 

@@ -13,7 +13,7 @@ import pytest
 from orchestrator import Study, launch
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import WORKERS, WorkerRecord
-from orchestrator.records import HOME, load_run
+from orchestrator.records import HOME, WANTED, load_run
 from tests.orchestrator.test_launch import scripted
 
 
@@ -38,6 +38,14 @@ def test_a_launch_killed_between_folder_and_study_is_launched_again(
     (tmp_path / "study.db").unlink()
     with pytest.raises(RunError, match="is not where the files of study 'tiny' lie"):
         launch(scripted(study, "result"), device="cpu", **place)
+
+
+def test_a_launch_that_is_refused_changes_nothing(study: Study, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    launch(scripted(study, "result"), out=tmp_path / "run", storage=url, device="cpu")
+    with pytest.raises(RunError, match="is not where the files of study 'tiny' lie"):
+        launch(scripted(study, "result"), trials=77, out=tmp_path / "b", storage=url, device="cpu")
+    assert load_run(tmp_path / "run").user_attrs[WANTED] == 1
 
 
 def test_a_launch_looks_for_room_beside_the_workers_that_live(study: Study, tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import optuna
 import pytest
 
+from orchestrator.errors import RunError
 from orchestrator.records import (
+    RESULT,
     FinishedTrial,
     RunRecord,
     TrialResult,
@@ -15,6 +18,7 @@ from orchestrator.records import (
     front_document,
     pareto_front,
     size_text,
+    trial_record,
 )
 
 
@@ -34,8 +38,6 @@ def trial(number: int, metric: float, flops: int, *, target: float | None = None
         params=10 * flops,
         target_ratio=flops / 1000 if target is None else target,
         tolerance=0.05,
-        heads_per_layer=(1,),
-        ffn_per_layer=(2,),
         model=f"trials/{number:05d}/model",
         seconds=1.0,
     )
@@ -104,8 +106,7 @@ def test_the_document_has_what_a_script_needs() -> None:
             flops_full=1000,
             flops_unit="flops@16",
             params=5000,
-            heads_per_layer=(2,),
-            ffn_per_layer=(4,),
+            student_is_new=False,
         ),
         trials=(trial(0, 0.8, 500),),
         definition={},
@@ -143,3 +144,14 @@ def test_the_document_has_what_a_script_needs() -> None:
         "knobs",
         "model",
     }
+
+
+def test_a_result_of_another_version_is_refused_in_one_line() -> None:
+    known = asdict(trial(0, 0.8, 500).result)
+    lacks = {name: value for name, value in known.items() if name != "widths"}
+    for other in (lacks, {**known, "perplexity": 3.0}):
+        row = optuna.trial.create_trial(
+            values=[0.8, 500], user_attrs={RESULT: other}, params={}, distributions={}
+        )
+        with pytest.raises(RunError, match="another version of maskfront made this study"):
+            trial_record(row)

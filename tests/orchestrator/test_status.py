@@ -135,3 +135,11 @@ def test_a_study_of_another_tool_is_left_alone(study: Study, tmp_path: Path) -> 
     with pytest.raises(RunError, match="a study 'tiny' that maskfront did not make"):
         launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", storage=url)
     assert len(theirs.trials) == 1
+
+
+def test_a_study_of_another_tool_is_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/other.db"
+    other = optuna.create_study(storage=url, study_name="theirs")
+    other.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
+    with pytest.raises(RunError, match="maskfront did not make the study 'theirs'"):
+        storage_status(url, None)

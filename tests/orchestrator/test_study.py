@@ -3,42 +3,109 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from objectives.errors import UserError
+from objectives.methods.fisher_search import FisherSearch
+from objectives.methods.mask_search import MaskSearch
+from objectives.stages import Stage
 from orchestrator import Study
 
+Knob = FloatDistribution | IntDistribution | CategoricalDistribution
+RATIOS = FloatDistribution(0.3, 1, log=True)
+WEIGHTS = FloatDistribution(0, 1)
+
 
 @pytest.mark.parametrize(
-    ("knob", "value"),
+    ("name", "knob", "value"),
     [
-        (FloatDistribution(0.3, 1, log=True), 0.2),
-        (FloatDistribution(0.3, 1, log=True), -1.0),
-        (FloatDistribution(0, 1), float("nan")),
-        (FloatDistribution(0, 1), "large"),
-        (FloatDistribution(0, 1), None),
-        (FloatDistribution(0, 1, step=0.25), 0.3),
-        (IntDistribution(1, 8), 1.5),
-        (CategoricalDistribution(["soft", "hard"]), "sotf"),
+        ("target_ratio", RATIOS, 0.2),
+        ("target_ratio", RATIOS, -1.0),
+        ("flops_weight", WEIGHTS, float("nan")),
+        ("flops_weight", WEIGHTS, "large"),
+        ("flops_weight", WEIGHTS, None),
+        ("flops_weight", FloatDistribution(0, 1, step=0.25), 0.3),
+        ("batch_size", IntDistribution(1, 8), 1.5),
+        ("hinge_on", CategoricalDistribution(["discrete", "expected"]), "discreet"),
     ],
 )
-def test_first_knobs_lie_in_the_space(study: Study, knob: FloatDistribution, value: object) -> None:
-    with pytest.raises(UserError, match=r"Study\.first has target_ratio = .* does not hold; give"):
-        replace(study, space={"target_ratio": knob}, first=({"target_ratio": value},))
+def test_first_knobs_lie_in_the_space(study: Study, name: str, knob: Knob, value: object) -> None:
+    with pytest.raises(UserError, match=rf"Study\.first has {name} = .* does not hold; give"):
+        replace(study, space={name: knob}, first=({name: value},))
 
 
 @pytest.mark.parametrize(
-    ("knob", "value"),
+    ("name", "knob", "value"),
     [
-        (FloatDistribution(0, 1), 1),
-        (IntDistribution(1, 8), 8),
-        (CategoricalDistribution([None, "hard"]), None),
+        ("flops_weight", WEIGHTS, 1),
+        ("batch_size", IntDistribution(1, 8), 8),
+        ("hard", CategoricalDistribution([False, True]), True),
     ],
 )
 def test_the_ends_of_the_space_lie_in_it(
-    study: Study, knob: FloatDistribution, value: object
+    study: Study, name: str, knob: Knob, value: object
 ) -> None:
-    first = ({"target_ratio": value},)
-    assert replace(study, space={"target_ratio": knob}, first=first).first == first
+    assert replace(study, space={name: knob}, first=({name: value},)).first[0][name] == value
+
+
+@pytest.mark.parametrize(
+    ("name", "knob", "message"),
+    [
+        (
+            "target_ratio",
+            FloatDistribution(0.1, 2),
+            r"MaskSearch\.target_ratio is 2\.0; it must be",
+        ),
+        ("target_ratio", FloatDistribution(0, 1), r"MaskSearch\.target_ratio is 0\.0; it must be"),
+        ("batch_size", IntDistribution(0, 8), r"MaskSearch\.batch_size is 0; it must be >= 1"),
+        (
+            "precision",
+            CategoricalDistribution(["auto", "float16"]),
+            r"MaskSearch\.precision is 'float16'; it must be one of auto, ",
+        ),
+        ("target_ratio", (0.1, 1), r"\(0\.1, 1\); give an Optuna distribution"),
+    ],
+)
+def test_a_space_holds_no_value_that_every_trial_refuses(
+    study: Study, name: str, knob: Knob, message: str
+) -> None:
+    with pytest.raises(UserError, match=rf"Study\.space has {name} = .*{message}"):
+        replace(study, space={name: knob}, first=())
+
+
+def test_a_knob_that_does_nothing_is_not_tuned(study: Study) -> None:
+    share = {"update_share": FloatDistribution(0.1, 1)}
+    with pytest.raises(UserError, match=r"update_share, which would do nothing: .*='sign'"):
+        replace(study, space=share, first=())
+    by_sign = MaskSearch(alpha_optimizer="sign")
+    assert replace(study, method=by_sign, space=share, first=()).space == share
+    both = {**share, "alpha_optimizer": CategoricalDistribution(["adam", "sign"])}
+    assert replace(study, space=both, first=()).space == both
+
+
+def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None:
+    kappa = {"grad_rescale": FloatDistribution(0.01, 0.1)}
+    with pytest.raises(UserError, match=r"grad_rescale, which would do nothing: .*stages that"):
+        replace(study, method=FisherSearch(), space=kappa, first=())
+    stages = (Stage(name="search", epochs=1, searches=True),)
+    assert replace(study, method=FisherSearch(stages=stages), space=kappa, first=()).space == kappa
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"teacher": "bert-base-uncased"},
+            r"Study\.teacher is 'bert-base-uncased'; give a Teacher",
+        ),
+        ({"population": "Auto"}, r"Study\.population is 'Auto'; it must be >= 1, or 'auto'"),
+        ({"seq_len": -1}, r"Study\.seq_len is -1; it must be >= 1, or None"),
+        ({"sampler": "cma"}, r"Study\.sampler is 'cma'; it must be one of tpe, gp"),
+    ],
+)
+def test_what_a_study_refuses(study: Study, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        replace(study, **changes)

@@ -96,8 +96,6 @@ def _trial(
             params=flops // 10,
             target_ratio=flops / FLOPS if target is None else target,
             tolerance=0.05,
-            heads_per_layer=(1, 4),
-            ffn_per_layer=(0, 16),
             model=f"trials/{number:05d}/model",
             seconds=12.3,
         ),
@@ -130,8 +128,7 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
             flops_full=FLOPS,
             flops_unit="flops@16",
             params=100_000,
-            heads_per_layer=(4, 4),
-            ffn_per_layer=(32, 32),
+            student_is_new=False,
         ),
         trials=tuple(trials),
         definition={"seed": "7", "method": "MaskSearch", "task.metric": "accuracy"},
@@ -217,8 +214,6 @@ def _drawn(number: int, generator: np.random.Generator) -> TrialRecord:
     result = replace(
         trial.result,
         tolerance=knobs["tolerance"],
-        heads_per_layer=(heads, min(4, heads + 1)),
-        ffn_per_layer=(ffn, ffn // 2),
         widths={
             **widths_of((heads, min(4, heads + 1)), (ffn, ffn // 2)),
             "query_key": (4 * heads, 4 * min(4, heads + 1)),

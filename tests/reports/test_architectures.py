@@ -28,9 +28,7 @@ def test_architectures_are_shares_of_the_unpruned_layers(mixed_run: RunRecord) -
 
 def test_a_student_with_fewer_layers_leaves_cells_empty(make_run: Any, make_trial: Any) -> None:
     trial = make_trial(0, 500_000, 0.8)
-    short = replace(
-        trial.result, heads_per_layer=(2,), ffn_per_layer=(8,), widths=widths_of((2,), (8,))
-    )
+    short = replace(trial.result, widths=widths_of((2,), (8,)))
     view = architectures_view(make_run([replace(trial, result=short)]))
     assert [kept.shares for kept in view.kinds] == [((0.5, None),), ((0.25, None),)]
     assert list(architectures_figure(view).data[0].text[0]) == [2, ""]
@@ -58,7 +56,7 @@ def test_models_agree_on_the_units_that_all_of_them_have(
     trials = [make_trial(0, 500_000, 0.8), make_trial(1, 600_000, 0.9)]
     sizes = [((1, 4), (0, 16)), ((2, 3), (10, 32))]
     trials = [
-        replace(trial, result=replace(trial.result, heads_per_layer=heads, ffn_per_layer=ffn))
+        replace(trial, result=replace(trial.result, widths=widths_of(heads, ffn)))
         for trial, (heads, ffn) in zip(trials, sizes, strict=True)
     ]
     run = make_run(trials, folder=tmp_path)

@@ -18,6 +18,7 @@ import pytest
 import waitress
 
 from orchestrator.dashboard import HOST, application
+from orchestrator.errors import RunError
 from orchestrator.records import HOME, RunRecord, front_document, load_run, read_run
 from orchestrator.run_folder import RunFolder
 from reports.dashboard import _trial_note, markdown, publish
@@ -184,6 +185,19 @@ def test_a_folder_of_runs_is_one_dashboard(runs: Path, both: Served) -> None:
         path = f"/artifacts/{studies[name]}/{trial['trial_id']}/{artifact}"
         with both.ask(path) as answer:
             assert answer.status == 200
+
+
+def test_a_damaged_run_hides_no_other(runs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(runs, tmp_path / "runs")
+    (folder / "seed-0" / "study.db").write_bytes(b"no database")
+    served = Served(folder)
+    try:
+        (summary,) = served.json("/api/studies")["study_summaries"]
+    finally:
+        served.close()
+    assert summary["study_name"] == "seed-1: many"
+    with pytest.raises(RunError):
+        application(folder / "seed-0")
 
 
 def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:

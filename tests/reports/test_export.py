@@ -229,6 +229,13 @@ def test_a_model_that_is_gone(run: RunRecord, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_model_without_weights_is_gone_too(run: RunRecord, folder: Path, tmp_path: Path) -> None:
+    thin = shutil.copytree(folder, tmp_path / "run")
+    (thin / "trials" / "00003" / "model" / "model.safetensors").unlink()
+    with pytest.raises(RunError, match=r"00003.*is gone"):
+        export(replace(run, folder=thin), 3, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     "name", ["architecture.json", "result.json", "model/model.safetensors", "model/tokenizer.json"]
 )

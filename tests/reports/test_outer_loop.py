@@ -12,9 +12,15 @@ import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    distribution_to_json,
+)
 from optuna.exceptions import ExperimentalWarning
 
 from orchestrator.records import Rung, RunRecord, load_run
+from reports.knob_figures import knob_panels
 from reports.outer_figures import outer_section
 from reports.outer_loop import (
     attainment,
@@ -187,3 +193,37 @@ def test_stopped_trials_say_what_they_saved() -> None:
     section = outer_section(overlay([replace(run, trials=(*run.trials, silent))]))
     assert section is not None
     assert section.sentences[-1] == "1 trial was stopped early."
+
+
+def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any) -> None:
+    """What one tunes by a logarithm and another does not, by other choices, or of another kind."""
+
+    def run(number: int, knobs: dict[str, Any], space: dict[str, Any]) -> RunRecord:
+        texts = {f"space.{name}": distribution_to_json(own) for name, own in space.items()}
+        trials = [make_trial(number, 500_000, 0.8, knobs=knobs)]
+        base: RunRecord = make_run(trials, name=f"r{number}")
+        return replace(base, definition={**base.definition, **texts})
+
+    soft, both = (CategoricalDistribution(c) for c in (["soft"], ["soft", "hard"]))
+    runs = [
+        run(
+            0,
+            {"kind": "hard", "weight": 0.0, "odd": "soft"},
+            {"kind": both, "weight": FloatDistribution(0, 1), "odd": both},
+        ),
+        run(
+            1,
+            {"kind": "soft", "weight": 5.0, "odd": 3.0},
+            {
+                "kind": soft,
+                "weight": FloatDistribution(0.1, 10, log=True),
+                "odd": FloatDistribution(0, 9),
+            },
+        ),
+    ]
+    slices, parallel = knob_panels(overlay(runs))
+    axes = [trace.x[0] for trace in slices.figure.data]
+    assert "hard" in axes
+    assert 5.0 in axes
+    assert 3.0 not in axes
+    assert max(y for trace in parallel.figure.data for y in trace.y or () if y is not None) <= 1.1

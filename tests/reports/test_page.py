@@ -110,7 +110,8 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
 def test_page_calls_the_teacher_of_another_student_by_its_name_and_its_ratio(
     mixed_run: RunRecord, tmp_path: Path
 ) -> None:
-    large = replace(mixed_run.unpruned, **dict.fromkeys(("cost", "flops"), 18_000_000))
+    sizes = dict.fromkeys(("cost", "flops"), 18_000_000)
+    large = replace(mixed_run.unpruned, student_is_new=True, **sizes)
     path = write_report([replace(mixed_run, unpruned=large)], tmp_path / "report.html")
     text = Page(path).words
     assert "The dashed line is the teacher model's level." in text
@@ -225,6 +226,9 @@ def test_runs_of_two_tasks_share_an_axis_of_shares(mixed_run: RunRecord, tmp_pat
 def test_runs_that_count_two_things_share_no_page(
     mixed_run: RunRecord, timed_run: RunRecord, tmp_path: Path
 ) -> None:
+    elsewhere = replace(timed_run.unpruned, unit="ms@NVIDIA-H200-b1-s16")
+    with pytest.raises(RunError, match="the runs count ms@cpu-2threads-b1-s16 and ms@NVIDIA"):
+        write_report([timed_run, replace(timed_run, unpruned=elsewhere)], tmp_path / "report.html")
     with pytest.raises(RunError, match="the runs count FLOPs and latency"):
         write_report([mixed_run, timed_run], tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
@@ -324,8 +328,7 @@ def test_a_thousand_trials_are_less_than_three_megabytes(
     run = make_many(1000, folder=folder)
 
     def cut(heads: Sequence[int], ffn: Sequence[int]) -> dict[str, Any]:
-        layers = {"heads_per_layer": tuple(heads), "ffn_per_layer": tuple(ffn)}
-        return {**layers, "widths": widths_of(heads, ffn)}
+        return {"widths": widths_of(heads, ffn)}
 
     def drawn() -> dict[str, Any]:
         return cut(*(dice.integers(n + 1, size=12).tolist() for n in full.values()))

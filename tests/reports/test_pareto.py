@@ -112,7 +112,8 @@ def test_figure_shows_each_kind_by_shape_and_colour(mixed_run: RunRecord) -> Non
 
 
 def test_a_teacher_far_beyond_the_student_is_a_line_and_no_point(mixed_run: RunRecord) -> None:
-    large = replace(mixed_run.unpruned, **dict.fromkeys(("cost", "flops"), 18_000_000))
+    sizes = dict.fromkeys(("cost", "flops"), 18_000_000)
+    large = replace(mixed_run.unpruned, student_is_new=True, **sizes)
     run = replace(mixed_run, unpruned=large)
     view = pareto_view(run)
     figure = front_figure(overlay([run]))
@@ -130,7 +131,7 @@ def test_a_teacher_far_beyond_the_student_is_a_line_and_no_point(mixed_run: RunR
 
 def test_a_teacher_beyond_the_student_before_any_trial(make_run: Any) -> None:
     run = make_run()
-    unpruned = replace(run.unpruned, cost=10**8, flops=10**8)
+    unpruned = replace(run.unpruned, student_is_new=True, cost=10**8, flops=10**8)
     figure = front_figure(overlay([replace(run, unpruned=unpruned)]))
     assert len(figure.data) == 0
     assert [line.y0 for line in figure.layout.shapes] == [0.9]
@@ -140,9 +141,8 @@ def test_answer_names_the_teacher_where_no_share_can_be_given(
     make_run: Any, make_trial: Any
 ) -> None:
     run = make_run([make_trial(0, 500_000, 0.2)], metric_name="mcc")
-    run = replace(
-        run, unpruned=replace(run.unpruned, heldout_metric=-0.05, cost=10**7, flops=10**7)
-    )
+    large = {"student_is_new": True, "cost": 10**7, "flops": 10**7}
+    run = replace(run, unpruned=replace(run.unpruned, heldout_metric=-0.05, **large))
     assert answer(pareto_view(run)) == (
         "At 50% of the unpruned student's FLOPs the model has mcc 0.200 where the teacher has "
         "0.900 (held out: 0.190 and -0.050)."
