@@ -132,13 +132,6 @@ def test_a_student_that_is_smaller_than_the_teacher_starts_at_its_own_size() -> 
         assert [row.item() for row in rows] == pytest.approx([0.4, half, 0.1])
 
 
-def test_a_score_that_is_nan_is_no_score() -> None:
-    scores = {"heads": torch.zeros(2, SPACES["heads"]), "ffn": torch.zeros(2, SPACES["ffn"])}
-    scores["ffn"][1, 0] = torch.nan
-    with pytest.raises(FloatingPointError, match="a unit's score is nan"):
-        discretised(scores, 0.5 * COST.full, 0.1)
-
-
 @given(scores_of_both, st.floats(max(NOTHING, 2 * max(PRICE.values())), COST.full), st.data())
 def test_the_budget_is_met_where_half_the_band_is_as_wide_as_a_unit(
     scores: dict[str, Tensor], target: float, data: st.DataObject

@@ -37,7 +37,11 @@ def study(tiny_study_file: Path) -> Study:
     """Trials of a tenth of a second."""
     return replace(
         load_study(tiny_study_file),
-        method=FisherSearch(batch_size=16, tolerance=0.3, stages=(Stage(name="r", epochs=0.1),)),
+        method=FisherSearch(
+            batch_size=16,
+            tolerance=0.3,
+            stages=(Stage(name="search", epochs=0.1, searches=True),),
+        ),
         space=SPACE,
         first=(),
         trials=6,
