@@ -74,10 +74,10 @@ class Claims:
             for trial in claimed:
                 draw(trial, self._space)
         except BaseException:  # Ctrl-C, while a sampler takes its time
-            for frozen in self._outer.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                if frozen.number in {trial.number for trial in claimed}:
-                    ask_again(self._outer, frozen, died=False)
-                    self._outer.tell(frozen.number, state=TrialState.FAIL)
+            trials = self._outer.get_trials(deepcopy=False)
+            for trial in claimed:
+                ask_again(self._outer, trials[trial.number], died=False)
+                self._outer.tell(trial, state=TrialState.FAIL)
             raise
         return claimed
 

@@ -54,21 +54,25 @@ def application(source: str | Path) -> App:
         RunFolder(folder).existing()  # says what is missing
     opened: Callable[[str], BaseStorage] = cache(open_storage)
 
-    def storages() -> Sources:
-        found = {}
+    def readable() -> dict[Path, BaseStorage]:
+        """The storage of each run; of many, one that is damaged hides no other."""
+        storages = {}
         for run in _runs_in(folder):
             try:
-                found["" if run == folder else run.name] = opened(RunFolder(run).storage)
-            except RunError:  # of many one that is damaged hides no other
+                storages[run] = opened(RunFolder(run).storage)
+            except RunError:
                 if run == folder:
                     raise
-        return found
+        return storages
+
+    def storages() -> Sources:
+        return {"" if run == folder else run.name: own for run, own in readable().items()}
 
     def artifacts() -> list[Any]:
         return [
             store
-            for run in _runs_in(folder)
-            for study in opened(RunFolder(run).storage).get_all_studies()
+            for run, own in readable().items()
+            for study in own.get_all_studies()
             for store in stores_of(study.user_attrs, RunFolder(run))
         ]
 

@@ -193,6 +193,11 @@ def test_a_damaged_run_hides_no_other(runs: Path, tmp_path: Path) -> None:
     served = Served(folder)
     try:
         (summary,) = served.json("/api/studies")["study_summaries"]
+        trial = served.json(f"/api/studies/{summary['study_id']}")["trials"][0]
+        artifact = trial["artifacts"][0]["artifact_id"]
+        path = f"/artifacts/{summary['study_id']}/{trial['trial_id']}/{artifact}"
+        with served.ask(path) as answer:
+            assert answer.status == 200
     finally:
         served.close()
     assert summary["study_name"] == "seed-1: many"
