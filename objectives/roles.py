@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas
-from datasets import ClassLabel, Dataset, load_dataset
+from datasets import ClassLabel, Dataset, DatasetDict, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
@@ -110,16 +110,21 @@ def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
             raise UserError(
                 f"task '{task.name}': data() raises {type(error).__name__}: {error}"
             ) from error
-        if not isinstance(data, Dataset):
+        if not isinstance(data, Dataset | DatasetDict):
             raise UserError(
-                f"task '{task.name}': data() returned {type(data).__name__}, not datasets.Dataset"
+                f"task '{task.name}': data() returned {type(data).__name__}, "
+                "not datasets.Dataset or DatasetDict"
             )
-        return {task.split: data}
+        return _by_split(task, data)
     if isinstance(task.data, Mapping):
         columns = [*task.columns, task.label]
         return {split: file.read(columns, cache) for split, file in task.data.items()}
-    local = Path(task.data).exists()
+    folder = Path(task.data)
+    saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
     try:
+        if saved:  # by save_to_disk
+            return _by_split(task, load_from_disk(task.data))
+        local = folder.exists()
         loaded = load_dataset(task.data, task.subset, cache_dir=cache if local else None)
     except (DatasetsError, OSError, ValueError) as error:
         reason = first_line(error)
@@ -127,6 +132,12 @@ def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
             f"task '{task.name}': data set '{task.data}' could not be loaded ({reason})"
         ) from error
     splits: Mapping[str, Dataset] = loaded
+    return splits
+
+
+def _by_split(task: Task, data: Dataset | DatasetDict) -> Mapping[str, Dataset]:
+    """A single data set is the split to draw from."""
+    splits: Mapping[str, Dataset] = data if isinstance(data, DatasetDict) else {task.split: data}
     return splits
 
 
@@ -286,14 +297,16 @@ def _take(
             stratify=None if task.regression else rows.labels,
         )
     except ValueError as error:
-        kind, rarest = "", ""
+        kind = "" if task.regression else "stratified "
+        hint = ""
         if not task.regression:
             counts = np.bincount(rows.labels, minlength=len(names))
-            kind = "stratified "
-            rarest = f"; the rarest label is {names[int(counts.argmin())]}, of {counts.min()} rows"
+            hint = f"; the rarest label is {names[int(counts.argmin())]}, of {counts.min()} rows"
+        if wanted >= len(rows):
+            hint = "; heldout, select and alpha are taken first: set them to fewer rows"
         raise UserError(
             f"task '{task.name}': cannot take {wanted} {kind}rows for '{role}' out of "
-            f"{len(rows)} ({error}){rarest}"
+            f"{len(rows)} ({error}){hint}"
         ) from error
     return rows.at(np.sort(rest)), rows.at(np.sort(taken))
 

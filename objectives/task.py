@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import PreTrainedTokenizerBase
@@ -40,9 +40,9 @@ class Task:
 
     name: str
     """For people: it decides nothing."""
-    data: str | Mapping[str, TextFile] | Callable[[], Dataset]
-    """A data set on the hub, a local folder that `datasets.load_dataset` reads, or a function; for
-    CSV and Parquet files see `from_files`."""
+    data: str | Mapping[str, TextFile] | Callable[[], Dataset | DatasetDict]
+    """A data set on the hub; a local folder that `datasets.load_dataset` reads or `save_to_disk`
+    wrote; or a function, which returns one split or several. For files see `from_files`."""
     subset: str | None = None
     """Configuration of the data set, such as "cola" of GLUE."""
     text: str | tuple[str, str] = "text"
@@ -82,13 +82,13 @@ class Task:
         encoding: str | None = None,
         **fields: Any,
     ) -> Self:
-        """A task of a CSV file (.csv, .tsv) or a Parquet file (.parquet).
+        """A task of a CSV file (.csv, .tsv), of JSON (.jsonl, a row a line; .json) or of Parquet.
 
         A second file may be the held-out split, whole. `delimiter` is what separates the columns of
-        a CSV: a comma, in .tsv files a tab, unless it is given; `encoding` is that of a CSV, UTF-8
-        unless it is given. A folder or a data set on the hub is taken as `Task.data` is. `fields`
-        are the other fields of a Task. The files are read when a study starts. Raises UserError for
-        another kind of file.
+        a CSV: a comma, in .tsv files a tab, unless it is given; `encoding` is that of CSV and JSON,
+        UTF-8 unless it is given. A folder or a data set on the hub is taken as `Task.data` is.
+        `fields` are the other fields of a Task. The files are read when a study starts. Raises
+        UserError for another kind of file.
         """
         if Path(data).is_file() or Path(data).suffix.lower() in DELIMITERS:
             files = {cls.split: TextFile.named(data, delimiter, encoding or "utf-8")}

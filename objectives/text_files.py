@@ -15,8 +15,8 @@ from datasets.exceptions import DatasetsError
 
 from objectives.errors import UserError, first_line
 
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": ""}
-"""Endings of the files that are read, and what separates their columns."""
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".json": "", ".jsonl": ""}
+"""Endings of the files that are read, and what separates their columns, if anything does."""
 _SPOKEN = {",": "','", ";": "';'", "\t": "'\\t'", "|": "'|'"}
 _SHOWN = 40
 """Characters of a column's name that an error shows: it may be a row of text."""
@@ -24,18 +24,18 @@ _SHOWN = 40
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of labelled text, one row a text, its columns named in the first line of a CSV."""
+    """A file of labelled text: a CSV, whose first line names the columns, JSON, or Parquet."""
 
     path: Path
     delimiter: str
-    """What separates the columns of a CSV; nothing in Parquet."""
+    """What separates the columns of a CSV; nothing in the others."""
     encoding: str
-    """How its characters are written, by Python's names."""
+    """How its characters are written, by Python's names; Parquet has one of its own."""
 
     @classmethod
     def named(cls, path: str | Path, delimiter: str | None, encoding: str) -> TextFile:
-        """Raises UserError for a file that is neither CSV nor Parquet by its name, and for a
-        delimiter that is not one character."""
+        """Raises UserError for a file that is none of these by its name, and for a delimiter that
+        is not one character."""
         suffix = Path(path).suffix.lower()
         if suffix not in DELIMITERS:
             raise UserError(
@@ -60,7 +60,9 @@ class TextFile:
         try:
             if self.delimiter:
                 return self._read_csv(columns, cache)
-            return self._load("parquet", cache)
+            if self.path.suffix.lower() == ".parquet":
+                return self._load("parquet", cache)
+            return self._read_json(cache)
         except UserError:
             raise
         except (DatasetsError, OSError, ValueError, LookupError) as error:
@@ -91,6 +93,12 @@ class TextFile:
             keep_default_na=False,
             na_values=[""],
         )
+
+    def _read_json(self, cache: str) -> Dataset:
+        with self.path.open(encoding=self.encoding) as lines:  # Arrow takes any bytes for UTF-8
+            for _ in lines:
+                pass
+        return self._load("json", cache, encoding=self.encoding)
 
     def _load(self, kind: str, cache: str, **form: Any) -> Dataset:
         rows: Dataset = load_dataset(

@@ -12,7 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import scipy.stats
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,6 +134,21 @@ def test_a_local_folder_gives_the_rows_of_its_csv(folder: Path) -> None:
 def test_a_local_folder_gives_the_rows_of_its_parquet(tmp_path: Path) -> None:
     numbered().to_parquet(tmp_path / "train.parquet")
     assert texts_of(load(task_of(str(tmp_path)))) == texts_of(load(task_of(numbered)))
+
+
+def test_several_splits_of_a_function_or_of_save_to_disk_are_those_of_a_folder(
+    folder: Path, tmp_path: Path
+) -> None:
+    splits = DatasetDict(
+        {name: Dataset.from_csv(str(folder / f"{name}.csv")) for name in ("train", "test")}
+    )
+    both, one = tmp_path / "both", tmp_path / "one"
+    splits.save_to_disk(both)
+    splits["train"].save_to_disk(one)
+    expected = texts_of(load(task_of(str(folder), heldout_split="test")))
+    for data in (lambda: splits, str(both)):
+        assert texts_of(load(task_of(data, heldout_split="test"))) == expected
+    assert texts_of(load(task_of(str(one)))) == texts_of(load(task_of(numbered)))
 
 
 def test_a_heldout_split_is_taken_whole_and_its_texts_leave_the_others(folder: Path) -> None:
@@ -269,7 +284,7 @@ def test_the_planted_task_has_its_words_in_every_role(planted_task: Task) -> Non
 USER_ERRORS = {
     "unknown data set": (task_of("nobody/nothing"), "data set 'nobody/nothing' could not be load"),
     "no such folder": (task_of("./nowhere"), r"data set './nowhere' could not be loaded"),
-    "no Dataset": (task_of(lambda: [1]), r"data\(\) returned list, not datasets.Dataset"),
+    "no Dataset": (task_of(lambda: [1]), r"data\(\) returned list, not datasets.Dataset or"),
     "missing text column": (
         task_of(numbered, text="sentence"),
         "no column 'sentence'; there are text, label",
@@ -318,7 +333,7 @@ USER_ERRORS = {
     ),
     "too few rows for a role": (
         task_of(numbered, heldout=100),
-        "cannot take 100 stratified rows for 'heldout' out of 60",
+        "cannot take 100 stratified rows for 'heldout' out of 60 .* set them to fewer rows$",
     ),
     "a role of no rows": (
         task_of(numbered, select=0),

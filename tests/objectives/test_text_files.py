@@ -1,8 +1,9 @@
-"""A user's own CSV and Parquet files: right rows, or one line that says what is wrong and where."""
+"""A file of a user's own (CSV, JSON, Parquet): right rows, or one line that says what is wrong."""
 
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,47 @@ def test_a_parquet_file_gives_its_rows(load_file: Load, tmp_path: Path) -> None:
     assert rows_of(text) == dict(ROWS)
     assert text.fingerprint == load_file(in_csv()).fingerprint
     assert text.fingerprint == load_file(None, "own.parquet", delimiter=";").fingerprint
+
+
+def in_json_lines(rows: Any = ROWS) -> bytes:
+    return "".join(
+        json.dumps({"text": text, "label": label}, ensure_ascii=False) + "\n"
+        for text, label in rows
+    ).encode()
+
+
+def test_a_file_of_json_gives_its_rows(load_file: Load) -> None:
+    text = load_file(in_json_lines(), "own.jsonl")
+    assert rows_of(text) == dict(ROWS)
+    assert text.fingerprint == load_file(in_csv()).fingerprint
+    as_a_list = json.dumps([{"id": 7, "label": label, "text": text} for text, label in ROWS])
+    assert load_file(as_a_list.encode(), "own.json").fingerprint == text.fingerprint
+    words = [("café" + text, label) for text, label in ROWS]
+    in_latin_1 = in_json_lines(words).decode().encode("latin-1")
+    assert rows_of(load_file(in_latin_1, "own.jsonl", encoding="latin-1")) == dict(words)
+
+
+BAD_JSON = {
+    "a line that is none": (in_json_lines(ROWS[:7]) + b"{text\n", "it cannot be read .*"),
+    "another encoding": (
+        in_json_lines() + in_json_lines([("café", "no")]).decode().encode("latin-1"),
+        r"not all utf-8 at line 61, byte [\d,]+ \(0xe9\); give encoding=",
+    ),
+    "an empty file": (b"", "own.jsonl' is empty$"),
+    "a key that a row lacks": (
+        in_json_lines(ROWS[:7]) + b'{"text": "alone"}\n' + in_json_lines(ROWS[7:]),
+        "1 row lacks a label in column 'label' of split 'train', the first is row 8;",
+    ),
+    "other keys": (b'{"tweet": "a", "label": 1}\n', "no column 'text'; there are tweet, label"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_JSON)
+def test_what_is_wrong_with_json_is_one_line(load_file: Load, case: str) -> None:
+    content, message = BAD_JSON[case]
+    with pytest.raises(UserError, match=message) as error:
+        load_file(content, "own.jsonl")
+    assert "\n" not in str(error.value)
 
 
 def test_a_data_set_by_name_or_folder_is_a_task_as_ever(tmp_path: Path) -> None:
