@@ -13,8 +13,8 @@ from objectives.budget import discretise, scheduled_ratio
 from objectives.descending_alpha import knobs_of
 from objectives.importance import importance_of_student, squared_gradients
 from objectives.optimisation import per_student
-from objectives.population import Population
 from objectives.problem import Problem
+from objectives.stage_training import StageTraining
 
 if TYPE_CHECKING:
     from objectives.methods.fisher_search import FisherSearch
@@ -48,13 +48,13 @@ class FisherAlpha:
         return self.opened
 
     def learn(
-        self, population: Population, masks: Mapping[str, Tensor], progress: float
+        self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
         """Move each worth towards its squared gradient on a batch, a share kappa of the way."""
         del progress
         self.steps += 1
         batch = next(self.batches)
-        fresh = _shares(squared_gradients(population, batch, masks, self.method.squares))
+        fresh = _shares(squared_gradients(training.population, batch, masks, self.method.squares))
         for space, worth in self.worth.items():
             worth.lerp_(fresh[space], per_student(self.step_size, worth))
         ratio = self.problem.cost.expected(masks) / self.problem.cost_full

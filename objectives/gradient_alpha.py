@@ -31,6 +31,7 @@ from objectives.relaxation import (
     softmax_masks,
     straight_through,
 )
+from objectives.stage_training import StageTraining
 
 if TYPE_CHECKING:
     from objectives.methods.mask_search import MaskSearch
@@ -82,13 +83,13 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         return masks
 
     def learn(
-        self, population: Population, masks: Mapping[str, Tensor], progress: float
+        self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
         """One step against the gradients of the task loss and of the FLOPs loss."""
         task, measured = (
             (self._gradients_of_train(), {})
             if self.from_train
-            else self._task_gradients(population, masks)
+            else self._task_gradients(training, masks)
         )
         flops, ratios = self._flops_gradients(progress)
         self.optimizer.step(task, flops)
@@ -120,9 +121,9 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         return gradients
 
     def _task_gradients(
-        self, population: Population, masks: Mapping[str, Tensor]
+        self, training: StageTraining, masks: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        batch = next(self.batches)
+        population, batch = training.population, next(self.batches)
         if not self.method.unrolled_step:
             loss = self._loss(population, batch, masks)
             return self.gradients(loss), {"alpha_loss": loss.detach()}
@@ -130,9 +131,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         of_masks, loss = unrolled_gradients(
             population.weights,
             {space: mask.detach().requires_grad_() for space, mask in masks.items()},
-            lambda weights, masks: prediction_loss(
-                replace(population, weights=weights).logits(train, masks),
-                self.problem.teacher_logits[train.rows],
+            lambda weights, masks: training.loss(
+                replace(population, weights=weights), train, masks
             ),
             lambda weights, masks: self._loss(replace(population, weights=weights), batch, masks),
             self.method.unrolled_step,

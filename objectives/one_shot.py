@@ -19,10 +19,9 @@ from transformers import BertForSequenceClassification
 from objectives.architecture import Architecture
 from objectives.budget import discretise
 from objectives.errors import UserError
-from objectives.population import Population
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress
-from objectives.stage_training import Masks
+from objectives.stage_training import Masks, StageTraining
 from objectives.staged_method import StagedMethod
 from objectives.staged_search import staged_search
 
@@ -118,7 +117,7 @@ class _Chosen:
     def masks(self, progress: float) -> Masks:
         raise AssertionError("no stage searches")
 
-    def learn(self, population: Population, masks: Masks, progress: float) -> Mapping[str, Tensor]:
+    def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
         raise AssertionError("no stage searches")
 
     def keep(self, places: Tensor) -> None:

@@ -79,7 +79,7 @@ class StageTraining:
 
     def step(self, batch: Batch, masks: Masks) -> Tensor:
         """One step of the weights; the loss of each student before it, (K,)."""
-        loss = self._loss(batch, masks)
+        loss = self.loss(self.population, batch, masks)
         loss.sum().backward()
         self.optimizer.step()
         return loss.detach()
@@ -119,14 +119,15 @@ class StageTraining:
             for place, slot in enumerate(self.slots)
         }
 
-    def _loss(self, batch: Batch, masks: Masks) -> Tensor:
-        problem, dtype = self.problem, self.population.matmul_dtype
+    def loss(self, population: Population, batch: Batch, masks: Masks) -> Tensor:
+        """What the weights learn here, of these students on this batch, (K,)."""
+        problem, dtype = self.problem, population.matmul_dtype
         wanted = problem.teacher_logits[batch.rows]
         if self.stage.loss == "prediction":
-            return prediction_loss(self.population.logits(batch, masks), wanted)
+            return prediction_loss(population.logits(batch, masks), wanted)
         with_scores = self.stage.loss == "intermediate"
         student = Trace(with_scores=with_scores)
-        logits = self.population.logits(batch, masks, student)
+        logits = population.logits(batch, masks, student)
         teacher = teacher_trace(problem, batch, dtype, with_scores=with_scores)
         attended = batch.attention_mask
         if with_scores:

@@ -43,8 +43,9 @@ class Alpha(Protocol):
     def masks(self, progress: float) -> Masks:
         """What multiplies the units at `progress` in [0, 1] of the search, (K, layers, *units)."""
 
-    def learn(self, population: Population, masks: Masks, progress: float) -> Mapping[str, Tensor]:
-        """Make a step, after the weights made theirs; what it measured on the way, each (K,)."""
+    def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
+        """Make a step, after the weights of `training.population` made theirs; what it measured on
+        the way, each (K,)."""
 
     def keep(self, places: Tensor) -> None:
         """Go on with the students at these places alone, (K',) int64; they do not notice."""
@@ -131,7 +132,7 @@ class _Run:
                 own = masks if self.alpha.from_train else _detached(masks)
                 loss = training.step(batch, own)
                 training.measured.append(
-                    {"loss": loss, **self.alpha.learn(self.population, masks, progress)}
+                    {"loss": loss, **self.alpha.learn(training, masks, progress)}
                 )
                 if done in self.rungs:
                     self._report_searching(self.rungs[done])

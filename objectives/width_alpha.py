@@ -15,9 +15,9 @@ from objectives.budget import discretise, hinge_loss
 from objectives.descending_alpha import DescendingAlpha
 from objectives.importance import importance_of_student
 from objectives.losses import task_loss
-from objectives.population import Population
 from objectives.problem import Problem
 from objectives.relaxation import gumbel_noise, interpolation, two_sampled
+from objectives.stage_training import StageTraining
 
 if TYPE_CHECKING:
     from objectives.methods.width_search import WidthSearch
@@ -72,12 +72,12 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         return sampled
 
     def learn(
-        self, population: Population, masks: Mapping[str, Tensor], progress: float
+        self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
         """A step against the task loss, of a sample of its own, and lambda times the hinge."""
         del masks
         batch = next(self.batches)
-        loss = task_loss(population.logits(batch, self.masks(progress)), batch.labels)
+        loss = task_loss(training.population.logits(batch, self.masks(progress)), batch.labels)
         problem = self.problem
         shares = {space: alpha.softmax(-1) for space, alpha in self.alpha.items()}
         chosen = {

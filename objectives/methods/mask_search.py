@@ -127,8 +127,8 @@ class MaskSearch(StagedMethod):
     unrolled_step: float = 0.0
     """xi: the plain gradient step of the weights that alpha looks ahead by (second-order DARTS,
     `bilevel.py`); 0, the first order, takes the weights as they are. >= 0. DARTS takes the
-    learning rate of its SGD; AdamW's rates are of normalised steps, and far too small for this. It
-    costs three more passes forward and backward a step."""
+    learning rate of its SGD; AdamW's rates are of normalised steps, and far too small for this. The
+    step is one on the loss of the stage. It costs three more passes forward and backward."""
     alpha_optimizer: Literal["adam", "sgd", "sign"] = "adam"
     """How alpha moves; "sign" as DAP-BERT, along the signs of both gradients."""
     update_share: float = 1.0

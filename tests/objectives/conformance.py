@@ -21,6 +21,7 @@ from objectives.cost import Params
 from objectives.cutting import widths_of
 from objectives.errors import UserError
 from objectives.evaluate import count_parameters, predict
+from objectives.population import Population
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
 from objectives.search_method import (
@@ -31,11 +32,21 @@ from objectives.search_method import (
     Stopped,
     populations,
 )
+from objectives.stage_training import StageTraining
+from objectives.stages import Loss, Stage
 
 ATOL = 1e-5
 """Two ways to the same logits may differ by this much."""
 TRAINED_ATOL = 1e-4
 """The same after training, which adds up what the last digits of each step differ by."""
+
+
+def training_of(problem: Problem, loss: Loss = "prediction", *, students: int = 1) -> StageTraining:
+    """Students of the problem, all alike, at the start of a stage that searches."""
+    population = Population.of([problem.student] * students)
+    stage = Stage(name="search", epochs=1, learning_rate=1e-3, loss=loss, searches=True)
+    slots, shares = range(students), [0.5] * students
+    return StageTraining(problem, slots, population, stage, shares, None, batch_size=16, seed=0)
 
 
 class RecordingProgress:

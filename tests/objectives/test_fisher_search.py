@@ -14,11 +14,15 @@ from objectives.errors import UserError
 from objectives.fisher_alpha import FisherAlpha
 from objectives.importance import importance_of_student
 from objectives.methods.fisher_search import FisherSearch
-from objectives.population import Population
 from objectives.problem import Problem, Workbench
 from objectives.search_method import SearchResult
 from objectives.stages import Stage
-from tests.objectives.conformance import SearchMethodConformance, counted_flops, search_alone
+from tests.objectives.conformance import (
+    SearchMethodConformance,
+    counted_flops,
+    search_alone,
+    training_of,
+)
 from tests.objectives.planted import PLANTED, planted_problem
 
 SEARCH = Stage(name="search", epochs=1, searches=True, learning_rate=1e-3)
@@ -103,12 +107,12 @@ def test_a_closed_unit_that_matters_opens_again(problem: Problem) -> None:
     alpha = FisherAlpha([method], planted, seed=0)
     for space, worth in alpha.worth.items():
         alpha.worth[space] = worth.max() - worth
-    population = Population.of([planted.student])
+    training = training_of(planted)
     opened = []
     for _ in range(60):
         masks = alpha.masks(1.0)
         opened.append(bool(masks["heads"][0, 0, 2]))
-        alpha.learn(population, masks, 1.0)
+        alpha.learn(training, masks, 1.0)
     assert not opened[0]
     assert opened[-1]
 
@@ -135,8 +139,7 @@ def test_the_planted_units_survive(workbench: Workbench, problem: Problem) -> No
 
 def test_worths_are_shares_whatever_the_size_of_the_loss(problem: Problem) -> None:
     alpha = FisherAlpha([QUICK, replace(QUICK, grad_rescale=1.0)], problem, seed=0)
-    population = Population.of([problem.student] * 2)
-    alpha.learn(population, alpha.masks(0.0), 0.0)
+    alpha.learn(training_of(problem, students=2), alpha.masks(0.0), 0.0)
     total = sum(worth.flatten(1).sum(1) for worth in alpha.worth.values())
     torch.testing.assert_close(total, torch.ones(2))
 

@@ -11,11 +11,9 @@ import pytest
 import torch
 
 from objectives.architecture import Architecture, LayerUnits
-from objectives.distillation import prediction_loss
 from objectives.errors import UserError
 from objectives.gradient_alpha import GradientAlpha
 from objectives.methods.mask_search import PRESETS, MaskSearch
-from objectives.population import Population
 from objectives.problem import Problem, Workbench
 from objectives.search_method import SearchFailure, SearchResult
 from objectives.stages import Stage
@@ -26,6 +24,7 @@ from tests.objectives.conformance import (
     counted_flops,
     run,
     search_alone,
+    training_of,
 )
 from tests.objectives.planted import PLANTED, planted_problem
 
@@ -120,12 +119,11 @@ def test_lambda_changes_the_way_unless_signs_lose_it(problem: Problem, name: str
 
 def test_alpha_of_dap_moves_on_the_integers(problem: Problem) -> None:
     alpha = GradientAlpha([preset("dap")], problem, seed=0)
-    population = Population.of([problem.student])
+    training = training_of(problem)
     for step, batch in enumerate(islice(problem.train.shuffled(16, 0, "cpu"), 5)):
         masks = alpha.masks(step / 5)
-        logits = population.logits(batch, masks)
-        prediction_loss(logits, problem.teacher_logits[batch.rows]).sum().backward()
-        alpha.learn(population, masks, step / 5)
+        training.loss(training.population, batch, masks).sum().backward()
+        alpha.learn(training, masks, step / 5)
     values = torch.cat([value.detach().flatten() for value in alpha.alpha.values()])
     assert set(values.tolist()) > {5.0}
     assert (values == values.round()).all()
