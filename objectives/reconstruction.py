@@ -2,7 +2,11 @@
 
 Block after block, attention and FFN: the factors of the kept units are those with which the sum
 before the LayerNorm comes nearest to that of the unpruned model on the same text (Kwon et al. 2022,
-section 4.3), by linear least squares. They go into the weights of the output projection.
+section 4.3), by linear least squares. They go into the weights of the output projection. Of the
+last layer's output the classifier reads the first position alone, so that this one counts there.
+
+Unlike the paper's code: every block is fitted, heads without an intercept, the damping is that of
+the equations themselves, and a block whose factors grow too large is left out, not all after it.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ _BATCH_SIZE = 32
 _DAMPING = 1.0
 """Of the distance from factors of 1, beside the squared error summed over tokens and dimensions."""
 _LARGEST = 10.0
-"""A block in which a factor goes beyond that is left as it is, as Kwon et al. do."""
+"""A block in which a factor goes beyond that is left as it is."""
 
 
 @torch.no_grad()
@@ -49,7 +53,7 @@ def reconstructed(problem: Problem, architecture: Architecture) -> BertForSequen
                 for model in (whole, student)
             )
             kept = torch.tensor(masks[space][number], device=problem.device)
-            _go_through(wanted, own, kept, passes)
+            _go_through(wanted, own, kept, passes, first_only=number == shape.layers - 1)
     return student
 
 
@@ -95,9 +99,12 @@ class _Pass:
         return cls(batch.attention_mask, cast("Tensor | None", mask), hidden, hidden)
 
 
-def _go_through(whole: _Block, student: _Block, kept: Tensor, passes: Sequence[_Pass]) -> None:
+def _go_through(
+    whole: _Block, student: _Block, kept: Tensor, passes: Sequence[_Pass], *, first_only: bool
+) -> None:
     """Close the units of the student's block that are not `kept`, scale the others, and advance.
 
+    They are fitted on all tokens, or on those of the first position only.
     Its units are computed again for that, since they take four times the memory of hidden states.
     """
     weight, wanted_weight = student.output.dense.weight, whole.output.dense.weight
@@ -108,8 +115,10 @@ def _go_through(whole: _Block, student: _Block, kept: Tensor, passes: Sequence[_
     towards = torch.zeros(left.shape[1], dtype=torch.float64, device=left.device)
     for at in passes:
         wanted_units, units = whole.units(at.wanted, at.mask), student.units(at.own, at.mask)
-        wanted, own = wanted_units[at.tokens], units[at.tokens][:, columns]
-        residual = (at.wanted - at.own)[at.tokens]
+        read = at.tokens.clone()
+        read[:, 1:] &= not first_only
+        wanted, own = wanted_units[read], units[read][:, columns]
+        residual = (at.wanted - at.own)[read]
         lacks = wanted @ wanted_weight.T - own @ left.T + residual
         towards += ((lacks @ left) * own).double().sum(0)
         second += (own.T @ own).double()
