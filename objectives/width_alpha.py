@@ -13,6 +13,7 @@ from objectives.alpha_optimizers import AlphaAdam
 from objectives.architecture import Architecture, units_of
 from objectives.budget import discretise, hinge_loss
 from objectives.descending_alpha import DescendingAlpha
+from objectives.errors import UserError
 from objectives.importance import importance_of_student
 from objectives.losses import task_loss
 from objectives.problem import Problem
@@ -40,6 +41,12 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             space: _candidates(units_of(shape, space)[0], self.method.shares) for space in spaces
         }
         """The candidates of each space, rising."""
+        for space, widths in self.widths.items():
+            if len(widths) < 2:
+                raise UserError(
+                    f"WidthSearch.shares is {self.method.shares}: of the {int(widths[-1])} {space} "
+                    "of a layer all of them are as many units, and nothing is left to search"
+                )
         importance = importance_of_student(problem, spaces, "loss")
         self.ranks = {
             space: value.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)

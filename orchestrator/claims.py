@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import optuna
 from optuna.distributions import (
@@ -25,7 +26,7 @@ HALT = "halt"
 RETRY_OF = "retry_of"
 """Trial attribute: the number of the trial that was cut off, and whose knobs this one has."""
 _RETRIES = "retries"
-"""Trial attribute: how often a worker died with these knobs."""
+"""Trial attribute: how often these knobs may have been what made a worker end."""
 _MOST_RETRIES = 2
 """After that the knobs themselves may be what kills."""
 
@@ -73,11 +74,16 @@ class Claims:
         try:
             for trial in claimed:
                 draw(trial, self._space)
-        except BaseException:  # Ctrl-C, while a sampler takes its time
+        except BaseException as error:  # Ctrl-C, while a sampler takes its time
             trials = self._outer.get_trials(deepcopy=False)
             for trial in claimed:
-                ask_again(self._outer, trials[trial.number], died=False)
-                self._outer.tell(trial, state=TrialState.FAIL)
+                with suppress(UpdateFinishedTrialError, ValueError):  # others gave it up meanwhile
+                    ask_again(
+                        self._outer,
+                        trials[trial.number],
+                        blamed=not isinstance(error, KeyboardInterrupt),
+                    )
+                    self._outer.tell(trial, state=TrialState.FAIL)
             raise
         return claimed
 
@@ -109,7 +115,7 @@ class Claims:
         """
         if self._outer.get_trials(deepcopy=False)[trial.number].state is not TrialState.RUNNING:
             return False
-        again = ask_again(self._outer, trial, died=True)
+        again = ask_again(self._outer, trial, blamed=True)
         try:
             self._outer.tell(trial.number, state=TrialState.FAIL)
         except (UpdateFinishedTrialError, ValueError):  # its worker lives after all, and told it
@@ -124,15 +130,15 @@ class Claims:
         return True
 
 
-def ask_again(outer: optuna.Study, trial: FrozenTrial, *, died: bool) -> bool:
+def ask_again(outer: optuna.Study, trial: FrozenTrial, *, blamed: bool) -> bool:
     """Enqueue the knobs of a trial that is about to be failed, clean of all else; whether it did.
 
     First this, then the failure: killed in between, the trial is buried and finds that it was asked
-    again already. Not if a worker `died` with the knobs once too often. Optuna's own retry would
-    carry over constraints, which cannot be set twice, and artifacts.
+    again already. Not if the knobs were `blamed` once too often. Optuna's own retry would carry
+    over constraints, which cannot be set twice, and artifacts.
     """
     knobs = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
-    retries = trial.user_attrs.get(_RETRIES, 0) + died
+    retries = trial.user_attrs.get(_RETRIES, 0) + blamed
     again = bool(knobs) and retries <= _MOST_RETRIES
     asked = any(
         known.user_attrs.get(RETRY_OF) == trial.number for known in outer.get_trials(deepcopy=False)

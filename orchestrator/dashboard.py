@@ -56,13 +56,14 @@ def application(source: str | Path) -> App:
 
     def readable() -> dict[Path, BaseStorage]:
         """The storage of each run; of many, one that is damaged hides no other."""
-        storages = {}
+        storages, errors = {}, []
         for run in _runs_in(folder):
             try:
                 storages[run] = opened(RunFolder(run).storage)
-            except RunError:
-                if run == folder:
-                    raise
+            except RunError as error:
+                errors.append(error)
+        if errors and not storages:
+            raise errors[0]
         return storages
 
     def storages() -> Sources:
@@ -76,6 +77,7 @@ def application(source: str | Path) -> App:
             for store in stores_of(study.user_attrs, RunFolder(run))
         ]
 
+    readable()  # says at once what is wrong with all of them
     app: App = optuna_dashboard.wsgi(
         DashboardView(storages, joined=found != [folder]), artifact_store=ArtifactsView(artifacts)
     )

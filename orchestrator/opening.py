@@ -55,9 +55,8 @@ def open_study(
         directions=_DIRECTIONS,
         load_if_exists=True,
     )
-    for knobs in study.first:  # a later launch may want others
-        outer.enqueue_trial(dict(knobs), skip_if_exists=True)
     if DEFINITION not in outer.user_attrs:
+        _ask_first(outer, study)
         for source, knobs in warm:
             outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
         outer.set_user_attr(DEFINITION, definition)
@@ -66,9 +65,16 @@ def open_study(
 
 def describe(outer: optuna.Study, study: Study, device: str) -> None:
     """Note what this launch wants, and with what it works."""
+    _ask_first(outer, study)  # a later launch may want others
     outer.set_user_attr(VERSIONS, _versions(device))
     outer.set_user_attr(SOURCES, study.sources())
     outer.set_user_attr(WANTED, study.trials)
+
+
+def _ask_first(outer: optuna.Study, study: Study) -> None:
+    """Enqueue the knobs that the study begins with, but for those that it has had."""
+    for knobs in study.first:
+        outer.enqueue_trial(dict(knobs), skip_if_exists=True)
 
 
 def join_study(

@@ -138,7 +138,7 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
 
     Raises RunError if it is another tool's.
     """
-    if DEFINITION not in study.user_attrs:
+    if folder is None and DEFINITION not in study.user_attrs:
         raise RunError(f"maskfront did not make the study '{study.study_name}'")
     trials = study.get_trials(deepcopy=False)
     wanted = study.user_attrs.get(WANTED)

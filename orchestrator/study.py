@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,9 @@ from orchestrator.early_stopping import EarlyStopping
 from orchestrator.sampler import SamplerName
 
 PopulationSize = int | Literal["auto"]
+
+_STORED = (bool, int, float, str, type(None))
+"""Choices that come back from a storage as they went in: a tuple would be a list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,7 @@ class Study:
     """Who of the trials goes on at a rung: `SuccessiveHalving()`, `Hurdles()`, or None for all."""
     trials: int = 12
     """Trials wanted, finished or stopped early. Launching again continues up to this number."""
-    population: PopulationSize = 4
+    population: PopulationSize = "auto"
     """Trials that train together as one program; fewer if memory does not hold so many. "auto": on
     a GPU trials / (4 x workers), at most 32, so that the sampler sees results at least four times;
     on a CPU, which gains little by more, 1."""
@@ -134,14 +138,34 @@ class Study:
                     f"Study.space has {name} = {knob!r}; give an Optuna distribution, such as "
                     "FloatDistribution(0.1, 0.9)"
                 )
-            try:
-                methods += [self.trial_method({name: value}) for value in _extremes(knob)]
-            except UserError as error:
-                raise UserError(f"Study.space has {name} = {knob}, but {error}") from error
+            if not all(isinstance(value, _STORED) for value in _extremes(knob)):
+                raise UserError(
+                    f"Study.space has {name} = {knob}; choices are numbers, strings, True, False "
+                    "and None: a storage keeps no others"
+                )
+        for name, knob in self.space.items():
+            for value in _extremes(knob):
+                try:
+                    methods.append(self.trial_method({name: value}))
+                except UserError as error:
+                    if not any(self._allows({**others, name: value}) for others in self._corners()):
+                        raise UserError(f"Study.space has {name} = {knob}, but {error}") from error
         for name in self.space:
             idle = [method.idle().get(name) for method in methods]
             if all(idle):
                 raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
+
+    def _corners(self) -> Iterator[dict[str, Any]]:
+        """The extreme values of all knobs, in every combination."""
+        for values in product(*map(_extremes, self.space.values())):
+            yield dict(zip(self.space, values, strict=True))
+
+    def _allows(self, knobs: Mapping[str, Any]) -> bool:
+        try:
+            self.trial_method(knobs)
+        except UserError:
+            return False
+        return True
 
     def _check_names(self, where: str, knobs: Mapping[str, Any], known: Set[str]) -> None:
         for name in knobs:
@@ -159,11 +183,6 @@ class Study:
     def _check_cost(self) -> None:
         if self.cost == "latency":
             check_priced("Study.cost 'latency'", Latency.priced, self.method.spaces)
-        if self.cost in ("units", "latency") and "spaces" in self.space:
-            raise UserError(
-                f"Study.space names 'spaces', but '{self.cost}' depends on them; fix them in the "
-                "method, or count flops or params"
-            )
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial. Raises UserError for a value out of a field's range."""

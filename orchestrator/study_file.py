@@ -25,7 +25,8 @@ def load_study(path: Path, name: str = "study") -> Study:
     from orchestrator.study import Study
 
     module = _run(path)
-    study = getattr(module, name, None) or _named(module, name)
+    variable = getattr(module, name, None)
+    study = variable if isinstance(variable, Study) else _named(module, name) or variable
     if not isinstance(study, Study):
         found = f"no name `{name}`" if study is None else f"`{name}` is a {type(study).__name__}"
         studies = [known for known, value in vars(module).items() if isinstance(value, Study)]
@@ -62,7 +63,10 @@ def _named(module: ModuleType, name: str) -> Study | None:
 
 
 def _run(path: Path) -> ModuleType:
-    """The module that the file makes. Raises RunError if it cannot be run, or raises."""
+    """The module that the file makes, which may import those beside it, as a script may.
+
+    Raises RunError if it cannot be run, or raises.
+    """
     if not path.is_file():
         raise RunError(f"study file '{path}' does not exist")
     spec = importlib.util.spec_from_file_location(MODULE, path)
@@ -70,6 +74,9 @@ def _run(path: Path) -> ModuleType:
         raise RunError(f"study file '{path}' is no Python file (its name must end in .py)")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
+    beside = str(path.resolve().parent)
+    if beside not in sys.path:
+        sys.path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
     except Exception as error:

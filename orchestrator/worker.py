@@ -169,7 +169,7 @@ class Worker:
         except RunError:  # the storage is away: others bury these trials
             raise
         except Exception as error:  # not of the search, but of what keeps its results
-            self._fail_all(f"{type(error).__name__}: {error}", again=True)
+            self._fail_all(f"{type(error).__name__}: {error}", again=True, blamed=True)
             raise
 
     def _members(self) -> list[tuple[int, SearchMethod]]:
@@ -303,21 +303,23 @@ class Worker:
             seconds=time.monotonic() - started,
         )
 
-    def _fail(self, number: int, reason: str, *, again: bool = False) -> None:
+    def _fail(self, number: int, reason: str, *, again: bool = False, blamed: bool = False) -> None:
         trial = self.running[number]
         with suppress(*_GIVEN_UP):  # told before the interrupt, or given up by others
             trial.set_user_attr(FAILURE, reason)
             if again:
-                ask_again(self.outer, self.outer.get_trials(deepcopy=False)[number], died=False)
+                known = self.outer.get_trials(deepcopy=False)[number]
+                ask_again(self.outer, known, blamed=blamed)
             self.outer.tell(trial, state=TrialState.FAIL)
             shutil.rmtree(self.folder.trial(number), ignore_errors=True)
         self.failed.append(reason)
         self._ended(number, f"failed: {reason}", counts=False)
 
-    def _fail_all(self, reason: str, *, again: bool = False) -> None:
-        """Fail what is running; `again` where its knobs are not to blame, and are kept."""
+    def _fail_all(self, reason: str, *, again: bool = False, blamed: bool = False) -> None:
+        """Fail what is running; `again` where its knobs are kept, for so many times as a worker may
+        die with them if they may be to blame."""
         for number in list(self.running):
-            self._fail(number, reason, again=again)
+            self._fail(number, reason, again=again, blamed=blamed)
 
     def _ended(self, number: int, line: str, *, counts: bool) -> None:
         del self.running[number]

@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 
 from orchestrator.records import RunRecord, TrialRecord, TrialResult
 from reports.curves import Curves
+from reports.knob_figures import joined_space
 from reports.overlay import Overlay
 from reports.theme import (
     AXIS,
@@ -143,7 +144,7 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
 
 
 def _knob_panels(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> list[Panel]:
-    spaces = {name: dist for run in overlay.runs for name, dist in run.space.items()}
+    spaces = joined_space(overlay)
     knobs = [name for name in spaces if name not in _ASKED] + [
         name for name in _ASKED if name in spaces
     ]

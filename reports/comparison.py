@@ -134,8 +134,8 @@ def compare(
                 select={ratio: kept(name, ratio, "select") for ratio in ratios},
                 heldout={ratio: kept(name, ratio, "heldout") for ratio in ratios},
                 trials=tuple(len(run.finished) for run in own),
-                seconds=sum(BusyClock(run.trials).now for run in own)
-                / max(1, sum(len(run.trials) for run in own)),
+                seconds=sum(BusyClock(run.finished).now for run in own)
+                / max(1, sum(len(run.finished) for run in own)),
                 ratio_error=_ratio_error(own),
             )
             for name, own in runs.items()
@@ -159,6 +159,12 @@ def _check(runs: Mapping[str, Sequence[RunRecord]], first: RunRecord) -> None:
     if any(own != next(iter(seeds.values())) for own in seeds.values()):
         raise RunError(
             f"the methods have different seeds: {seeds}; give each the same, in one order"
+        )
+    counts = {name: [len(run.finished) for run in own] for name, own in runs.items()}
+    if len({count for own in counts.values() for count in own}) > 1:
+        raise RunError(
+            f"the studies have different numbers of finished trials: {counts}; the best of more is "
+            "better by chance alone: launch those that have fewer again"
         )
     for run in (run for own in runs.values() for run in own):
         for part in ("task.data", "task.metric", "cost", "seq_len", "teacher.checkpoint"):

@@ -32,13 +32,18 @@ _DRAWN = 200
 
 def knob_panels(overlay: Overlay) -> list[Panel]:
     """Slices and parallel coordinates, if the runs tune anything."""
+    spaces = joined_space(overlay)
+    return [_slices(overlay, spaces), _parallel(overlay, spaces)] if spaces else []
+
+
+def joined_space(overlay: Overlay) -> dict[str, BaseDistribution]:
+    """The knobs of all runs, each with what holds its values in all of them."""
     named: dict[str, list[BaseDistribution]] = {}
     for run in overlay.runs:
         for name, distribution in run.space.items():
             named.setdefault(name, []).append(distribution)
     joined = {name: _joined(distributions) for name, distributions in named.items()}
-    spaces = {name: distribution for name, distribution in joined.items() if distribution}
-    return [_slices(overlay, spaces), _parallel(overlay, spaces)] if spaces else []
+    return {name: distribution for name, distribution in joined.items() if distribution}
 
 
 def _joined(distributions: Sequence[BaseDistribution]) -> BaseDistribution | None:

@@ -17,7 +17,7 @@ from optuna.distributions import (
 )
 from rich.console import Console
 
-from objectives.cache import written_whole
+from objectives.cache import content_key, written_whole
 from objectives.device import choose_device, quiet_libraries
 from objectives.errors import UserError
 from objectives.exporting import save_model
@@ -115,12 +115,18 @@ def entry_study(
 
 
 def fine_tuned(task: Task, teacher: Teacher, out: Path, device: str) -> Teacher:
-    """The one teacher of all studies, fine-tuned once, in `out`."""
-    folder = out / "teacher"
+    """The one teacher of all studies, fine-tuned once, in `out`, named by what decides it."""
+    inputs = read_inputs(task, teacher)
+    decides = {
+        **asdict(replace(teacher, checkpoint=inputs.checkpoint_fingerprint)),
+        "rows": inputs.text.fingerprint,
+        "max_length": task.max_length,
+    }
+    folder = out / f"teacher-{content_key(decides)}"
     with RunFolder(out).in_turn("prepare"):
         if not folder.is_dir():
             bench = prepare(
-                read_inputs(task, teacher),
+                inputs,
                 cache=out / "cache",
                 seed=0,
                 device=choose_device(device),

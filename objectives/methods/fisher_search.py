@@ -75,7 +75,8 @@ class FisherSearch(StagedMethod):
     def idle(self) -> Mapping[str, str]:
         """Without a stage that searches the units are chosen once."""
         if self.stages[0].searches:
-            return {}
+            constant = self.target_schedule == "constant"
+            return {"ramp": "it acts with a target that falls"} if constant else {}
         names = ("grad_rescale", "target_schedule", "ramp", "refresh")
         return dict.fromkeys(names, "it acts in stages that search, and none of them does")
 

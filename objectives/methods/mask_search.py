@@ -174,7 +174,9 @@ class MaskSearch(StagedMethod):
             for name, (field, value) in settings.items()
             if getattr(self, field) != value
         }
-        if self.alpha_optimizer == "sign":
+        if self.target_schedule == "constant":
+            idle["ramp"] = "it acts with a target that falls"
+        if self.alpha_optimizer == "sign" and self.flops_weight > 0:
             idle["flops_weight"] = "with alpha_optimizer='sign' only 0 or not counts"
         return idle
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from objectives.architecture import Architecture
+from objectives.cutting import cut
 from objectives.importance import first_order_of_student
 from objectives.methods.head_importance import HeadImportance
 from objectives.methods.random_pruning import RandomPruning
@@ -108,6 +111,13 @@ def test_the_planted_head_survives_to_the_last_and_by_lot_it_does_not(problem: P
     assert chosen.layers[0].heads == PLANTED.layers[0].heads
     by_lot = [RandomPruning(**knobs, draw=draw).choose(planted, 0) for draw in range(10)]  # type: ignore[arg-type]
     assert sum(lot == chosen for lot in by_lot) < 5
+
+    def metric(architecture: Architecture) -> float:
+        student = planted.student
+        return planted.select_metric(cut(student.state_dict(), student.config, architecture))
+
+    assert metric(chosen) == 1
+    assert fmean(metric(lot) for lot in by_lot) < 0.8
 
 
 def test_each_layer_has_norm_one_unless_that_is_turned_off(problem: Problem) -> None:

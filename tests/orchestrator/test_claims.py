@@ -229,7 +229,7 @@ def test_knobs_are_asked_again_once_though_a_worker_was_killed_before_it_said_so
     with ExitStack() as stack:
         claims = claims_of(study, RunFolder(tmp_path), stack, wanted=1)
         (trial,) = claims.take(1)
-    assert ask_again(study, study.trials[trial.number], died=False)
+    assert ask_again(study, study.trials[trial.number], blamed=False)
     with ExitStack() as stack:  # here it was killed: the trial is not told
         other = claims_of(study, RunFolder(tmp_path), stack, wanted=1)
         (again,) = other.take(1)

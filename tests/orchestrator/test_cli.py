@@ -87,7 +87,10 @@ def test_the_password_of_a_url_is_in_no_file_and_the_run_ends_well(
 def test_another_study_of_the_file_is_run_by_name(write_study: WriteStudy, tmp_path: Path) -> None:
     second = ("study = Study(", "import dataclasses\nstudy = Study(")
     path = write_study(second)
-    path.write_text(f"{path.read_text()}\nlarge = dataclasses.replace(study, name='large')\n")
+    path.write_text(
+        f"{path.read_text()}\nlarge = dataclasses.replace(study, name='large')\ntiny = study.task\n"
+    )
+    assert load_study(path, "tiny").name == "tiny", "a study's own name, though a task has it too"
     done = maskfront("run", path, "--study", "huge", cwd=tmp_path)
     assert_one_clear_line(done, "no name `huge`; its studies are study, large")
     done = maskfront("run", path, "--study", "large", "--trials", 1, cwd=tmp_path)

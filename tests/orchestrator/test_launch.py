@@ -228,9 +228,6 @@ def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> 
     with pytest.raises(UserError, match=r"'latency' has no price for the units of qk, v, only"):
         replace(study, cost="latency", method=deeper)
     assert replace(study, cost="units", method=deeper).cost == "units"
-    tuned = {"spaces": optuna.distributions.CategoricalDistribution(["heads", "ffn"])}
-    with pytest.raises(UserError, match="'units' depends on them"):
-        replace(study, cost="units", space=tuned, first=())
 
 
 def test_launching_again_goes_on_to_the_wanted_number(study: Study, tmp_path: Path) -> None:

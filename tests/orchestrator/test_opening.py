@@ -43,9 +43,14 @@ def test_a_launch_killed_between_folder_and_study_is_launched_again(
 def test_a_launch_that_is_refused_changes_nothing(study: Study, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     launch(scripted(study, "result"), out=tmp_path / "run", storage=url, device="cpu")
+    more = scripted(study, "result", "result", "result")
     with pytest.raises(RunError, match="is not where the files of study 'tiny' lie"):
-        launch(scripted(study, "result"), trials=77, out=tmp_path / "b", storage=url, device="cpu")
-    assert load_run(tmp_path / "run").user_attrs[WANTED] == 1
+        launch(more, out=tmp_path / "b", storage=url, device="cpu")
+    outer = load_run(tmp_path / "run")
+    assert outer.user_attrs[WANTED] == 1
+    assert len(outer.trials) == 1
+    launch(more, out=tmp_path / "run", storage=url, device="cpu")
+    assert len(outer.trials) == 3
 
 
 def test_a_launch_looks_for_room_beside_the_workers_that_live(study: Study, tmp_path: Path) -> None:

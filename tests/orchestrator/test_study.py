@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from objectives.budget import TargetSchedule
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
@@ -76,6 +77,22 @@ def test_a_space_holds_no_value_that_every_trial_refuses(
         replace(study, space={name: knob}, first=())
 
 
+def test_choices_that_no_storage_keeps_as_they_are_are_refused(study: Study) -> None:
+    with pytest.warns(UserWarning, match="should be a tuple of None, bool, int, float and str"):
+        spaces = CategoricalDistribution([("heads", "ffn"), ("ffn",)])  # type: ignore[list-item]
+    with pytest.raises(UserError, match=r"Study\.space has spaces = .*a storage keeps no others"):
+        replace(study, space={"spaces": spaces}, first=())
+
+
+def test_a_value_that_goes_with_some_of_another_knob_is_held(study: Study) -> None:
+    shared = MaskSearch(alpha_loss="teacher", unrolled_step=0.1)
+    data = {"alpha_data": CategoricalDistribution(["alpha", "train"])}
+    with pytest.raises(UserError, match=r"alpha_data = .*shares the weights' own pass"):
+        replace(study, method=shared, space=data, first=())
+    both = {**data, "alpha_loss": CategoricalDistribution(["labels", "teacher"])}
+    assert replace(study, method=shared, space=both, first=()).space == both
+
+
 def test_a_knob_that_does_nothing_is_not_tuned(study: Study) -> None:
     share = {"update_share": FloatDistribution(0.1, 1)}
     with pytest.raises(UserError, match=r"update_share, which would do nothing: .*='sign'"):
@@ -84,14 +101,25 @@ def test_a_knob_that_does_nothing_is_not_tuned(study: Study) -> None:
     assert replace(study, method=by_sign, space=share, first=()).space == share
     both = {**share, "alpha_optimizer": CategoricalDistribution(["adam", "sign"])}
     assert replace(study, space=both, first=()).space == both
+    weight = {"flops_weight": CategoricalDistribution([0.0, 1.0])}
+    assert replace(study, method=by_sign, space=weight, first=()).space == weight
+    ramp = {"ramp": FloatDistribution(0.1, 1)}
+    for method in (MaskSearch(target_schedule="constant"), searching("constant")):
+        with pytest.raises(UserError, match=r"ramp, which would do nothing: .*target that falls"):
+            replace(study, method=method, space=ramp, first=())
+    assert replace(study, method=searching("cubic"), space=ramp, first=()).space == ramp
+
+
+def searching(schedule: TargetSchedule) -> FisherSearch:
+    stages = (Stage(name="search", epochs=1, searches=True),)
+    return FisherSearch(stages=stages, target_schedule=schedule)
 
 
 def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None:
     kappa = {"grad_rescale": FloatDistribution(0.01, 0.1)}
     with pytest.raises(UserError, match=r"grad_rescale, which would do nothing: .*stages that"):
         replace(study, method=FisherSearch(), space=kappa, first=())
-    stages = (Stage(name="search", epochs=1, searches=True),)
-    assert replace(study, method=FisherSearch(stages=stages), space=kappa, first=()).space == kappa
+    assert replace(study, method=searching("cubic"), space=kappa, first=()).space == kappa
 
 
 @pytest.mark.parametrize(

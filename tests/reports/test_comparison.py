@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from orchestrator.records import RunRecord
 from reports.comparison import Comparison, Kept, compare, held_out
 from reports.comparison_figure import comparison_figure, comparison_tables
 from reports.outer_loop import hypervolume
-from tests.reports.conftest import MakeRun, MakeTrial
+from tests.reports.conftest import START, MakeRun, MakeTrial, unfinished
 
 RATIOS = (0.5, 0.25, 0.1)
 Runs = dict[str, list[RunRecord]]
@@ -70,6 +71,37 @@ def test_each_seed_gives_its_best_model_within_the_ratio(comparison: Comparison)
     assert kept(comparison, "search", 0.25).metrics == (0.80, 0.76)
     assert kept(comparison, "search", 0.25, "heldout").metrics == pytest.approx((0.79, 0.75))
     assert all(row.select[0.1] is None for row in comparison.contestants.values())
+
+
+def test_seconds_are_those_in_which_trials_ran_that_came_to_something(
+    make_run: MakeRun, make_trial: MakeTrial
+) -> None:
+    """Not of one whose worker died: it was buried when somebody looked again."""
+    times = [(0, 60), (60, 140), (140, 30_000), (30_000, 30_100)]
+    first, second, lost, last = (
+        make_trial(
+            number,
+            500_000,
+            0.8,
+            started=START + timedelta(seconds=start),
+            ended=START + timedelta(seconds=end),
+        )
+        for number, (start, end) in enumerate(times)
+    )
+    run = make_run([first, second, unfinished(lost, "failed"), last])
+    found = compare({"only": [run]}, baselines=set(), samples=samples, ratios=RATIOS)
+    assert found.contestants["only"].seconds == 80
+
+
+def test_the_best_of_more_trials_is_not_compared(runs: Runs) -> None:
+    short = replace(runs["norms"][1], trials=runs["norms"][1].trials[:3])
+    with pytest.raises(RunError, match=r"'norms': \[4, 3\].*launch those that have fewer"):
+        compare(
+            {**runs, "norms": [runs["norms"][0], short]},
+            baselines={"norms"},
+            samples=samples,
+            ratios=RATIOS,
+        )
 
 
 def test_the_best_baseline_is_that_of_each_ratio(comparison: Comparison) -> None:

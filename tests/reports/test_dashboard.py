@@ -201,8 +201,10 @@ def test_a_damaged_run_hides_no_other(runs: Path, tmp_path: Path) -> None:
     finally:
         served.close()
     assert summary["study_name"] == "seed-1: many"
-    with pytest.raises(RunError):
-        application(folder / "seed-0")
+    (folder / "seed-1" / "study.db").write_bytes(b"no database")
+    for source in (folder / "seed-0", folder):  # where there is nothing else to see
+        with pytest.raises(RunError, match=r"seed-0.study\.db"):
+            application(source)
 
 
 def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:
