@@ -1,9 +1,12 @@
-# make demo  runs the quickstart study; make test  passes the tests. Both set up .venv first.
+# make demo  runs the quickstart study; make test  passes the tests. Both set up .venv first;
+# make install  does no more than that.
 
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test soak lint clean
+.PHONY: install demo test soak lint clean
+
+install: .venv/installed
 
 demo: .venv/installed
 	$(BIN)/maskfront run studies/quickstart.py
