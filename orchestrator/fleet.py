@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ from orchestrator.records import UNPRUNED, RunRecord, record_of
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import parse_url
 from orchestrator.study import PopulationSize, Study
-from orchestrator.study_file import MODULE
+from orchestrator.study_file import own_modules
 from orchestrator.worker import Callback, call_back
 
 Backend = Literal["loky", "dask", "ray"]
@@ -143,9 +142,10 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
 
 
 def _packed(study: Study) -> bytes:
-    """The study with all that its own file defines, for a process that has not read it."""
-    if MODULE in sys.modules:
-        cloudpickle.register_pickle_by_value(sys.modules[MODULE])
+    """The study with all that its own file, and those beside it, define, for a process that has
+    not read them."""
+    for module in own_modules():
+        cloudpickle.register_pickle_by_value(module)
     return bytes(cloudpickle.dumps(study))
 
 

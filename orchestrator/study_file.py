@@ -13,7 +13,7 @@ from orchestrator.errors import RunError
 if TYPE_CHECKING:
     from orchestrator.study import Study
 
-MODULE = "maskfront_study"
+_MODULE = "maskfront_study"
 """The name under which a study file is imported."""
 
 
@@ -52,6 +52,22 @@ def load_study_of(path: Path, run_name: str) -> Study:
     raise RunError(f"study file '{path}': no study is named '{run_name}'; its studies: {names}")
 
 
+def own_modules() -> list[ModuleType]:
+    """The study file, if one was run, and the modules beside it that it imported."""
+    study = sys.modules.get(_MODULE)
+    if study is None:
+        return []
+    folder = Path(str(study.__file__)).resolve().parent
+    beside = [
+        module
+        for module in list(sys.modules.values())
+        if isinstance(module, ModuleType)
+        and (file := vars(module).get("__file__"))
+        and Path(file).parent == folder
+    ]
+    return list(dict.fromkeys([study, *beside]))
+
+
 def _studies(module: ModuleType) -> list[Study]:
     from orchestrator.study import Study
 
@@ -69,14 +85,13 @@ def _run(path: Path) -> ModuleType:
     """
     if not path.is_file():
         raise RunError(f"study file '{path}' does not exist")
-    spec = importlib.util.spec_from_file_location(MODULE, path)
+    spec = importlib.util.spec_from_file_location(_MODULE, path)
     if spec is None or spec.loader is None:
         raise RunError(f"study file '{path}' is no Python file (its name must end in .py)")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[MODULE] = module
+    sys.modules[_MODULE] = module
     beside = str(path.resolve().parent)
-    if beside not in sys.path:
-        sys.path.insert(0, beside)
+    sys.path.append(beside)  # last, so that no folder of the user's takes the place of a package
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -84,6 +99,8 @@ def _run(path: Path) -> ModuleType:
         raise RunError(
             f"study file '{path}'{line} raises {type(error).__name__}: {error}"
         ) from error
+    finally:
+        sys.path.remove(beside)
     return module
 
 

@@ -72,6 +72,25 @@ def test_threads_are_divided_and_no_point_is_asked_twice(
     assert {worker.pid for worker in workers_of(outer).values()} == {int(m.name) for m in marks}
 
 
+def test_workers_have_what_lies_beside_the_study_file(
+    write_study: WriteStudy, tiny_data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "own_rows.py").write_text(
+        "import datasets\n\n"
+        "def rows():\n"
+        f"    return datasets.load_dataset({str(tiny_data)!r}, split='train')\n"
+    )
+    path = write_study(
+        ("from objectives.task", "from own_rows import rows\nfrom objectives.task"),
+        (f"data={str(tiny_data)!r}", "data=rows"),
+    )
+    known = list(sys.path)
+    study = marked(load_study(path), tmp_path / "marks")
+    assert sys.path == known
+    run = launch_workers(study, 2, out=tmp_path / "run", device="cpu", console=Console(quiet=True))
+    assert [trial.state for trial in run.trials] == ["finished"] * 6
+
+
 def test_ctrl_c_ends_the_workers_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "orchestrator.cli", "run", str(write_study(epochs=500))]
