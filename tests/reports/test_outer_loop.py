@@ -20,6 +20,8 @@ from optuna.distributions import (
 from optuna.exceptions import ExperimentalWarning
 
 from orchestrator.records import Rung, RunRecord, load_run
+from reports.budget_figures import budget_section
+from reports.curves import Curve
 from reports.knob_figures import knob_panels
 from reports.outer_figures import outer_section
 from reports.outer_loop import (
@@ -227,3 +229,10 @@ def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any
     assert 5.0 in axes
     assert 3.0 not in axes
     assert max(y for trace in parallel.figure.data for y in trace.y or () if y is not None) <= 1.1
+    searched = Curve([{"stage": "search", "step": "0", "open_ratio": "0.6"}])
+    section = budget_section(overlay(runs), [{0: searched}, {1: searched}])
+    assert section is not None
+    steering = section.panels[1].figure
+    axes = {axis.title.text: axis.type for axis in steering.select_xaxes()}
+    assert axes["weight"] != "log", "0 would vanish"
+    assert "odd" not in axes
