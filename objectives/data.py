@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from objectives.device import on_device
+
 Labels: TypeAlias = NDArray[np.int64 | np.float32]
 """One label a row: int64, the index of a class; or float32, a number (regression)."""
 
@@ -73,7 +75,7 @@ class Split:
             mask[place, :length] = True
         return Batch(
             *(
-                torch.from_numpy(array).to(device)
+                on_device(torch.from_numpy(array), device)
                 for array in (ids, types, mask, self.labels[rows], rows)
             )
         )

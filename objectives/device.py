@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import datasets
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
 from objectives.errors import UserError, first_line
 
@@ -57,6 +57,13 @@ def multiplies_bfloat16(device: str) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     known = torch.cpu.get_capabilities()
     return device == "cpu" and any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def on_device(tensor: Tensor, device: str) -> Tensor:
+    """A tensor of the host on the device: a GPU fetches it in its turn, and the host goes on."""
+    if device.startswith("cuda"):
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 _Module = TypeVar("_Module", bound=nn.Module)

@@ -51,8 +51,8 @@ def intermediate_loss(
             continue
         reference = teacher.scores[(layer + 1) * stride - 1]
         assert reference is not None, "a teacher is whole"
-        wanted = torch.stack([reference[0][:, which] for which in which_KH])
-        errors_KBH = ((scores - wanted).square() * valid_BSS[:, None]).sum((-1, -2))
+        wanted_KBHSS = reference[0][:, which_KH].transpose(0, 1)
+        errors_KBH = ((scores - wanted_KBHSS).square() * valid_BSS[:, None]).sum((-1, -2))
         parts = part_KH.sum(-1).clamp_min(1) * valid_BSS.sum()
         total = total + (errors_KBH * part_KH[:, None]).sum((-1, -2)) / parts
     return total + hidden_loss(student, teacher, attended_BS, fit)

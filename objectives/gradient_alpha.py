@@ -16,6 +16,7 @@ from objectives.bilevel import unrolled_gradients
 from objectives.budget import discretise, hinge_loss, scheduled_ratio
 from objectives.data import Batch
 from objectives.descending_alpha import DescendingAlpha
+from objectives.device import on_device
 from objectives.distillation import prediction_loss
 from objectives.evaluate import predict
 from objectives.importance import importance_of_student
@@ -68,7 +69,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
 
     def _noise(self, alpha: Tensor) -> Tensor:
         """The same for all students, so that no trial depends on its neighbours."""
-        return gumbel_noise((2, *alpha.shape[1:]), self.generator).to(alpha.device)
+        noise = gumbel_noise((2, *alpha.shape[1:]), self.generator)
+        return on_device(noise, self.problem.device)
 
     def _soft(self, progress: float) -> dict[str, Tensor]:
         """Sigmoid masks at the temperature of the moment; of hard masks the chance to be open."""

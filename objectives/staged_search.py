@@ -6,7 +6,7 @@ How alpha learns is not known here: see `Alpha`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 import torch
@@ -184,7 +184,7 @@ class _Run:
                 yield Stopped(slot)
             elif failure:
                 yield failure
-            elif not all(weight.isfinite().all() for weight in models[slot].parameters()):
+            elif not _all_finite(models[slot].parameters()):
                 yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
             else:
                 yield SearchResult(
@@ -327,6 +327,10 @@ class _Run:
 
 def _detached(masks: Masks) -> Masks:
     return {space: mask.detach() for space, mask in masks.items()}
+
+
+def _all_finite(weights: Iterable[Tensor]) -> bool:
+    return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
 
 
 def _not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:

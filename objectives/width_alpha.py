@@ -13,6 +13,7 @@ from objectives.alpha_optimizers import AlphaAdam
 from objectives.architecture import Architecture, units_of
 from objectives.budget import discretise, hinge_loss
 from objectives.descending_alpha import DescendingAlpha
+from objectives.device import on_device
 from objectives.errors import UserError
 from objectives.importance import importance_of_student
 from objectives.losses import task_loss
@@ -41,6 +42,11 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             space: _candidates(units_of(shape, space)[0], self.method.shares) for space in spaces
         }
         """The candidates of each space, rising."""
+        self.reach = {
+            space: (torch.arange(int(widths[-1])) < widths[:, None]).float().to(problem.device)
+            for space, widths in self.widths.items()
+        }
+        """1 for each place that lies within a candidate, else 0: (candidates, units)."""
         for space, widths in self.widths.items():
             if len(widths) < 2:
                 raise UserError(
@@ -70,7 +76,8 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         temperature = first + (last - first) * progress
         sampled = {}
         for space, alpha in self.alpha.items():
-            noise, lots = gumbel_noise((2, *alpha.shape[1:]), self.generator).to(alpha.device)
+            drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
+            noise, lots = on_device(drawn, self.problem.device)
             weights = two_sampled(alpha, noise, lots, temperature)
             if self.method.align == "zeros":
                 sampled[space] = self._of_units(space, self._survival(space, weights))
@@ -135,9 +142,7 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
 
     def _survival(self, space: str, shares: Tensor) -> Tensor:
         """The share of the candidates that are wider than each place: (K, layers, units)."""
-        widths = self.widths[space].to(shares.device)
-        wider = torch.arange(int(widths[-1]), device=shares.device) < widths[:, None]
-        return shares @ wider.to(shares.dtype)
+        return shares @ self.reach[space].to(shares.dtype)
 
     def _of_units(self, space: str, places: Tensor) -> Tensor:
         """(K, layers, places) as (K, layers, units)."""

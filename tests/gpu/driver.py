@@ -1,0 +1,234 @@
+"""What every method does on the stand-in for a GPU, beside what it does on a CPU.
+
+    LD_PRELOAD=stand_in.so python -m tests.gpu.driver CHECKPOINT FOLDER
+
+`CHECKPOINT` is the tiny BERT of the tests. Writes FOLDER/found.json, what `Found` has of each of
+`METHODS`, FOLDER/sees.json, what the stand-in notices, and FOLDER/run, a whole study.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from optuna.distributions import FloatDistribution
+from rich.console import Console
+from torch import Tensor
+
+from objectives.device import on_device, quiet_libraries, to_device
+from objectives.evaluate import predict, score
+from objectives.methods.fisher_pruning import FisherPruning
+from objectives.methods.fisher_search import FisherSearch
+from objectives.methods.head_importance import HeadImportance
+from objectives.methods.magnitude_pruning import MagnitudePruning
+from objectives.methods.mask_search import MaskSearch
+from objectives.methods.random_pruning import RandomPruning
+from objectives.methods.width_search import WidthSearch
+from objectives.problem import Problem, Workbench, prepare, read_inputs
+from objectives.search_method import SearchResult, SilentProgress
+from objectives.staged_method import StagedMethod
+from objectives.stages import Stage
+from objectives.task import Task
+from objectives.teacher import Teacher
+from orchestrator import Study, launch
+from tests.conftest import planted_rows
+from tests.gpu.stand_in import StandIn, Wait
+from tests.objectives.conformance import RecordingProgress, run
+
+SEARCH = Stage(name="search", epochs=0.375, learning_rate=1e-3, loss="prediction", searches=True)
+RECOVER = Stage(name="recover", epochs=0.375, learning_rate=1e-3, loss="prediction+hidden")
+INTERMEDIATE = replace(RECOVER, loss="intermediate")
+
+METHODS: dict[str, StagedMethod] = {
+    "FisherSearch": FisherSearch(stages=(SEARCH, RECOVER), target_schedule="constant", refresh=99),
+    "MaskSearch": MaskSearch(stages=(SEARCH, INTERMEDIATE)),
+    "MaskSearch, all spaces": MaskSearch(
+        stages=(SEARCH, RECOVER), spaces=("heads", "ffn", "qk", "v", "input_qkv")
+    ),
+    "MaskSearch, hard": MaskSearch(stages=(SEARCH, RECOVER), hard=True),
+    "MaskSearch, unrolled": MaskSearch(stages=(SEARCH, RECOVER), unrolled_step=1e-3),
+    "MaskSearch, alpha from train": MaskSearch(stages=(SEARCH, RECOVER), alpha_data="train"),
+    "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER)),
+    "WidthSearch, interpolated": WidthSearch(stages=(SEARCH, RECOVER), align="interpolate"),
+    "FisherPruning": FisherPruning(stages=(RECOVER,)),
+    "HeadImportance": HeadImportance(stages=(RECOVER,)),
+    "MagnitudePruning": MagnitudePruning(stages=(RECOVER,)),
+    "RandomPruning": RandomPruning(stages=(RECOVER,)),
+}
+RATIOS = (0.35, 0.5, 0.6)
+TEACHER = Teacher(checkpoint="", epochs=6, batch_size=16, learning_rate=3e-3, precision="float32")
+TASK = Task(name="planted", data=planted_rows, max_length=24, alpha=64, select=48, heldout=48)
+
+
+class Watched(RecordingProgress):
+    """What a step asks of the device, and where the host waits for it."""
+
+    def __init__(self, gpu: StandIn, stops: Mapping[int, Set[int]] | None = None) -> None:
+        super().__init__(stops)
+        self.gpu = gpu
+        self.waits: set[Wait] = set()
+        self.operations: list[int] = []
+
+    def begin(self, stage: str, steps: int) -> None:
+        super().begin(stage, steps)
+        self._forget()
+
+    def advance(self) -> Set[int]:
+        if self.taken[-1]:  # the first step of a stage also makes what the others go on with
+            self.waits.update(self.gpu.waits)
+            self.operations.append(self.gpu.operations)
+        self._forget()
+        return super().advance()
+
+    def _forget(self) -> None:
+        self.gpu.waits.clear()
+        self.gpu.operations = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of one method, with the three `RATIOS`."""
+
+    same_architectures: bool
+    """On the GPU, together and alone, and on the CPU."""
+    from_alone: float
+    """How far the logits of a student of the three lie from those of the same one alone."""
+    from_cpu: float
+    """And from those of the same one on the CPU."""
+    after_a_stop: float
+    """And how far those of the others do when the second is stopped in the second step."""
+    waits: list[Wait]
+    """In the steps, all but the first of a stage."""
+    operations: list[int]
+    """Of each of these steps."""
+    operations_of_six: list[int]
+    """The same for twice as many students of the same sizes."""
+
+
+def on_gpu(bench: Workbench) -> Problem:
+    """The same problem on the device."""
+    problem = bench.problem
+    teacher, student = (
+        to_device(copy.deepcopy(model), "cuda") for model in (problem.teacher, problem.student)
+    )
+    return replace(
+        problem,
+        device="cuda",
+        teacher=teacher,
+        student=student,
+        teacher_logits=problem.teacher_logits.to("cuda"),
+        select_metric=partial(score, split=bench.select, metric=bench.metric, device="cuda"),
+    )
+
+
+def examine(method: StagedMethod, bench: Workbench, gpu: StandIn) -> Found:
+    """Search on both devices; compare."""
+    members = [replace(method, target_ratio=ratio) for ratio in RATIOS]
+    with gpu.plugged_in():
+        problem = on_gpu(bench)
+        watched, of_six = Watched(gpu), Watched(gpu)
+        together = run(members, problem, watched)
+        run(members * 2, problem, of_six)
+        others = run(members, problem, Watched(gpu, stops={1: {1}}))[::2]
+        (alone,) = run(members[:1], problem)
+    on_cpu = run(members, bench.problem)
+    logits = partial(logits_on_cpu, bench=bench, gpu=gpu)
+    return Found(
+        same_architectures=architectures(together) == architectures(on_cpu)
+        and architectures(others) == architectures(together)[::2]
+        and architectures([alone]) == architectures(together)[:1],
+        from_alone=distance(logits(together[:1]), logits([alone])),
+        from_cpu=distance(logits(together), logits(on_cpu)),
+        after_a_stop=distance(logits(together[::2]), logits(others)),
+        waits=sorted(watched.waits),
+        operations=watched.operations,
+        operations_of_six=of_six.operations,
+    )
+
+
+def architectures(outcomes: Sequence[Any]) -> list[Any]:
+    """Of all; every one has to be a result."""
+    assert all(isinstance(outcome, SearchResult) for outcome in outcomes), outcomes
+    return [outcome.architecture for outcome in outcomes]
+
+
+def logits_on_cpu(outcomes: Sequence[Any], bench: Workbench, gpu: StandIn) -> list[Tensor]:
+    """What each model says of the alpha split, after it came back from the device."""
+    with gpu.plugged_in():
+        return [predict(outcome.model, bench.problem.alpha, "cpu") for outcome in outcomes]
+
+
+def distance(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    """The largest difference."""
+    return max(float((a - b).abs().max()) for a, b in zip(some, others, strict=True))
+
+
+def what_it_sees() -> dict[str, int]:
+    """How often the stand-in says that the host waits, in each of these; -1 if it refuses."""
+    there, here = torch.ones(3, device="cuda"), torch.ones(3)
+    does: dict[str, Callable[[], object]] = {
+        "compute": lambda: (there * 2).sum(),
+        "read a value": lambda: there.sum().item(),
+        "bring it back": lambda: there.cpu(),
+        "send": lambda: here.to("cuda"),
+        "send without waiting": lambda: here.to("cuda", non_blocking=True),
+        "send from pinned memory": lambda: on_device(here, "cuda"),
+        "choose by truth": lambda: there[there > 0],
+        "choose by places on the host": lambda: there[torch.tensor([0, 2])],
+        "add a number": lambda: there + torch.tensor(1.0),
+        "add a tensor of the host": lambda: there + here,
+    }
+    seen = {}
+    for what, work in does.items():
+        assert StandIn.entered is not None
+        StandIn.entered.waits.clear()
+        try:
+            work()
+            seen[what] = len(StandIn.entered.waits)
+        except RuntimeError:
+            seen[what] = -1
+    return seen
+
+
+def launched(checkpoint: str, out: Path) -> None:
+    """A whole study on the device, in bfloat16: teacher, students, scores and files."""
+    study = Study(
+        name="gpu",
+        task=TASK,
+        teacher=replace(TEACHER, checkpoint=checkpoint, precision="auto"),
+        method=replace(METHODS["FisherSearch"], precision="auto"),
+        space={"target_ratio": FloatDistribution(0.3, 0.7)},
+        trials=4,
+        population=2,
+    )
+    with StandIn(bfloat16=True).plugged_in():
+        launch(study, out=out, device="cuda", console=Console(quiet=True))
+
+
+def main() -> None:
+    """Examine every method, then launch a study."""
+    quiet_libraries()
+    checkpoint, folder = sys.argv[1], Path(sys.argv[2])
+    inputs = read_inputs(TASK, replace(TEACHER, checkpoint=checkpoint))
+    cache = folder / "cache"
+    bench = prepare(inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress())
+    gpu = StandIn(bfloat16=False)
+    found = {
+        name: asdict(examine(replace(method, precision="float32"), bench, gpu))
+        for name, method in METHODS.items()
+    }
+    (folder / "found.json").write_text(json.dumps(found))
+    with gpu.plugged_in():
+        (folder / "sees.json").write_text(json.dumps(what_it_sees()))
+    launched(checkpoint, folder / "run")
+
+
+if __name__ == "__main__":
+    main()

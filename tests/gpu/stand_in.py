@@ -1,0 +1,221 @@
+"""A stand-in for a GPU: tensors that say they are on "cuda" and are computed on the CPU.
+
+What it shows: that nothing mixes devices, which a GPU refuses; where the host waits for the device;
+how many operations it asks of the device; and that all this gives what a CPU gives, CUDA's autocast
+included. What it cannot show: how fast anything is, and the rounding of real kernels.
+
+The process needs `library` in LD_PRELOAD; `StandIn` is the device while it is entered.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+
+aten = torch.ops.aten
+_ROOT = f"{Path(__file__).parents[2]}/"
+_PRODUCT = tuple(f"{_ROOT}{package}/" for package in ("objectives", "orchestrator", "reports"))
+_READS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default}
+"""What gives the host a value of the device, or needs one to know a shape."""
+_COPIES = {aten._to_copy.default, aten.copy_.default}
+_INDEXES = {aten.index.Tensor, aten.index_put_.default, aten._index_put_impl_.default}
+"""What also takes places that lie on the host."""
+
+
+def library(folder: Path) -> Path:
+    """Build stand_in.cpp with g++ against this torch."""
+    torch_folder = Path(torch.__file__).parent
+    built, source = folder / "stand_in.so", Path(__file__).with_suffix(".cpp")
+    lib = torch_folder / "lib"
+    flags = ["-std=c++20", "-shared", "-fPIC", f"-I{torch_folder / 'include'}"]
+    links = [f"-L{lib}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{lib}"]
+    subprocess.run(["g++", *flags, str(source), "-o", str(built), *links], check=True)
+    return built
+
+
+class Wait(NamedTuple):
+    """The host waited for the device."""
+
+    why: str
+    where: str
+    """The line of this project that led there."""
+
+
+class OnDevice(Tensor):
+    """A tensor of the device: `held` has its values."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> OnDevice:
+        wrapper: OnDevice = Tensor._make_wrapper_subclass(
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device="cuda:0",
+        )
+        return wrapper
+
+    def __init__(self, held: Tensor):
+        self.held = held
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"OnDevice({self.held!r})"
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """What torch does to a tensor without any operation of it."""
+        if func in (Tensor.untyped_storage, Tensor.data_ptr):  # told apart when they are saved
+            return func(args[0].held)
+        if func is Tensor.tolist:
+            return args[0].cpu().tolist()
+        if func == Tensor.data.__set__:  # type: ignore[attr-defined]
+            args[0].held = args[1].held
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        # The modes of the thread are off in here: what is run below runs on the CPU.
+        assert StandIn.entered is not None, f"{func} of a tensor of the device after the device"
+        return StandIn.entered.run(func, args, dict(kwargs or {}))
+
+
+class StandIn(TorchDispatchMode):
+    """The device, and what was asked of it."""
+
+    entered: StandIn | None = None
+
+    def __init__(self, *, bfloat16: bool) -> None:
+        """`bfloat16` says whether it multiplies in that."""
+        super().__init__()
+        self.bfloat16 = bfloat16
+        self.waits: list[Wait] = []
+        self.operations = 0
+        """Views left out, which ask nothing of the device."""
+
+    @contextmanager
+    def plugged_in(self) -> Iterator[StandIn]:
+        """Where torch itself would ask CUDA, which is not there."""
+        answers: dict[str, Callable[..., Any]] = {
+            "_lazy_init": lambda: None,
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
+            "is_bf16_supported": lambda including_emulation=True: self.bfloat16,
+            "empty_cache": lambda: None,
+            "manual_seed_all": lambda seed: None,
+            "get_rng_state": lambda device=None: torch.zeros(1),
+            "set_rng_state": lambda state, device=None: None,
+        }
+        torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
+        StandIn.entered = self
+        try:
+            with mock.patch.multiple(torch.cuda, **answers), self:
+                yield self
+        finally:
+            StandIn.entered = None
+            torch.__future__.set_overwrite_module_params_on_conversion(False)
+            torch._C._set_only_lift_cpu_tensors(False)  # type: ignore[attr-defined]
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self.run(func, args, dict(kwargs or {}))
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One operation, on the values, where the device would do it."""
+        tensors: list[Tensor] = []
+
+        def held(tensor: Tensor) -> Tensor:
+            tensors.append(tensor)
+            return tensor.held if isinstance(tensor, OnDevice) else tensor
+
+        held_args = _mapped(args, held)
+        held_kwargs = {name: _mapped(value, held) for name, value in kwargs.items()}
+        ours = [tensor for tensor in tensors if isinstance(tensor, OnDevice)]
+        wanted = kwargs.get("device")
+        to_device = bool(ours) if wanted is None else torch.device(wanted).type == "cuda"
+        if func is aten._pin_memory.default:
+            pinned = args[0].clone()
+            pinned.page_locked = True
+            return pinned
+        if ours or to_device:
+            self._watch(func, args, kwargs, tensors, to_device)
+        if wanted is not None:
+            held_kwargs["device"] = torch.device("cpu")
+        result = func(*held_args, **held_kwargs)
+        if not to_device:
+            return result
+        self.operations += not func.is_view
+        result = _mapped(result, OnDevice)
+        return return_and_correct_aliasing(func, args, kwargs, result) if ours else result
+
+    def _watch(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        tensors: list[Tensor],
+        to_device: bool,
+    ) -> None:
+        """Raise as CUDA does where devices are mixed; note where the host waits."""
+        of_host = [tensor for tensor in tensors if not isinstance(tensor, OnDevice)]
+        if func in _COPIES:
+            # Pinned memory is read while the host goes on; the way back always waits.
+            crosses = bool(of_host) or not to_device
+            locked = all(getattr(tensor, "page_locked", False) for tensor in of_host)
+            if crosses and not (to_device and locked and kwargs.get("non_blocking")):
+                self._wait(func)
+        elif func in _READS:
+            self._wait(func)
+        elif func in _INDEXES:
+            by_truth = any(place is not None and place.dtype == torch.bool for place in args[1])
+            if by_truth or any(tensor.ndim for tensor in of_host):
+                self._wait(func)
+        elif any(tensor.ndim for tensor in of_host) and len(of_host) < len(tensors):
+            raise RuntimeError(f"{func}: tensors on cuda:0 and on cpu")
+
+    def _wait(self, func: Any) -> None:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and not frame.f_code.co_filename.startswith(_PRODUCT):
+            frame = frame.f_back
+        where = "tests" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self.waits.append(Wait(str(func), where.removeprefix(_ROOT)))
+
+
+def _mapped(value: Any, what: Callable[[Tensor], Tensor]) -> Any:
+    """Arguments or results of an operation, their tensors replaced (torch's own takes longer)."""
+    if isinstance(value, Tensor):
+        return what(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(one, what) for one in value)
+    return value
