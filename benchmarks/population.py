@@ -14,6 +14,9 @@ precision, the plain loop by autocast.
         [--precision auto | float32 | bfloat16] [--device cpu] [--threads 2]
         [--steps 4] [--rounds 3]
 
+Operations are those of a step that the host asks of the device, views left out: a GPU is idle while
+they take longer to ask for than to do.
+
 Each measurement is a process of its own, for its peak of memory; variants take turns, round after
 round. The share of the device that is reached: FLOPs of all matmuls of a step, and bytes of
 weights, gradients and moments that it must move at least, each over what a large matmul and a large
@@ -30,7 +33,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -43,6 +46,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.inner_search import METHOD, Clock, PlainLoop, describe, padded
@@ -75,6 +79,29 @@ class Variant:
     def processes(self) -> int:
         """At once."""
         return self.size if self.name == "plain-processes" else 1
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations; views are none."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+class Counted(SilentProgress):
+    """How many there have been at the end of each step."""
+
+    def __init__(self, counter: Operations) -> None:
+        self.counter = counter
+        self.counts: list[int] = []
+
+    def advance(self) -> Set[int]:
+        """Note the count; nobody stops."""
+        self.counts.append(self.counter.count)
+        return frozenset()
 
 
 def make_checkpoint(folder: Path) -> str:
@@ -114,16 +141,7 @@ def measure(
     sys.stdin.readline()
     if variant.name == "fused":
         clock = Clock(steps, now, students=variant.size)
-        stage = replace(METHOD.stages[0], epochs=(steps + 2) * METHOD.batch_size / 320)
-        members = [
-            replace(
-                METHOD,
-                stages=(stage,),
-                target_ratio=0.3 + 0.4 * slot / variant.size,
-                precision=precision,
-            )
-            for slot in range(variant.size)
-        ]
+        members = searching(steps + 2, variant.size, precision)
         list(MaskSearch.search(members, problem, seed=0, progress=clock))
         seconds = clock.seconds
     else:
@@ -138,7 +156,19 @@ def measure(
         if device == "cpu"
         else torch.cuda.max_memory_allocated(device)
     )
-    return {"seconds": statistics.median(seconds), "peak": peak, "flops": flops_of_step(problem)}
+    return {
+        "seconds": statistics.median(seconds),
+        "peak": peak,
+        "flops": flops_of_step(problem),
+        "operations": operations_of_step(variant, precision, problem),
+    }
+
+
+def searching(steps: int, students: int, precision: Precision) -> list[MaskSearch]:
+    """Students of several ratios, in a search of so many steps."""
+    stage = replace(METHOD.stages[0], epochs=steps * METHOD.batch_size / 320)
+    method = replace(METHOD, stages=(stage,), precision=precision)
+    return [replace(method, target_ratio=0.3 + 0.4 * slot / students) for slot in range(students)]
 
 
 def flops_of_step(problem: Problem) -> int:
@@ -147,6 +177,21 @@ def flops_of_step(problem: Problem) -> int:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         loop.step()
     return int(counter.get_total_flops())
+
+
+def operations_of_step(variant: Variant, precision: Precision, problem: Problem) -> int:
+    """Of the second step, which has no more to prepare."""
+    counter = Operations()
+    if variant.name == "fused":
+        counted, members = Counted(counter), searching(2, variant.size, precision)
+        with counter:
+            list(MaskSearch.search(members, problem, seed=0, progress=counted))
+        return counted.counts[1] - counted.counts[0]
+    loop = PlainLoop(problem, cached=True, frozen=True, precision=precision)
+    loop.step()
+    with counter:
+        loop.step()
+    return counter.count
 
 
 def ceilings(
@@ -226,6 +271,7 @@ def row(
         "trials_per_hour": students * 3600 / (seconds * STEPS),
         "peak_memory_bytes": int(statistics.median(sum(p["peak"] for p in r) for r in rounds)),
         "flops_per_step": flops,
+        "operations_per_step": rounds[0][0]["operations"] * variant.processes,
         "share_of_matmul_peak": flops / seconds / limits["matmul_flops_per_second"],
         "share_of_bandwidth": moved * students / seconds / limits["copy_bytes_per_second"],
     }
@@ -234,7 +280,16 @@ def row(
 def show(rows: list[dict[str, Any]], console: Console) -> None:
     """The table; how many times the trials an hour of the plain loop, of the same length."""
     table = Table(
-        "variant", "K", "tokens", "ms a step", "trials/h", "x loop", "GiB", "matmul", "bytes"
+        "variant",
+        "K",
+        "tokens",
+        "ms a step",
+        "trials/h",
+        "x loop",
+        "GiB",
+        "operations",
+        "matmul",
+        "bytes",
     )
     for entry in rows:
         [loop] = [
@@ -250,6 +305,7 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
             f"{entry['trials_per_hour']:.2f}",
             f"{entry['trials_per_hour'] / loop:.2f}",
             f"{entry['peak_memory_bytes'] / 2**30:.2f}",
+            str(entry["operations_per_step"]),
             f"{entry['share_of_matmul_peak']:.0%}",
             f"{entry['share_of_bandwidth']:.0%}",
         )
