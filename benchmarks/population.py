@@ -280,16 +280,8 @@ def row(
 def show(rows: list[dict[str, Any]], console: Console) -> None:
     """The table; how many times the trials an hour of the plain loop, of the same length."""
     table = Table(
-        "variant",
-        "K",
-        "tokens",
-        "ms a step",
-        "trials/h",
-        "x loop",
-        "GiB",
-        "operations",
-        "matmul",
-        "bytes",
+        *("variant", "K", "tokens", "ms a step", "trials/h", "x loop"),
+        *("GiB", "operations", "matmul", "bytes"),
     )
     for entry in rows:
         [loop] = [

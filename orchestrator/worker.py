@@ -55,6 +55,9 @@ from orchestrator.trial_files import MODEL, write_rungs, write_trial
 Callback = Callable[[RunRecord], object]
 """Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
 
+_Fault = Literal["knobs", "elsewhere", "unclear"]
+"""Where a failure comes from. Knobs at fault are dropped; others are asked again, unclear ones as
+often as a worker may die with them."""
 _HOPELESS = 8
 """Trials in a row, of two populations at least, that fail before a worker gives up; of its first
 two populations all."""
@@ -158,18 +161,18 @@ class Worker:
             for places in populations([method for _, method in members]):
                 self._search([members[place] for place in places], started)
         except KeyboardInterrupt:
-            self._fail_all("interrupted", again=True)
+            self._fail_all("interrupted", "elsewhere")
             raise
         except OSError as error:
-            self._fail_all(f"the disk refused a write: {error}", again=True)
+            self._fail_all(f"the disk refused a write: {error}", "elsewhere")
             raise
         except UserError as error:  # what no other trial of the study would do better
-            self._fail_all(str(error))
+            self._fail_all(str(error), "knobs")
             raise
         except RunError:  # the storage is away: others bury these trials
             raise
         except Exception as error:  # not of the search, but of what keeps its results
-            self._fail_all(f"{type(error).__name__}: {error}", again=True, blamed=True)
+            self._fail_all(f"{type(error).__name__}: {error}", "unclear")
             raise
 
     def _members(self) -> list[tuple[int, SearchMethod]]:
@@ -303,23 +306,22 @@ class Worker:
             seconds=time.monotonic() - started,
         )
 
-    def _fail(self, number: int, reason: str, *, again: bool = False, blamed: bool = False) -> None:
+    def _fail(self, number: int, reason: str, fault: _Fault = "knobs") -> None:
         trial = self.running[number]
         with suppress(*_GIVEN_UP):  # told before the interrupt, or given up by others
             trial.set_user_attr(FAILURE, reason)
-            if again:
+            if fault != "knobs":
                 known = self.outer.get_trials(deepcopy=False)[number]
-                ask_again(self.outer, known, blamed=blamed)
+                ask_again(self.outer, known, blamed=fault == "unclear")
             self.outer.tell(trial, state=TrialState.FAIL)
             shutil.rmtree(self.folder.trial(number), ignore_errors=True)
         self.failed.append(reason)
         self._ended(number, f"failed: {reason}", counts=False)
 
-    def _fail_all(self, reason: str, *, again: bool = False, blamed: bool = False) -> None:
-        """Fail what is running; `again` where its knobs are kept, for so many times as a worker may
-        die with them if they may be to blame."""
+    def _fail_all(self, reason: str, fault: _Fault) -> None:
+        """Fail what is running."""
         for number in list(self.running):
-            self._fail(number, reason, again=again, blamed=blamed)
+            self._fail(number, reason, fault)
 
     def _ended(self, number: int, line: str, *, counts: bool) -> None:
         del self.running[number]
