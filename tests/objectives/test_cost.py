@@ -45,6 +45,25 @@ def test_expected_is_exact_where_every_mask_is_0_or_1(
         assert [int(e) for e in cost.expected(both).tolist()] == [cost.exact(a) for a in drawn]
 
 
+@pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**16), shape=shapes, seq_len=st.integers(1, 512))
+def test_a_unit_that_closes_never_costs_more(
+    seed: int, shape: BertShape, seq_len: int, spaces: tuple[str, ...]
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    masks = {
+        space: torch.rand(1, shape.layers, *units_of(shape, space), generator=generator)
+        for space in spaces
+    }
+    for mask in masks.values():
+        mask.requires_grad_()
+    for cost in costs(shape, seq_len, spaces):
+        slopes = torch.autograd.grad(cost.expected(masks).sum(), list(masks.values()))
+        assert all((slope >= 0).all() for slope in slopes)
+        assert any((slope > 0).any() for slope in slopes)
+
+
 @given(st.data(), shapes, st.integers(1, 512))
 def test_a_space_without_masks_is_open(data: st.DataObject, shape: BertShape, seq_len: int) -> None:
     spaces = tuple(space for space in SPACES if space != "input")
