@@ -12,7 +12,7 @@ demo: .venv/installed
 	$(BIN)/maskfront run studies/quickstart.py
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Many more kills than the tests' own, with other dice each time.
 soak: .venv/installed-test

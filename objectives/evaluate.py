@@ -22,17 +22,16 @@ EVALUATION_BATCH = 64
 def predict(model: Classifier, split: Split, device: str) -> Tensor:
     """Logits (rows, C) of every row of the split, in its order, on the CPU."""
     to_device(model, device).train(False)
-    rows, answers = [], []
+    answers = []
     for batch in split.in_order(EVALUATION_BATCH, device):
         output = model(
             input_ids=batch.input_ids,
             attention_mask=batch.attention_mask,
             token_type_ids=batch.token_type_ids,
         )
-        rows.append(batch.rows)
         answers.append(output.logits.float())
     logits = torch.empty(len(split), count_labels(model.config))
-    logits[torch.cat(rows).cpu()] = torch.cat(answers).cpu()
+    logits[torch.from_numpy(split.longest_first())] = torch.cat(answers).cpu()
     return logits
 
 

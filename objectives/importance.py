@@ -9,6 +9,7 @@ closes, whether or not it was right; it needs no labels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Literal
 
 import torch
@@ -145,7 +146,15 @@ def _directions(rows: Tensor, outputs: int) -> Tensor:
     """For each sequence one axis of the space of its logits' differences, in turn: (B, C)."""
     if outputs == 1:
         return torch.ones(len(rows), 1, device=rows.device)
-    centred = torch.eye(outputs, device=rows.device) - 1 / outputs
-    axes = torch.linalg.qr(centred).Q.T[:-1] * (outputs - 1) ** 0.5
+    axes = _axes(outputs, rows.device)
     chosen: Tensor = axes[rows % len(axes)]
     return chosen
+
+
+@cache
+def _axes(outputs: int, device: torch.device) -> Tensor:
+    """Orthonormal axes of that space, (C - 1, C), times the root of C - 1: the square along one
+    stands for all."""
+    centred = torch.eye(outputs) - 1 / outputs
+    axes: Tensor = torch.linalg.qr(centred).Q.T[:-1] * (outputs - 1) ** 0.5
+    return axes.to(device)

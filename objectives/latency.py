@@ -10,8 +10,9 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -111,9 +112,15 @@ class Latency(Cost):
 
     def _interpolated(self, heads: Tensor, ffn: Tensor) -> Tensor:
         device = (heads if heads.ndim else ffn).device
-        table = torch.tensor(self.milliseconds, dtype=torch.float64, device=device)
+        table = _constant(self.milliseconds, device)
         of_heads, of_ffn = _weights(heads, self.heads, device), _weights(ffn, self.ffn, device)
         return ((of_heads @ table) * of_ffn).sum(-1)
+
+
+@cache
+def _constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
+    """Numbers on a device, sent there once: a step asks for them several times."""
+    return torch.tensor(values, dtype=torch.float64, device=device)
 
 
 def _weights(width: Tensor, grid: tuple[int, ...], device: torch.device) -> Tensor:
@@ -121,7 +128,7 @@ def _weights(width: Tensor, grid: tuple[int, ...], device: torch.device) -> Tens
 
     The two neighbours share it; at a point of the grid that one has all.
     """
-    points = torch.tensor(grid, dtype=torch.float64, device=device)
+    points = _constant(grid, device)
     width = width.to(device).double()[..., None]
     interval = torch.searchsorted(points[1:-1], width.detach().contiguous())
     numbers = torch.arange(len(grid) - 1, device=device)

@@ -101,8 +101,8 @@ class StageTraining:
         return self.population.slot(self.slots.index(slot))
 
     def curves(self) -> dict[int, list[CurvePoint]]:
-        """The rows of each student's learning curve, by slot; only here does a stage wait for the
-        device."""
+        """The rows of each student's learning curve, by slot. What was measured is read
+        here, all at once: until then no step waits for the device."""
         columns = {
             name: torch.stack([row[name] for row in self.measured], dim=1).tolist()
             for name in self.measured[0]

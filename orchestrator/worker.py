@@ -55,9 +55,9 @@ from orchestrator.trial_files import MODEL, write_rungs, write_trial
 Callback = Callable[[RunRecord], object]
 """Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
 
-_Fault = Literal["knobs", "elsewhere", "unclear"]
-"""Where a failure comes from. Knobs at fault are dropped; others are asked again, unclear ones as
-often as a worker may die with them."""
+_Fate = Literal["drop", "ask again", "ask again a few times"]
+"""What becomes of the knobs of a trial that failed; a few times: as often as a worker may die with
+them."""
 _HOPELESS = 8
 """Trials in a row, of two populations at least, that fail before a worker gives up; of its first
 two populations all."""
@@ -161,18 +161,18 @@ class Worker:
             for places in populations([method for _, method in members]):
                 self._search([members[place] for place in places], started)
         except KeyboardInterrupt:
-            self._fail_all("interrupted", "elsewhere")
+            self._fail_all("interrupted", "ask again")
             raise
         except OSError as error:
-            self._fail_all(f"the disk refused a write: {error}", "elsewhere")
+            self._fail_all(f"the disk refused a write: {error}", "ask again")
             raise
         except UserError as error:  # what no other trial of the study would do better
-            self._fail_all(str(error), "knobs")
+            self._fail_all(str(error), "drop")
             raise
         except RunError:  # the storage is away: others bury these trials
             raise
         except Exception as error:  # not of the search, but of what keeps its results
-            self._fail_all(f"{type(error).__name__}: {error}", "unclear")
+            self._fail_all(f"{type(error).__name__}: {error}", "ask again a few times")
             raise
 
     def _members(self) -> list[tuple[int, SearchMethod]]:
@@ -306,22 +306,22 @@ class Worker:
             seconds=time.monotonic() - started,
         )
 
-    def _fail(self, number: int, reason: str, fault: _Fault = "knobs") -> None:
+    def _fail(self, number: int, reason: str, knobs: _Fate = "drop") -> None:
         trial = self.running[number]
         with suppress(*_GIVEN_UP):  # told before the interrupt, or given up by others
             trial.set_user_attr(FAILURE, reason)
-            if fault != "knobs":
+            if knobs != "drop":
                 known = self.outer.get_trials(deepcopy=False)[number]
-                ask_again(self.outer, known, blamed=fault == "unclear")
+                ask_again(self.outer, known, blamed=knobs == "ask again a few times")
             self.outer.tell(trial, state=TrialState.FAIL)
             shutil.rmtree(self.folder.trial(number), ignore_errors=True)
         self.failed.append(reason)
         self._ended(number, f"failed: {reason}", counts=False)
 
-    def _fail_all(self, reason: str, fault: _Fault) -> None:
+    def _fail_all(self, reason: str, knobs: _Fate) -> None:
         """Fail what is running."""
         for number in list(self.running):
-            self._fail(number, reason, fault)
+            self._fail(number, reason, knobs)
 
     def _ended(self, number: int, line: str, *, counts: bool) -> None:
         del self.running[number]

@@ -3,7 +3,8 @@
     LD_PRELOAD=stand_in.so python -m tests.gpu.driver CHECKPOINT FOLDER
 
 `CHECKPOINT` is the tiny BERT of the tests. Writes FOLDER/found.json, what `Found` has of each of
-`METHODS`, FOLDER/sees.json, what the stand-in notices, and FOLDER/run, a whole study.
+`METHODS`; FOLDER/sees.json, what the stand-in notices; FOLDER/run, a whole study; and
+FOLDER/products.json, its matrix products by type.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from torch import Tensor
 
 from objectives.device import on_device, quiet_libraries, to_device
 from objectives.evaluate import predict, score
+from objectives.latency import Conditions, Latency
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.head_importance import HeadImportance
 from objectives.methods.magnitude_pruning import MagnitudePruning
-from objectives.methods.mask_search import MaskSearch
+from objectives.methods.mask_search import PRESETS, MaskSearch
 from objectives.methods.random_pruning import RandomPruning
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem, Workbench, prepare, read_inputs
@@ -38,7 +40,7 @@ from objectives.stages import Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
 from orchestrator import Study, launch
-from tests.conftest import planted_rows
+from tests.conftest import TINY, planted_rows
 from tests.gpu.stand_in import StandIn, Wait
 from tests.objectives.conformance import RecordingProgress, run
 
@@ -46,15 +48,27 @@ SEARCH = Stage(name="search", epochs=0.375, learning_rate=1e-3, loss="prediction
 RECOVER = Stage(name="recover", epochs=0.375, learning_rate=1e-3, loss="prediction+hidden")
 INTERMEDIATE = replace(RECOVER, loss="intermediate")
 
+SEARCH_INSIDE = replace(SEARCH, name="search, intermediate", loss="intermediate")
+BEST = replace(RECOVER, name="best", loss="prediction", start="student", keep="best")
+RANKED = {"start": "fisher"}
+"""Where all alphas start alike, three steps leave ties, which rounding decides."""
+
 METHODS: dict[str, StagedMethod] = {
+    # The student is the teacher: with all units open it has nothing to learn, and Adam would make
+    # steps of mere rounding. So the budget is small from the first step on.
     "FisherSearch": FisherSearch(stages=(SEARCH, RECOVER), target_schedule="constant", refresh=99),
+    "FisherSearch, opening": FisherSearch(
+        stages=(SEARCH, RECOVER), target_schedule="constant", refresh=1
+    ),
     "MaskSearch": MaskSearch(stages=(SEARCH, INTERMEDIATE)),
     "MaskSearch, all spaces": MaskSearch(
         stages=(SEARCH, RECOVER), spaces=("heads", "ffn", "qk", "v", "input_qkv")
     ),
     "MaskSearch, hard": MaskSearch(stages=(SEARCH, RECOVER), hard=True),
     "MaskSearch, unrolled": MaskSearch(stages=(SEARCH, RECOVER), unrolled_step=1e-3),
-    "MaskSearch, alpha from train": MaskSearch(stages=(SEARCH, RECOVER), alpha_data="train"),
+    "MaskSearch, seed": MaskSearch(stages=(SEARCH_INSIDE, BEST), **PRESETS["seed"] | RANKED),
+    "MaskSearch, dap": MaskSearch(stages=(SEARCH, RECOVER), **PRESETS["dap"] | RANKED),
+    "MaskSearch, milliseconds": MaskSearch(stages=(SEARCH, RECOVER)),
     "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER)),
     "WidthSearch, interpolated": WidthSearch(stages=(SEARCH, RECOVER), align="interpolate"),
     "FisherPruning": FisherPruning(stages=(RECOVER,)),
@@ -62,6 +76,21 @@ METHODS: dict[str, StagedMethod] = {
     "MagnitudePruning": MagnitudePruning(stages=(RECOVER,)),
     "RandomPruning": RandomPruning(stages=(RECOVER,)),
 }
+READS_BACK = {
+    "FisherSearch, opening": "units are ranked on the host",
+    "WidthSearch, interpolated": "which two widths to interpolate is asked for each layer",
+}
+"""Methods whose steps wait for the device, and why."""
+LOOPS = {**READS_BACK, "MaskSearch, seed": "the heads to close are chosen student by student"}
+"""Methods whose steps ask more of it the more students there are."""
+LATENCY = Latency(
+    TINY,
+    Conditions("stand-in", 1, 1, 24),
+    heads=(0, 1, 2, 4),
+    ffn=(0, 24, 48),
+    milliseconds=((0.0, 1.0, 2.0), (1.0, 2.0, 3.0), (1.5, 2.5, 3.5), (2.5, 3.5, 4.5)),
+    rest=0.5,
+)
 RATIOS = (0.35, 0.5, 0.6)
 TEACHER = Teacher(checkpoint="", epochs=6, batch_size=16, learning_rate=3e-3, precision="float32")
 TASK = Task(name="planted", data=planted_rows, max_length=24, alpha=64, select=48, heldout=48)
@@ -167,7 +196,7 @@ def logits_on_cpu(outcomes: Sequence[Any], bench: Workbench, gpu: StandIn) -> li
 
 def distance(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
     """The largest difference."""
-    return max(float((a - b).abs().max()) for a, b in zip(some, others, strict=True))
+    return float(torch.stack([a - b for a, b in zip(some, others, strict=True)]).abs().max())
 
 
 def what_it_sees() -> dict[str, int]:
@@ -184,6 +213,9 @@ def what_it_sees() -> dict[str, int]:
         "choose by places on the host": lambda: there[torch.tensor([0, 2])],
         "add a number": lambda: there + torch.tensor(1.0),
         "add a tensor of the host": lambda: there + here,
+        "choose of the host": lambda: here[torch.tensor([0, 2], device="cuda")],
+        "put into the host": lambda: here.index_put_((torch.tensor([0]),), there[:1]),
+        "draw with a generator of the host": lambda: there.normal_(generator=torch.Generator()),
     }
     seen = {}
     for what, work in does.items():
@@ -208,8 +240,11 @@ def launched(checkpoint: str, out: Path) -> None:
         trials=4,
         population=2,
     )
-    with StandIn(bfloat16=True).plugged_in():
+    gpu = StandIn(bfloat16=True)
+    with gpu.plugged_in():
         launch(study, out=out, device="cuda", console=Console(quiet=True))
+    products = {str(dtype): count for dtype, count in gpu.products.items()}
+    (out.parent / "products.json").write_text(json.dumps(products))
 
 
 def main() -> None:
@@ -220,8 +255,10 @@ def main() -> None:
     cache = folder / "cache"
     bench = prepare(inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress())
     gpu = StandIn(bfloat16=False)
+    timed = replace(bench.problem, cost=LATENCY, cost_full=LATENCY.full)
+    benches = {"MaskSearch, milliseconds": replace(bench, problem=timed)}
     found = {
-        name: asdict(examine(replace(method, precision="float32"), bench, gpu))
+        name: asdict(examine(replace(method, precision="float32"), benches.get(name, bench), gpu))
         for name, method in METHODS.items()
     }
     (folder / "found.json").write_text(json.dumps(found))

@@ -1,16 +1,20 @@
 """A stand-in for a GPU: tensors that say they are on "cuda" and are computed on the CPU.
 
 What it shows: that nothing mixes devices, which a GPU refuses; where the host waits for the device;
-how many operations it asks of the device; and that all this gives what a CPU gives, CUDA's autocast
-included. What it cannot show: how fast anything is, and the rounding of real kernels.
+how many operations it asks of the device; in what type CUDA's autocast multiplies; and that all
+this gives what a CPU gives. What it cannot show: how fast anything is, how kernels round, which of
+them attention takes (here always the plain one), what memory holds, and whatever else only a driver
+knows.
 
-The process needs `library` in LD_PRELOAD; `StandIn` is the device while it is entered.
+The process needs `library` in LD_PRELOAD, and a torch without CUDA; `StandIn` is the device while
+it is entered.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,11 +29,21 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 aten = torch.ops.aten
 _ROOT = f"{Path(__file__).parents[2]}/"
 _PRODUCT = tuple(f"{_ROOT}{package}/" for package in ("objectives", "orchestrator", "reports"))
-_READS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default}
+_READS = {
+    aten._local_scalar_dense.default,
+    aten.allclose.default,
+    aten.bincount.default,
+    aten.equal.default,
+    aten.masked_select.default,
+    aten.nonzero.default,
+    aten.repeat_interleave.Tensor,
+    aten._unique2.default,
+}
 """What gives the host a value of the device, or needs one to know a shape."""
 _COPIES = {aten._to_copy.default, aten.copy_.default}
 _INDEXES = {aten.index.Tensor, aten.index_put_.default, aten._index_put_impl_.default}
-"""What also takes places that lie on the host."""
+"""What also takes places that lie on the host, by a copy."""
+_PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
 
 
 def library(folder: Path) -> Path:
@@ -117,6 +131,8 @@ class StandIn(TorchDispatchMode):
         self.waits: list[Wait] = []
         self.operations = 0
         """Views left out, which ask nothing of the device."""
+        self.products: Counter[torch.dtype] = Counter()
+        """Matrix products by their type."""
 
     @contextmanager
     def plugged_in(self) -> Iterator[StandIn]:
@@ -165,6 +181,7 @@ class StandIn(TorchDispatchMode):
         wanted = kwargs.get("device")
         to_device = bool(ours) if wanted is None else torch.device(wanted).type == "cuda"
         if func is aten._pin_memory.default:
+            _refuse(bool(ours), func, "only what lies on the host can be pinned")
             pinned = args[0].clone()
             pinned.page_locked = True
             return pinned
@@ -176,6 +193,8 @@ class StandIn(TorchDispatchMode):
         if not to_device:
             return result
         self.operations += not func.is_view
+        if func in _PRODUCTS:
+            self.products[tensors[-1].dtype] += 1
         result = _mapped(result, OnDevice)
         return return_and_correct_aliasing(func, args, kwargs, result) if ours else result
 
@@ -195,14 +214,27 @@ class StandIn(TorchDispatchMode):
             locked = all(getattr(tensor, "page_locked", False) for tensor in of_host)
             if crosses and not (to_device and locked and kwargs.get("non_blocking")):
                 self._wait(func)
-        elif func in _READS:
+            return
+        generator = kwargs.get("generator")
+        of_cpu = generator is not None and generator.device.type == "cpu"
+        _refuse(of_cpu, func, "a generator of the host")
+        _refuse(
+            bool(of_host) and func._schema.is_mutable and not isinstance(args[0], OnDevice),
+            func,
+            "a result on the device into a tensor of the host",
+        )
+        if func in _READS:
             self._wait(func)
         elif func in _INDEXES:
-            by_truth = any(place is not None and place.dtype == torch.bool for place in args[1])
-            if by_truth or any(tensor.ndim for tensor in of_host):
+            values = [value for value in args[2:3] if isinstance(value, Tensor) and value.ndim]
+            for tensor in (args[0], *values):
+                _refuse(not isinstance(tensor, OnDevice), func, "places on the device of the host")
+            places = [place for place in args[1] if place is not None]
+            if any(p.dtype == torch.bool or not isinstance(p, OnDevice) for p in places):
                 self._wait(func)
-        elif any(tensor.ndim for tensor in of_host) and len(of_host) < len(tensors):
-            raise RuntimeError(f"{func}: tensors on cuda:0 and on cpu")
+        else:
+            mixed = any(tensor.ndim for tensor in of_host) and len(of_host) < len(tensors)
+            _refuse(mixed, func, "tensors on cuda:0 and on cpu")
 
     def _wait(self, func: Any) -> None:
         frame: FrameType | None = sys._getframe()
@@ -210,6 +242,11 @@ class StandIn(TorchDispatchMode):
             frame = frame.f_back
         where = "tests" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
         self.waits.append(Wait(str(func), where.removeprefix(_ROOT)))
+
+
+def _refuse(refused: bool, func: Any, why: str) -> None:
+    if refused:
+        raise RuntimeError(f"{func}: {why}")
 
 
 def _mapped(value: Any, what: Callable[[Tensor], Tensor]) -> Any:
