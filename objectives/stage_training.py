@@ -101,8 +101,10 @@ class StageTraining:
         return self.population.slot(self.slots.index(slot))
 
     def curves(self) -> dict[int, list[CurvePoint]]:
-        """The rows of each student's learning curve, by slot. What was measured is read
-        here, all at once: until then no step waits for the device."""
+        """The rows of each student's learning curve, by slot.
+
+        What was measured is read back here, all at once, so that no step waits for the device.
+        """
         columns = {
             name: torch.stack([row[name] for row in self.measured], dim=1).tolist()
             for name in self.measured[0]
