@@ -99,8 +99,13 @@ TASK = Task(name="planted", data=planted_rows, max_length=24, alpha=64, select=4
 class Watched(RecordingProgress):
     """What a step asks of the device, and where the host waits for it."""
 
-    def __init__(self, gpu: StandIn, stops: Mapping[int, Set[int]] | None = None) -> None:
-        super().__init__(stops)
+    def __init__(
+        self,
+        gpu: StandIn,
+        stops: Mapping[int, Set[int]] | None = None,
+        rungs: Sequence[float] = (),
+    ) -> None:
+        super().__init__(stops, rungs)
         self.gpu = gpu
         self.waits: set[Wait] = set()
         self.operations: list[int] = []
@@ -132,7 +137,8 @@ class Found:
     from_cpu: float
     """And from those of the same one on the CPU."""
     after_a_stop: float
-    """And how far those of the others do when the second is stopped in the second step."""
+    """And how far those of the others do when the second is stopped in the second step, and the
+    others report at a rung."""
     waits: list[Wait]
     """In the steps, all but the first of a stage."""
     operations: list[int]
@@ -165,7 +171,7 @@ def examine(method: StagedMethod, bench: Workbench, gpu: StandIn) -> Found:
         watched, of_six = Watched(gpu), Watched(gpu)
         together = run(members, problem, watched)
         run(members * 2, problem, of_six)
-        others = run(members, problem, Watched(gpu, stops={1: {1}}))[::2]
+        others = run(members, problem, Watched(gpu, stops={1: {1}}, rungs=[0.5]))[::2]
         (alone,) = run(members[:1], problem)
     on_cpu = run(members, bench.problem)
     logits = partial(logits_on_cpu, bench=bench, gpu=gpu)
