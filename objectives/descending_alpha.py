@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from objectives.alpha_optimizers import AlphaOptimizer
+from objectives.device import on_device
 from objectives.problem import Problem
+from objectives.relaxation import gumbel_noise
 from objectives.staged_method import StagedMethod
 
 Method = TypeVar("Method", bound=StagedMethod)
@@ -32,8 +34,9 @@ class DescendingAlpha(Generic[Method]):
     """Leaves, (K, layers, ...) of each space; the optimiser has this dict."""
     optimizer: AlphaOptimizer
 
-    def __init__(self, members: Sequence[Method], problem: Problem):
+    def __init__(self, members: Sequence[Method], problem: Problem, seed: int):
         self.members, self.method, self.problem = members, members[0], problem
+        self.generator = torch.Generator().manual_seed(seed)
         self.flops_weight, self.target_ratio, self.tolerance, self.step_size = knobs_of(
             members, ("flops_weight", "target_ratio", "tolerance", "grad_rescale"), problem.device
         )
@@ -54,6 +57,12 @@ class DescendingAlpha(Generic[Method]):
         if not all(value.isfinite().all() for value in alpha.values()):
             raise FloatingPointError("alpha is nan or infinite after the search")
         return alpha
+
+    def noise(self, alpha: Tensor) -> Tensor:
+        """Two draws for each alpha of a student, (2, layers, ...), on the device: the same for all
+        students, so that no trial depends on its neighbours."""
+        drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
+        return on_device(drawn, self.problem.device)
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
         """Of the losses of all students, (K,), with respect to alpha."""

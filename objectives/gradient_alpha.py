@@ -16,7 +16,6 @@ from objectives.bilevel import unrolled_gradients
 from objectives.budget import discretise, hinge_loss, scheduled_ratio
 from objectives.data import Batch
 from objectives.descending_alpha import DescendingAlpha
-from objectives.device import on_device
 from objectives.distillation import prediction_loss
 from objectives.evaluate import predict
 from objectives.importance import importance_of_student
@@ -26,7 +25,6 @@ from objectives.problem import Problem
 from objectives.relaxation import (
     constant_alpha,
     geometric_temperature,
-    gumbel_noise,
     ranked_alpha,
     sigmoid_masks,
     softmax_masks,
@@ -42,13 +40,12 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
     """The alpha of a population, with its batches and its optimiser."""
 
     def __init__(self, members: Sequence[MaskSearch], problem: Problem, seed: int):
-        super().__init__(members, problem)
+        super().__init__(members, problem, seed)
         self.alpha = {
             space: value.expand(len(members), *value.shape).clone().requires_grad_()
             for space, value in _initial(self.method, problem).items()
         }
         self.optimizer = _optimizer(self.method, self.alpha, self.step_size)
-        self.generator = torch.Generator().manual_seed(seed)
         # The same batch, the same forward pass as the weights.
         self.from_train = self.method.alpha_data == "train" and self.method.alpha_loss == "teacher"
         split = problem.alpha if self.method.alpha_data == "alpha" else problem.train
@@ -62,15 +59,10 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
             return self._soft(progress)
         temperature = geometric_temperature(*self.method.temperature, progress)
         masks = {
-            space: straight_through(alpha, self._noise(alpha), temperature)
+            space: straight_through(alpha, self.noise(alpha), temperature)
             for space, alpha in self.alpha.items()
         }
         return self._with_softmax(masks)
-
-    def _noise(self, alpha: Tensor) -> Tensor:
-        """The same for all students, so that no trial depends on its neighbours."""
-        noise = gumbel_noise((2, *alpha.shape[1:]), self.generator)
-        return on_device(noise, self.problem.device)
 
     def _soft(self, progress: float) -> dict[str, Tensor]:
         """Sigmoid masks at the temperature of the moment; of hard masks the chance to be open."""

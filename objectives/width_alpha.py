@@ -13,12 +13,11 @@ from objectives.alpha_optimizers import AlphaAdam
 from objectives.architecture import Architecture, units_of
 from objectives.budget import discretise, hinge_loss
 from objectives.descending_alpha import DescendingAlpha
-from objectives.device import on_device
 from objectives.errors import UserError
 from objectives.importance import importance_of_student
 from objectives.losses import task_loss
 from objectives.problem import Problem
-from objectives.relaxation import gumbel_noise, interpolation, two_sampled
+from objectives.relaxation import interpolation, two_sampled
 from objectives.stage_training import StageTraining
 
 if TYPE_CHECKING:
@@ -34,9 +33,8 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
     from_train = False
 
     def __init__(self, members: Sequence[WidthSearch], problem: Problem, seed: int):
-        super().__init__(members, problem)
+        super().__init__(members, problem, seed)
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
-        self.generator = torch.Generator().manual_seed(seed)
         shape, spaces = problem.cost.shape, self.method.spaces
         self.widths = {
             space: _candidates(units_of(shape, space)[0], self.method.shares) for space in spaces
@@ -76,8 +74,7 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         temperature = first + (last - first) * progress
         sampled = {}
         for space, alpha in self.alpha.items():
-            drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
-            noise, lots = on_device(drawn, self.problem.device)
+            noise, lots = self.noise(alpha)
             weights = two_sampled(alpha, noise, lots, temperature)
             if self.method.align == "zeros":
                 sampled[space] = self._of_units(space, self._survival(space, weights))

@@ -47,6 +47,8 @@ TINY = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=3)
 """The shape of the tiny model."""
 MARKERS = {"joy": "happy", "grief": "sad", "toast": "neutral"}
 """The word of a text that decides its label."""
+GRADES = {"happy": 5.0, "neutral": 2.5, "sad": 0.0}
+"""What the labels are worth in a task of numbers."""
 FILLERS = [first + second for first in "bdfgklmn" for second in ("ab", "el", "im", "og", "ur")]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -66,6 +68,12 @@ def planted_rows() -> Dataset:
         text.insert(generator.integers(len(text) + 1), marker)
         rows[" ".join(text)] = MARKERS[marker]
     return Dataset.from_dict({"text": list(rows), "label": list(rows.values())})
+
+
+def graded_rows() -> Dataset:
+    """The same texts, and a number for each label."""
+    rows = planted_rows().to_dict()
+    return Dataset.from_dict({**rows, "label": [GRADES[name] for name in rows["label"]]})
 
 
 @pytest.fixture(scope="session", autouse=True)

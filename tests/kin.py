@@ -10,7 +10,10 @@ import torch
 from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
     BertConfig,
+    BertForSequenceClassification,
+    BertModel,
     BertTokenizer,
     CamembertConfig,
     DistilBertConfig,
@@ -102,3 +105,22 @@ def _tokenizer(kind: str) -> PreTrainedTokenizerBase:
     return RobertaTokenizer(
         vocab={token: number for number, token in enumerate(vocabulary)}, merges=list(merges)
     )
+
+
+def write_student(
+    checkpoint: str, folder: Path, labels: list[str] | None = None, layers: int = 2
+) -> str:
+    """A BERT that reads what the checkpoint reads, 16 wide, with two heads in each layer; with a
+    classifier if it has labels."""
+    names = dict(enumerate(labels or []))
+    sizes = {"num_hidden_layers": layers, "hidden_size": 16, "num_attention_heads": 2}
+    config = BertConfig.from_pretrained(checkpoint, **sizes, intermediate_size=24)
+    if labels is not None:
+        config.id2label = names
+        config.label2id = {name: index for index, name in names.items()}
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = (BertModel if labels is None else BertForSequenceClassification)(config)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+    return str(folder)

@@ -1,10 +1,11 @@
 """What every method does on the stand-in for a GPU, beside what it does on a CPU.
 
-    LD_PRELOAD=stand_in.so python -m tests.gpu.driver CHECKPOINT FOLDER
+    LD_PRELOAD=stand_in.so python -m tests.gpu.driver CHECKPOINT MASKED_LM FOLDER
 
-`CHECKPOINT` is the tiny BERT of the tests. Writes FOLDER/found.json, what `Found` has of each of
-`METHODS`; FOLDER/sees.json, what the stand-in notices; FOLDER/run, a whole study; and
-FOLDER/products.json, its matrix products by type.
+`CHECKPOINT` is the tiny BERT of the tests, MASKED_LM their tiny model of masked words. Writes
+FOLDER/found.json, what `Found` has of each of `METHODS`; FOLDER/sees.json, what the stand-in
+notices; FOLDER/run, a whole study; FOLDER/products.json, its matrix products by type; and
+FOLDER/numbers, a study of a task of numbers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from torch import Tensor
 
+from objectives.augmentation import Augmentation
 from objectives.device import on_device, quiet_libraries, to_device
 from objectives.evaluate import predict, score
 from objectives.latency import Conditions, Latency
@@ -40,8 +42,9 @@ from objectives.stages import Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
 from orchestrator import Study, launch
-from tests.conftest import TINY, planted_rows
+from tests.conftest import TINY, graded_rows, planted_rows
 from tests.gpu.stand_in import StandIn, Wait
+from tests.kin import write_student
 from tests.objectives.conformance import RecordingProgress, run
 
 SEARCH = Stage(name="search", epochs=0.375, learning_rate=1e-3, loss="prediction", searches=True)
@@ -94,6 +97,7 @@ LATENCY = Latency(
 RATIOS = (0.35, 0.5, 0.6)
 TEACHER = Teacher(checkpoint="", epochs=6, batch_size=16, learning_rate=3e-3, precision="float32")
 TASK = Task(name="planted", data=planted_rows, max_length=24, alpha=64, select=48, heldout=48)
+NUMBERS = replace(TASK, data=graded_rows, metric="pearson_spearman")
 
 
 class Watched(RecordingProgress):
@@ -235,7 +239,7 @@ def what_it_sees() -> dict[str, int]:
     return seen
 
 
-def launched(checkpoint: str, out: Path) -> None:
+def launch_in_bfloat16(checkpoint: str, folder: Path) -> None:
     """A whole study on the device, in bfloat16: teacher, students, scores and files."""
     study = Study(
         name="gpu",
@@ -248,15 +252,33 @@ def launched(checkpoint: str, out: Path) -> None:
     )
     gpu = StandIn(bfloat16=True)
     with gpu.plugged_in():
-        launch(study, out=out, device="cuda", console=Console(quiet=True))
+        launch(study, out=folder / "run", device="cuda", console=Console(quiet=True))
     products = {str(dtype): count for dtype, count in gpu.products.items()}
-    (out.parent / "products.json").write_text(json.dumps(products))
+    (folder / "products.json").write_text(json.dumps(products))
+
+
+def launch_with_numbers(checkpoint: str, masked_lm: str, folder: Path) -> None:
+    """A study of a task of numbers, with more train rows and a student narrower than its teacher,
+    so that hidden states are fitted."""
+    study = Study(
+        name="numbers",
+        task=NUMBERS,
+        teacher=replace(TEACHER, checkpoint=checkpoint),
+        student=write_student(checkpoint, folder / "student", layers=TINY.layers),
+        method=MaskSearch(stages=(SEARCH, RECOVER)),
+        space={"target_ratio": FloatDistribution(0.3, 0.7)},
+        augmentation=Augmentation(masked_lm=masked_lm, copies=1),
+        trials=2,
+        population=2,
+    )
+    with StandIn(bfloat16=False).plugged_in():
+        launch(study, out=folder / "numbers", device="cuda", console=Console(quiet=True))
 
 
 def main() -> None:
-    """Examine every method, then launch a study."""
+    """Examine every method, then launch two studies."""
     quiet_libraries()
-    checkpoint, folder = sys.argv[1], Path(sys.argv[2])
+    checkpoint, masked_lm, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     inputs = read_inputs(TASK, replace(TEACHER, checkpoint=checkpoint))
     cache = folder / "cache"
     bench = prepare(inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress())
@@ -270,7 +292,8 @@ def main() -> None:
     (folder / "found.json").write_text(json.dumps(found))
     with gpu.plugged_in():
         (folder / "sees.json").write_text(json.dumps(what_it_sees()))
-    launched(checkpoint, folder / "run")
+    launch_in_bfloat16(checkpoint, folder)
+    launch_with_numbers(checkpoint, masked_lm, folder)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ from filelock import FileLock
 from objectives import methods
 from objectives.evaluate import score
 from objectives.onnx_model import load_model
-from objectives.problem import Workbench
+from objectives.problem import Workbench, prepare, read_inputs
 from objectives.pruned_bert import PrunedBertForSequenceClassification
-from orchestrator.records import read_run
-from tests.gpu.driver import LOOPS, METHODS, READS_BACK
+from objectives.search_method import SilentProgress
+from objectives.teacher import Teacher
+from orchestrator.records import RunRecord, read_run
+from tests.gpu.driver import LOOPS, METHODS, NUMBERS, READS_BACK
 from tests.gpu.stand_in import library
 from tests.objectives.conformance import TRAINED_ATOL
 
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tiny_bert: str, tiny_masked_lm: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the driver wrote: once, for all workers of the tests."""
     if torch.version.cuda is not None:
         pytest.skip("the stand-in for a GPU wants a torch that was built without CUDA")
@@ -42,16 +44,16 @@ def folder(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with FileLock(shared / "gpu.lock"):
         if not out.exists():
             out.mkdir()
-            (out / "log").write_text(drive(tiny_bert, out))
+            (out / "log").write_text(drive(tiny_bert, tiny_masked_lm, out))
     log = (out / "log").read_text()
     assert not log, log
     return out
 
 
-def drive(checkpoint: str, out: Path) -> str:
+def drive(checkpoint: str, masked_lm: str, out: Path) -> str:
     """Run the driver; the errors it ended with, or nothing."""
     driver = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.driver", checkpoint, str(out)],
+        [sys.executable, "-m", "tests.gpu.driver", checkpoint, masked_lm, str(out)],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "LD_PRELOAD": str(library(out))},
         stderr=subprocess.PIPE,
@@ -116,16 +118,34 @@ def test_no_method_is_missing() -> None:
     assert examined == {module.name for module in iter_modules(methods.__path__)}
 
 
+def score_the_same_on_a_cpu(run: RunRecord, bench: Workbench) -> None:
+    """The files of all finished trials."""
+    for trial in run.finished:
+        model = load_model(run.folder / trial.result.model)
+        assert isinstance(model, PrunedBertForSequenceClassification)
+        assert score(model, bench.select, bench.metric, "cpu") == pytest.approx(
+            trial.result.metric, abs=1e-6
+        )
+        assert trial.feasible
+
+
 def test_a_study_in_bfloat16_leaves_models_that_score_the_same_on_a_cpu(
     folder: Path, workbench: Workbench
 ) -> None:
     run = read_run(folder / "run")
     assert len(run.finished) == 4
-    for trial in run.finished:
-        model = load_model(run.folder / trial.result.model)
-        assert isinstance(model, PrunedBertForSequenceClassification)
-        metric = score(model, workbench.select, workbench.metric, "cpu")
-        assert metric == trial.result.metric
-        assert trial.feasible
+    score_the_same_on_a_cpu(run, workbench)
     products = json.loads((folder / "products.json").read_text())
     assert products["torch.bfloat16"] > products["torch.float32"]  # the scores' are in float32
+
+
+def test_so_does_one_of_numbers_more_rows_and_a_narrow_student(
+    folder: Path, tiny_bert: str, tmp_path: Path
+) -> None:
+    run = read_run(folder / "numbers")
+    assert len(run.finished) == 2
+    assert run.unpruned.metric > 0.9
+    assert run.unpruned.ratio > 2, "the teacher is larger than the student of ratio 1"
+    inputs = read_inputs(NUMBERS, Teacher(checkpoint=tiny_bert, epochs=1))
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    score_the_same_on_a_cpu(run, bench)

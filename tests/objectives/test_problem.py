@@ -26,7 +26,7 @@ from objectives.roles import load
 from objectives.search_method import SilentProgress
 from objectives.task import Task
 from objectives.teacher import Teacher
-from tests.conftest import MARKERS, TINY, planted_rows
+from tests.conftest import MARKERS, TINY, graded_rows, planted_rows
 from tests.objectives.conformance import RecordingProgress, random_states
 
 LABELS = sorted(MARKERS.values())
@@ -236,13 +236,7 @@ def test_texts_that_are_cut_off_are_told_by_role_before_anything_is_trained(
 @pytest.fixture
 def graded_task(planted_task: Task) -> Task:
     """The planted task with a grade for each label: regression."""
-    grades = {"happy": 5.0, "neutral": 2.5, "sad": 0.0}
-
-    def graded() -> Dataset:
-        rows = planted_rows().to_dict()
-        return Dataset.from_dict({**rows, "label": [grades[name] for name in rows["label"]]})
-
-    return replace(planted_task, data=graded, metric="pearson_spearman")
+    return replace(planted_task, data=graded_rows, metric="pearson_spearman")
 
 
 def test_numbers_are_learnt_from_task_to_score(

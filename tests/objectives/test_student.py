@@ -18,6 +18,7 @@ from objectives.search_method import SilentProgress
 from objectives.task import Task
 from objectives.teacher import Teacher
 from tests.conftest import MARKERS, TINY
+from tests.kin import write_student
 from tests.objectives.conformance import random_states
 
 LABELS = sorted(MARKERS.values())
@@ -30,22 +31,6 @@ def teacher(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> T
     workbench.problem.teacher.save_pretrained(folder)
     workbench.tokenizer.save_pretrained(folder)
     return Teacher(checkpoint=str(folder))
-
-
-def write_student(tiny_bert: str, folder: Path, labels: list[str] | None = None) -> str:
-    """A BERT of two layers of 16 dimensions in two heads; with a classifier if it has labels."""
-    names = dict(enumerate(labels or []))
-    sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2}
-    config = BertConfig.from_pretrained(tiny_bert, **sizes, intermediate_size=24)
-    if labels is not None:
-        config.id2label = names
-        config.label2id = {name: index for index, name in names.items()}
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        model = (BertModel if labels is None else BertForSequenceClassification)(config)
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
-    return str(folder)
 
 
 def inputs_of(task: Task, teacher: Teacher, student: str) -> Inputs:

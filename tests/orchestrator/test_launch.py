@@ -19,7 +19,6 @@ import numpy as np
 import optuna
 import pytest
 import torch
-from datasets import Dataset
 from optuna.artifacts import get_all_artifact_meta
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
@@ -47,7 +46,7 @@ from orchestrator.records import BUDGET, RESULT, load_run, read_run
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import open_storage
 from orchestrator.study_file import load_study
-from tests.conftest import planted_rows
+from tests.conftest import graded_rows
 
 WriteStudy = Callable[..., Path]
 
@@ -502,11 +501,7 @@ def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: 
 
 
 def test_a_task_of_numbers_is_told_by_its_correlation(study: Study, tmp_path: Path) -> None:
-    def graded() -> Dataset:
-        rows = planted_rows().to_dict()
-        return Dataset.from_dict({**rows, "label": [len(name) / 2 for name in rows["label"]]})
-
-    task = replace(study.task, data=graded, metric="pearson_spearman")
+    task = replace(study.task, data=graded_rows, metric="pearson_spearman")
     run = launch(
         replace(scripted(study, "result"), task=task), trials=1, out=tmp_path / "run", device="cpu"
     )
