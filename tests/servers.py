@@ -79,6 +79,7 @@ class MariaDb:
         self.port = free_port()
         self._command = [
             *("mariadbd", "--no-defaults", f"--datadir={self._folder}"),
+            f"--tmpdir={self._folder}",  # one that starts clears it, of another's tables too
             f"--user={getpass.getuser()}",  # it would not be root unasked
         ]
         self._make_tables()
