@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from datetime import datetime
+from itertools import accumulate
 
 from orchestrator.records import TrialRecord
 
 
 class BusyClock:
-    """Seconds in which at least one trial ran, up to a moment.
+    """Seconds in which at least one trial ran, up to a moment (seconds since 1970).
 
     The night between two launches is left out. False if no trial has a time.
     """
 
     def __init__(self, trials: Sequence[TrialRecord]):
-        times = [time for t in trials for time in (t.started, t.ended) if time]
-        latest = max(times, default=None)
-        spans = sorted((t.started, t.ended or latest) for t in trials if t.started)
-        self._busy: list[tuple[datetime, datetime]] = []
+        times = [time for t in trials for time in (t.started, t.ended) if time is not None]
+        latest = max(times, default=0.0)
+        spans = sorted(
+            (t.started, latest if t.ended is None else t.ended)
+            for t in trials
+            if t.started is not None
+        )
+        busy: list[tuple[float, float]] = []
         for start, end in spans:
-            assert end is not None
-            if self._busy and start <= self._busy[-1][1]:
-                self._busy[-1] = (self._busy[-1][0], max(end, self._busy[-1][1]))
+            if busy and start <= busy[-1][1]:
+                busy[-1] = (busy[-1][0], max(end, busy[-1][1]))
             else:
-                self._busy.append((start, end))
+                busy.append((start, end))
+        self._starts, self._ends = [start for start, _ in busy], [end for _, end in busy]
+        self._before = list(accumulate((end - start for start, end in busy), initial=0.0))
 
     @property
     def now(self) -> float:
         """Seconds up to the last thing that is known."""
-        return self(self._busy[-1][1]) if self._busy else 0.0
+        return self._before[-1]
 
     def __bool__(self) -> bool:
-        return bool(self._busy)
+        return bool(self._starts)
 
-    def __call__(self, moment: datetime) -> float:
-        return sum(
-            (min(moment, end) - start).total_seconds()
-            for start, end in self._busy
-            if start < moment
-        )
+    def __call__(self, moment: float) -> float:
+        begun = bisect_left(self._starts, moment)
+        if not begun:
+            return 0.0
+        return self._before[begun] - max(0.0, self._ends[begun - 1] - moment)

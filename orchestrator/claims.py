@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.heartbeat import Watch, end_record, workers_of
+from orchestrator.records import BEGAN, LAST_SEEN
 from orchestrator.run_folder import RunFolder
 
 WORKER = "worker"
@@ -70,6 +72,7 @@ class Claims:
             for _ in range(min(most, self._wanted - len(taken) + buried)):
                 trial = self._outer.ask()
                 trial.set_user_attr(WORKER, self._worker)
+                trial.set_user_attr(BEGAN, time.time())
                 claimed.append(trial)
         try:
             for trial in claimed:
@@ -101,15 +104,16 @@ class Claims:
         for trial in running:
             owner = trial.user_attrs.get(WORKER)
             if owner != self._worker and (owner not in workers or owner in dead):
-                lost.append(self._fail(trial, note))
+                seen = workers[owner].at if owner in workers else 0.0
+                lost.append(self._fail(trial, seen, note))
         for name in dead:
             if not workers[name].ended:
                 end_record(self._outer, workers[name])
                 self._folder.worker(name).unlink(missing_ok=True)
         return sum(lost)
 
-    def _fail(self, trial: FrozenTrial, note: Callable[[str], object]) -> bool:
-        """Fail a trial whose worker died, and ask again.
+    def _fail(self, trial: FrozenTrial, seen: float, note: Callable[[str], object]) -> bool:
+        """Fail a trial whose worker died, `seen` for the last time then, and ask again.
 
         False if its worker has told it just now.
         """
@@ -117,6 +121,7 @@ class Claims:
             return False
         again = ask_again(self._outer, trial, blamed=True)
         try:
+            optuna.Trial(self._outer, trial._trial_id).set_user_attr(LAST_SEEN, seen)
             self._outer.tell(trial.number, state=TrialState.FAIL)
         except (UpdateFinishedTrialError, ValueError):  # its worker lives after all, and told it
             return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -26,6 +25,11 @@ RUNG = "rung:"
 """Trial attributes with this prefix are what a trial reported at a rung; the rest is its share."""
 FAILURE = "failure"
 """Trial attribute: why a trial failed."""
+BEGAN = "began"
+"""Trial attribute: when its worker claimed it, in seconds since 1970."""
+LAST_SEEN = "last_seen"
+"""Trial attribute: the last beat of the worker that died with it, in seconds since 1970; 0 if it
+died before it said that the trial was its own."""
 UNPRUNED = "unpruned"
 """Study attribute: the UnprunedResult as JSON."""
 DEFINITION = "definition"
@@ -181,8 +185,10 @@ class TrialRecord:
     knobs: dict[str, Any]
     result: TrialResult | None
     failure: str | None
-    started: datetime | None = None
-    ended: datetime | None = None
+    started: float | None = None
+    """In seconds since 1970."""
+    ended: float | None = None
+    """The same; of a trial whose worker died, when that was heard last. None while it runs."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """What else the trial was given, such as where it ran."""
     rungs: tuple[Rung, ...] = ()
@@ -193,7 +199,7 @@ class TrialRecord:
         """From its start to its end; None while it runs."""
         if self.started is None or self.ended is None:
             return None
-        return (self.ended - self.started).total_seconds()
+        return self.ended - self.started
 
     @property
     def feasible(self) -> bool:
@@ -353,6 +359,7 @@ def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
 
 def trial_record(trial: FrozenTrial) -> TrialRecord:
     """A row from an Optuna trial."""
+    started, ended = _span(trial)
     record = TrialRecord(
         number=trial.number,
         state=_STATES[trial.state],
@@ -361,12 +368,12 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
         failure=trial.user_attrs.get(FAILURE, "its process ended before it did")
         if trial.state is TrialState.FAIL
         else None,
-        started=trial.datetime_start,
-        ended=trial.datetime_complete,
+        started=started,
+        ended=ended,
         attributes={
             name: value
             for name, value in trial.user_attrs.items()
-            if name not in (RESULT, FAILURE) and not name.startswith(RUNG)
+            if name not in (RESULT, FAILURE, BEGAN, LAST_SEEN) and not name.startswith(RUNG)
         },
         rungs=rungs_of(trial),
     )
@@ -374,6 +381,21 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
         return record
     result = _read_as(TrialResult, trial.user_attrs.get(RESULT, {}))
     return FinishedTrial(**{**vars(record), "result": result})
+
+
+def _span(trial: FrozenTrial) -> tuple[float | None, float | None]:
+    """When a trial ran, in seconds since 1970.
+
+    The times that Optuna keeps are those of the writer's time zone, in most storages without its
+    name: so from them comes only how long it took.
+    """
+    start, complete = trial.datetime_start, trial.datetime_complete
+    if start is None:
+        return None, None
+    began: float = trial.user_attrs.get(BEGAN, start.timestamp())
+    if LAST_SEEN in trial.user_attrs:
+        return began, max(began, trial.user_attrs[LAST_SEEN])
+    return began, began + max(0.0, (complete - start).total_seconds()) if complete else None
 
 
 def rungs_of(trial: FrozenTrial) -> tuple[Rung, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import optuna
@@ -50,6 +52,7 @@ class Status:
     per_hour: float | None
     """Of the last trials that finished or were stopped; None before there are any."""
     seconds_left: float | None
+    """At this rate; None if no worker is alive."""
     workers: tuple[dict[str, Any], ...]
     """Of each worker that has not ended: name, host, pid, device, running trials, whether alive,
     seconds since its last beat."""
@@ -143,7 +146,9 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
     trials = study.get_trials(deepcopy=False)
     wanted = study.user_attrs.get(WANTED)
     records = [trial_record(trial) for trial in trials if trial.state is not TrialState.WAITING]
-    rate = _per_second(records)
+    rate = trials_per_second(records)
+    workers = [record for record in workers_of(study).values() if not record.ended]
+    shown = tuple(_worker(record, trials, folder) for record in workers)
     states = Counter(record.state for record in records)
     failures = Counter(record.failure for record in records if record.failure)
     return Status(
@@ -155,13 +160,9 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
         },
         per_hour=None if rate is None else 3600 * rate,
         seconds_left=None
-        if rate is None or wanted is None
+        if rate is None or wanted is None or not any(worker["alive"] for worker in shown)
         else max(0, wanted - states["finished"] - states["stopped"]) / rate,
-        workers=tuple(
-            _worker(record, trials, folder)
-            for record in workers_of(study).values()
-            if not record.ended
-        ),
+        workers=shown,
         front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
         stopped=_stopped(study, records),
         failures=dict(failures.most_common()),
@@ -186,12 +187,31 @@ def _stopped(study: optuna.Study, records: Sequence[TrialRecord]) -> tuple[dict[
     )
 
 
-def _per_second(records: Sequence[TrialRecord]) -> float | None:
-    """Finished and stopped trials a second, the last ones', while any of them was at work."""
-    counted = [t for t in records if t.state in ("finished", "stopped") and t.started and t.ended]
-    recent = sorted(counted, key=lambda trial: trial.ended or datetime.min)[-_RECENT:]
-    seconds = BusyClock(recent).now
-    return len(recent) / seconds if seconds > 0 else None
+def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
+    """Finished and stopped trials a second, while any trial was at work.
+
+    Looks at the time in which the last of them ran. A trial that lies in it in part, or still runs,
+    counts in part: many end together, and more begin than have ended.
+    """
+    counted = [t for t in records if t.state in ("finished", "stopped") and t.seconds]
+    recent = sorted(counted, key=_end)[-_RECENT:]
+    if not recent:
+        return None
+    begin, end = min(trial.started or 0.0 for trial in recent), _end(recent[-1])
+    usual = fmean(trial.seconds or 0.0 for trial in recent)
+
+    def share(trial: TrialRecord) -> float:
+        start, lasts = trial.started or 0.0, trial.seconds or usual
+        inside = min(_end(trial), end) - max(start, begin)
+        return min(max(inside / lasts, 0.0), 1.0)
+
+    clock = BusyClock(records)
+    running = [t for t in records if t.state == "running" and t.started]
+    return sum(map(share, [*counted, *running])) / (clock(end) - clock(begin))
+
+
+def _end(trial: TrialRecord) -> float:
+    return math.inf if trial.ended is None else trial.ended
 
 
 def _worker(

@@ -10,7 +10,6 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 import numpy as np
 import optuna
@@ -50,7 +49,7 @@ def hypervolume(run: RunRecord) -> Hypervolume:
     """The hypervolume of metric and ratio after each finished trial."""
     ended = sorted(
         run.finished,
-        key=lambda trial: (trial.ended or datetime.max, trial.number),
+        key=lambda trial: (math.inf if trial.ended is None else trial.ended, trial.number),
     )
     if not ended:
         return Hypervolume(trials=(), seconds=(), shares=())
@@ -61,10 +60,10 @@ def hypervolume(run: RunRecord) -> Hypervolume:
         warnings.simplefilter("ignore", ExperimentalWarning)
         figure = plot_hypervolume_history(_study(run, ended), [worst, ratio])
     ideal = (run.unpruned.metric - worst) * ratio
-    clock = BusyClock(run.trials)
+    clock, ends = BusyClock(run.trials), [t.ended for t in ended if t.ended is not None]
     return Hypervolume(
         trials=tuple(trial.number for trial in ended),
-        seconds=tuple(clock(trial.ended) for trial in ended if trial.ended) if clock else (),
+        seconds=tuple(map(clock, ends)) if clock else (),
         shares=tuple(float(value) / ideal for value in figure.data[0].y),
     )
 

@@ -43,7 +43,7 @@ def lanes(trials: Sequence[TrialRecord]) -> dict[int, str]:
     """
     by_host: dict[str, dict[str, list[TrialRecord]]] = {}
     for trial in trials:
-        if trial.started:
+        if trial.started is not None:
             worker = str(trial.attributes.get(WORKER, ""))
             by_host.setdefault(host_of(worker), {}).setdefault(worker, []).append(trial)
     placed: dict[tuple[str, int, int], list[int]] = {}
@@ -65,9 +65,9 @@ def lanes(trials: Sequence[TrialRecord]) -> dict[int, str]:
 
 def _spans(trials: Sequence[TrialRecord]) -> list[tuple[float, float]]:
     return [
-        (t.started.timestamp(), t.ended.timestamp() if t.ended else math.inf)
+        (t.started, math.inf if t.ended is None else t.ended)
         for t in trials
-        if t.started
+        if t.started is not None
     ]
 
 
@@ -104,9 +104,9 @@ def timeline_panel(overlay: Overlay) -> Panel | None:
         prefix = f"{overlay.names[place]}, " if overlay.several else ""
         order |= dict.fromkeys(plain(prefix + lane) for lane in lane_of.values())
         for trial in run.trials:
-            if trial.started:
+            if trial.started is not None:
                 start = clock(trial.started)
-                end = clock(trial.ended) if trial.ended else clock.now
+                end = clock.now if trial.ended is None else clock(trial.ended)
                 lane = plain(prefix + lane_of[trial.number])
                 row = (lane, start, end - start, place, trial.number)
                 bars.setdefault(state_text(trial), []).append(row)

@@ -19,6 +19,7 @@ from optuna.trial import TrialState
 from orchestrator import heartbeat
 from orchestrator.claims import HALT, RETRY_OF, WORKER, Claims, ask_again
 from orchestrator.heartbeat import GRACE, Heartbeat, Watch, WorkerRecord, workers_of
+from orchestrator.records import trial_record
 from orchestrator.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage import open_storage
@@ -119,6 +120,10 @@ def test_what_a_killed_worker_had_is_failed_and_tried_again_clean(url: str, tmp_
         "trial 2: its worker died",
     ]
     assert [trial.state for trial in study.trials[:3]] == [TrialState.FAIL] * 3
+    (dead,) = (w for w in workers_of(study).values() if w.name == lost[0].user_attrs[WORKER])
+    rows = [trial_record(trial) for trial in study.trials[:3]]
+    assert [row.ended for row in rows[:2]] == [max(dead.at, row.started or 0) for row in rows[:2]]
+    assert rows[2].seconds == 0
     assert not folder.trial(0).exists()
     for trial in again:
         old = lost[trial.user_attrs[RETRY_OF]]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import optuna
 import pytest
+from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
 from orchestrator.records import (
+    BEGAN,
+    LAST_SEEN,
     RESULT,
     FinishedTrial,
     RunRecord,
+    TrialRecord,
     TrialResult,
     UnprunedResult,
     front_document,
@@ -155,3 +160,38 @@ def test_a_result_of_another_version_is_refused_in_one_line() -> None:
         )
         with pytest.raises(RunError, match="another version of maskfront made this study"):
             trial_record(row)
+
+
+def of_zone(hours: int, attributes: dict[str, float]) -> TrialRecord:
+    """A trial of ten minutes, as a worker so far east writes it."""
+    start = datetime(2026, 11, 21, 12 + hours, 0, 0)
+    row = optuna.trial.create_trial(state=TrialState.FAIL, user_attrs=attributes)
+    row.datetime_start, row.datetime_complete = start, start + timedelta(minutes=10)
+    return trial_record(row)
+
+
+@pytest.mark.parametrize("hours", [0, 9])
+def test_a_trial_ran_when_its_worker_says_whatever_its_time_zone(hours: int) -> None:
+    began = 1_795_262_400.0
+    row = of_zone(hours, {BEGAN: began})
+    assert (row.started, row.ended, row.seconds) == (began, began + 600, 600)
+    assert BEGAN not in row.attributes
+
+
+def test_a_trial_whose_worker_died_ended_when_that_was_heard_last() -> None:
+    began = 1_795_262_400.0
+    assert of_zone(0, {BEGAN: began, LAST_SEEN: began + 90}).seconds == 90
+    assert of_zone(0, {BEGAN: began, LAST_SEEN: began - 5}).seconds == 0
+
+
+def test_a_trial_of_an_older_version_has_the_times_of_this_zone() -> None:
+    row = of_zone(0, {})
+    assert row.started == datetime(2026, 11, 21, 12, 0, 0).timestamp()
+    assert row.seconds == 600
+
+
+def test_a_trial_over_which_the_clock_was_set_back_took_no_time_rather_than_less() -> None:
+    row = optuna.trial.create_trial(state=TrialState.FAIL, user_attrs={BEGAN: 1000.0})
+    row.datetime_start = datetime(2026, 10, 25, 2, 59, 0)
+    row.datetime_complete = datetime(2026, 10, 25, 2, 9, 0)
+    assert trial_record(row).seconds == 0

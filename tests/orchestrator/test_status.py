@@ -15,9 +15,9 @@ from orchestrator import Study, heartbeat, launch
 from orchestrator.claims import WORKER
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import Heartbeat
-from orchestrator.records import load_run
+from orchestrator.records import State, TrialRecord, load_run
 from orchestrator.run_folder import RunFolder
-from orchestrator.status import run_status, storage_status
+from orchestrator.status import run_status, storage_status, trials_per_second
 from orchestrator.storage import open_storage
 from tests.orchestrator.test_cli import assert_one_clear_line, maskfront
 from tests.orchestrator.test_launch import scripted
@@ -61,7 +61,52 @@ def test_status_counts_trials_workers_and_failures(
     assert line.startswith("model/model.safetensors is ")
     assert f"damaged    trial {number}: {line}" in status.lines()
     monkeypatch.setattr(heartbeat, "GRACE", 0.0)
-    assert not any(w["alive"] for w in storage_status(f"sqlite:///{folder}/study.db", None).workers)
+    late = storage_status(f"sqlite:///{folder}/study.db", None)
+    assert not any(worker["alive"] for worker in late.workers)
+    assert late.per_hour == status.per_hour
+    assert late.seconds_left is None
+
+
+def ran(start: float, end: float | None, state: State = "finished") -> TrialRecord:
+    """A trial from one second to another."""
+    nothing = {"knobs": {}, "result": None, "failure": None}
+    return TrialRecord(number=0, state=state, started=start, ended=end, **nothing)
+
+
+def in_turns(at_once: int, turns: float, seconds: int = 600) -> list[TrialRecord]:
+    """What so many workers ran, one trial after another, out of step; the last still run."""
+    until = turns * seconds
+    starts = [
+        place * seconds / at_once + turn * seconds
+        for place in range(at_once)
+        for turn in range(int(turns) + 1)
+    ]
+    return [
+        ran(start, start + seconds) if start + seconds <= until else ran(start, None, "running")
+        for start in starts
+        if start < until
+    ]
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 16, 64])
+def test_the_rate_is_that_of_all_who_work(at_once: int) -> None:
+    rate = trials_per_second(in_turns(at_once, turns=30.5))
+    assert rate == pytest.approx(at_once / 600, rel=0.02)
+
+
+def test_the_rate_of_a_population_which_ends_as_one() -> None:
+    together = [ran(600 * n, 600 * (n + 1) + place * 1e-3) for n in range(3) for place in range(32)]
+    assert trials_per_second(together) == pytest.approx(32 / 600, rel=0.01)
+
+
+def test_the_rate_knows_the_time_that_failures_took_and_not_the_nights() -> None:
+    night = 50_000.0
+    tries = [
+        ran(night * (n // 4) + 60 * n, night * (n // 4) + 60 * (n + 1), state)
+        for n, state in enumerate(["finished", "failed"] * 8)
+    ]
+    assert trials_per_second(tries) == pytest.approx(1 / 120, rel=0.1)
+    assert trials_per_second([ran(0, 60, "failed"), ran(60, None, "running")]) is None
 
 
 def test_status_is_json_without_torch_and_names_what_is_not_there(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +82,8 @@ def test_seconds_are_those_in_which_trials_ran_that_came_to_something(
             number,
             500_000,
             0.8,
-            started=START + timedelta(seconds=start),
-            ended=START + timedelta(seconds=end),
+            started=START + start,
+            ended=START + end,
         )
         for number, (start, end) in enumerate(times)
     )
