@@ -17,7 +17,7 @@ from orchestrator.dashboard_view import ArtifactsView, Attributes, DashboardView
 from orchestrator.errors import RunError
 from orchestrator.records import ARTIFACTS, DEFINITION, HOME
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import check_exists, hidden, open_storage, parse_url
+from orchestrator.storage import hidden, parse_url, read_storage
 
 HOST = "127.0.0.1"
 """The dashboard has no authentication: it is never bound wider."""
@@ -52,7 +52,7 @@ def application(source: str | Path) -> App:
     found = _runs_in(folder)
     if not found:
         RunFolder(folder).existing()  # says what is missing
-    opened: Callable[[str], BaseStorage] = cache(open_storage)
+    opened: Callable[[str], BaseStorage] = cache(read_storage)
 
     def readable() -> dict[Path, BaseStorage]:
         """The storage of each run; of many, one that is damaged hides no other."""
@@ -86,8 +86,7 @@ def application(source: str | Path) -> App:
 
 def _of_storage(url: str) -> App:
     """The dashboard of a storage, with the artifacts of its studies whose folders are here."""
-    check_exists(url)
-    storage = open_storage(url)
+    storage = read_storage(url)
 
     def artifacts() -> list[Any]:
         return [

@@ -5,6 +5,7 @@ Optuna's own heartbeats exist inside `Study.optimize` alone, and not for journal
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -173,10 +174,18 @@ class Watch:
 
 
 def is_free(lock: Path) -> bool | None:
-    """Whether nobody holds this lock file; None if there is none."""
-    try:
-        file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    """Whether nobody holds this lock file; None if there is none, or one of another user's that
+    may not even be read."""
+    for mode in (os.O_RDWR, os.O_RDONLY):  # the first for NFS, which locks no file for reading
+        try:
+            file = os.open(lock, mode | os.O_CLOEXEC)
+            break
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS):
+                raise
+    else:
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

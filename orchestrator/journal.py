@@ -18,7 +18,7 @@ class RepairedJournal(JournalFileBackend):
 
     A process that dies while it writes, and a full disk, leave half a line; Optuna would glue the
     next record to it, after which no one can read the file. Half a line was never acknowledged:
-    it is cut off when the journal is opened and before each record, under the lock.
+    it is cut off before each record, under the lock, and skipped by whoever reads.
     """
 
     def __init__(self, path: Path):
@@ -26,7 +26,6 @@ class RepairedJournal(JournalFileBackend):
         self._turn = KernelLock(path.with_name(f"{path.name}.flock"))
         super().__init__(str(path))
         _check_is_journal(path)
-        self.append_logs([])
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add records, all or none, on disk when this returns. Raises OSError."""

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.errors import RunError
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import open_storage
+from orchestrator.storage import read_storage
 
 RESULT = "result"
 """Trial attribute: a TrialResult as JSON."""
@@ -314,7 +314,7 @@ def read_run(folder: str | Path) -> RunRecord:
 def load_run(folder: Path) -> optuna.Study:
     """The Optuna study of a run folder. Raises RunError if no run lies there."""
     paths = RunFolder(folder).existing()
-    storage = open_storage(paths.storage)
+    storage = read_storage(paths.storage)
     name = paths.study_name
     if name is None:
         names = optuna.get_all_study_names(storage)

@@ -32,7 +32,7 @@ from orchestrator.records import (
     unpruned_result,
 )
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import check_exists, hidden, open_storage, parse_url
+from orchestrator.storage import hidden, parse_url, read_storage
 
 _RECENT = 20
 """Finished trials from which the rate is taken."""
@@ -120,8 +120,7 @@ def run_status(folder: Path) -> Status:
 
 def storage_status(url: str, name: str | None) -> Status:
     """The status of a study of a storage; its name may be left out where there is only one."""
-    check_exists(url)
-    storage = open_storage(url)
+    storage = read_storage(url)
     names = optuna.get_all_study_names(storage)
     if name is None and len(names) == 1:
         (name,) = names

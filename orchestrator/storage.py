@@ -7,10 +7,10 @@ import sqlite3
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote_plus
+from urllib.parse import quote, quote_plus, urlencode
 
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import (
@@ -36,6 +36,8 @@ PASSWORD = "MASKFRONT_STORAGE_PASSWORD"
 """Environment variable with the password of a storage whose URL has a user and no password."""
 JOURNAL_WORKERS = 8
 """Each worker reads all that all others write: docs/scaling.md has the figures."""
+_STUDIES = "studies"
+"""A table of every database of Optuna."""
 _DRIVERS = {
     "postgres": "postgresql+psycopg",
     "postgresql": "postgresql+psycopg",  # its own default differs between SQLAlchemy 2.0 and 2.1
@@ -131,6 +133,20 @@ def open_storage(text: str) -> BaseStorage:
         return patient(cached, hidden(url))
 
 
+def read_storage(text: str) -> BaseStorage:
+    """Open the storage of a URL to look at it: none is created, and no file is changed by it.
+
+    It can be written to where the files can be. Raises RunError as `open_storage`, and for a file
+    that does not exist.
+    """
+    check_exists(text)
+    url = parse_url(text)
+    if kind_of(url) != "sqlite":
+        return open_storage(text)
+    with _explained(url):
+        return get_storage(_read_sqlite(Path(str(url.database))))
+
+
 def is_file(text: str) -> bool:
     """Whether the storage of a URL is a file, which opening it would make; else it is a server."""
     return kind_of(parse_url(text)) in ("sqlite", "journal")
@@ -164,16 +180,50 @@ def check_room(text: str, alive: Mapping[str, WorkerRecord], more: int = 1) -> N
 
 
 def _open_sqlite(path: str) -> RDBStorage:
-    """SQLite with write-ahead logging.
+    """SQLite with write-ahead logging, made if it does not exist.
 
     WAL lets readers (front, report, dashboard) work while a launch writes, and with
     synchronous=NORMAL it makes 5 to 7 times the trials a second of SQLite's own settings; a
     transaction survives a killed process.
     """
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
+        tables = _tables(connection)
+        if tables and _STUDIES not in tables:
+            raise RunError(f"'{path}' is no database of Optuna; name another after sqlite:///")
         connection.execute("PRAGMA journal_mode=WAL")
-    connection.close()
-    storage = RDBStorage(sqlite_url(path), engine_kwargs={"connect_args": {"timeout": 60}})
+    return _sqlite(sqlite_url(path))
+
+
+def _read_sqlite(path: Path) -> RDBStorage:
+    """SQLite as it lies there.
+
+    SQLite keeps files of its own beside one with write-ahead logging, so one in a folder that
+    cannot be written is read as one that nobody writes, unless they are there.
+    """
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        query = {"mode": "rw"}
+    elif path.with_name(f"{path.name}-wal").exists():
+        query = {"mode": "ro"}
+    else:
+        query = {"mode": "ro", "immutable": "1"}
+    file = f"file:{quote(str(path))}"
+    with closing(sqlite3.connect(f"{file}?{urlencode(query)}", uri=True)) as connection:
+        if _STUDIES not in _tables(connection):
+            raise RunError(f"'{path}' is no database of Optuna, or an empty one")
+    url = URL.create("sqlite", database=file, query={**query, "uri": "true"})
+    return _sqlite(url.render_as_string(), skip_table_creation=True)
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+
+
+def _sqlite(url: str, *, skip_table_creation: bool = False) -> RDBStorage:
+    storage = RDBStorage(
+        url,
+        engine_kwargs={"connect_args": {"timeout": 60}},
+        skip_table_creation=skip_table_creation,
+    )
 
     @event.listens_for(storage.engine, "connect")
     def _relax(connection: Any, _record: Any) -> None:
