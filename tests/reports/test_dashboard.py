@@ -223,17 +223,41 @@ def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:
     served.close()
 
 
+def in_one_storage(folder: Path, *names: str) -> str:
+    """The URL of a storage of several studies, each with a run folder of its name."""
+    storage = f"sqlite:///{folder / 'shared.db'}"
+    for name in names:
+        paths = RunFolder(folder / name)
+        paths.artifacts.mkdir(parents=True)
+        paths.write_address(storage, name, f"identity of {name}")
+        store_run(paths, many_run(2, name=name))
+        home = {"folder": paths.identity, "path": str(paths.path), "host": f"host of {name}"}
+        optuna.load_study(study_name=name, storage=storage).set_user_attr(HOME, home)
+    return storage
+
+
+def test_a_run_folder_shows_its_own_study_of_a_shared_storage(tmp_path: Path) -> None:
+    storage = in_one_storage(tmp_path, "a", "b")
+    for source, wanted in (
+        (tmp_path, ["a", "b"]),
+        (tmp_path / "b", ["b"]),
+        (storage, ["a", "b"]),
+    ):
+        served = Served(source)
+        studies = served.json("/api/studies")["study_summaries"]
+        assert [study["study_name"] for study in studies] == wanted
+        for number in (study["study_id"] for study in studies):
+            trial = served.json(f"/api/studies/{number}")["trials"][1]
+            artifact = trial["artifacts"][0]["artifact_id"]
+            with served.ask(f"/artifacts/{number}/{trial['trial_id']}/{artifact}") as answer:
+                assert answer.status == 200
+        served.close()
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[Served]:
     """Two studies in one storage; the run folder of the second is on another machine."""
-    storage = f"sqlite:///{tmp_path / 'shared.db'}"
-    for name in ("here", "there"):
-        folder = RunFolder(tmp_path / name)
-        folder.artifacts.mkdir(parents=True)
-        folder.write_address(storage, name, f"identity of {name}")
-        store_run(folder, many_run(2, name=name))
-        home = {"folder": folder.identity, "path": str(folder.path), "host": f"host of {name}"}
-        optuna.load_study(study_name=name, storage=storage).set_user_attr(HOME, home)
+    storage = in_one_storage(tmp_path, "here", "there")
     shutil.move(tmp_path / "there", tmp_path / "moved")
     served = Served(storage)
     yield served
