@@ -13,7 +13,7 @@ from optuna.storages import BaseStorage
 
 from orchestrator.artifacts import stores_of
 from orchestrator.dashboard_guard import App, guarded
-from orchestrator.dashboard_view import ArtifactsView, Attributes, DashboardView, Sources
+from orchestrator.dashboard_view import ArtifactsView, Attributes, DashboardView, Source, Sources
 from orchestrator.errors import RunError
 from orchestrator.records import ARTIFACTS, DEFINITION, HOME
 from orchestrator.run_folder import RunFolder
@@ -54,32 +54,33 @@ def application(source: str | Path) -> App:
         RunFolder(folder).existing()  # says what is missing
     opened: Callable[[str], BaseStorage] = cache(read_storage)
 
-    def readable() -> dict[Path, BaseStorage]:
-        """The storage of each run; of many, one that is damaged hides no other."""
-        storages, errors = {}, []
+    def readable() -> dict[Path, Source]:
+        """The study of each run; of many, one that is damaged hides no other."""
+        sources, errors = {}, []
         for run in _runs_in(folder):
+            paths = RunFolder(run)
             try:
-                storages[run] = opened(RunFolder(run).storage)
+                sources[run] = Source(opened(paths.storage), paths.study_name)
             except RunError as error:
                 errors.append(error)
-        if errors and not storages:
+        if errors and not sources:
             raise errors[0]
-        return storages
+        return sources
 
-    def storages() -> Sources:
+    def sources() -> Sources:
         return {"" if run == folder else run.name: own for run, own in readable().items()}
 
     def artifacts() -> list[Any]:
         return [
             store
             for run, own in readable().items()
-            for study in own.get_all_studies()
+            for study in own.studies()
             for store in stores_of(study.user_attrs, RunFolder(run))
         ]
 
     readable()  # says at once what is wrong with all of them
     app: App = optuna_dashboard.wsgi(
-        DashboardView(storages, joined=found != [folder]), artifact_store=ArtifactsView(artifacts)
+        DashboardView(sources, joined=found != [folder]), artifact_store=ArtifactsView(artifacts)
     )
     return guarded(app)
 
@@ -106,7 +107,7 @@ def _of_storage(url: str) -> App:
             "given that folder"
         }
 
-    view = DashboardView(lambda: {"": storage}, joined=False, remarks=missing)
+    view = DashboardView(lambda: {"": Source(storage)}, joined=False, remarks=missing)
     app: App = optuna_dashboard.wsgi(view, artifact_store=ArtifactsView(artifacts))
     return guarded(app)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, BinaryIO, NoReturn
 
@@ -16,24 +17,43 @@ from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 
 _STRIDE = 10_000
-"""Storages that one view may join: an id is that of the storage times this, plus its place."""
+"""Sources that one view may join: an id is that of the storage times this, plus its place."""
 _CONSTRAINTS = "constraints"
 """System attribute in which the dashboard looks for constraints; Optuna 5 has one for each."""
 _OF_TRIAL = re.compile(r"(dashboard:)(\d+)(:.*)")
 """The dashboard keeps the notes of a trial at its study, under the trial's id."""
 _NOTES = re.compile(r"dashboard:(\d+:)?note_(ver|str:\d+)")
 
-Sources = Mapping[str, BaseStorage]
-"""Storages by what to call their studies; an empty name leaves a study its own."""
 Attributes = Mapping[str, Any]
 """User attributes of a study."""
 
 
-class DashboardView(BaseStorage):
-    """Storages joined into one that can be looked at, and in which notes can be written.
+@dataclass(frozen=True)
+class Source:
+    """A storage, or one study of a storage that holds those of other runs too."""
 
-    `find` gives the storages and is asked again at each look at the list of studies, so that a run
-    that begins appears. A single storage that is not `joined` by others keeps its ids. `remarks`
+    storage: BaseStorage
+    study_name: str | None = None
+    """Of the only study that is looked at; None if all are."""
+
+    def studies(self) -> list[FrozenStudy]:
+        """Those that are looked at."""
+        return [
+            study
+            for study in self.storage.get_all_studies()
+            if self.study_name in (None, study.study_name)
+        ]
+
+
+Sources = Mapping[str, Source]
+"""Sources by what to call their studies; an empty name leaves a study its own."""
+
+
+class DashboardView(BaseStorage):
+    """Sources joined into one that can be looked at, and in which notes can be written.
+
+    `find` gives the sources and is asked again at each look at the list of studies, so that a run
+    that begins appears. A single source that is not `joined` by others keeps its ids. `remarks`
     are shown before the user attributes of a study, from which they are made. Whatever else would
     write raises PermissionError: what a dashboard deletes or renames is a run that no
     launch would continue.
@@ -50,22 +70,22 @@ class DashboardView(BaseStorage):
         self._stride = _STRIDE if joined else 1
         self._lock = Lock()
         self._names: list[str] = []
-        self._storages: list[BaseStorage] = []
+        self._sources: list[Source] = []
         self._refresh()
 
     def _refresh(self) -> None:
         with self._lock:
-            for name, storage in self._find().items():
+            for name, source in self._find().items():
                 if name not in self._names:
                     self._names.append(name)
-                    self._storages.append(storage)
+                    self._sources.append(source)
 
     def _own(self, shared: int) -> tuple[int, BaseStorage, int]:
-        """Of an id of the view: place of the storage, the storage, and its own id."""
+        """Of an id of the view: place of the source, its storage, and its own id."""
         own, place = divmod(shared, self._stride)
-        if place >= len(self._storages):
+        if place >= len(self._sources):
             raise KeyError(f"no study or trial {shared}")
-        return place, self._storages[place], own
+        return place, self._sources[place].storage, own
 
     def _called(self, place: int, name: str) -> str:
         prefix = self._names[place]
@@ -90,8 +110,8 @@ class DashboardView(BaseStorage):
     def get_all_studies(self) -> list[FrozenStudy]:
         self._refresh()
         studies = []
-        for place, storage in enumerate(self._storages):
-            for study in storage.get_all_studies():
+        for place, source in enumerate(self._sources):
+            for study in source.studies():
                 shown = copy.copy(study)
                 shown._study_id = study._study_id * self._stride + place
                 shown.study_name = self._called(place, study.study_name)

@@ -100,7 +100,8 @@ def compare(
 ) -> Comparison:
     """Compare methods by their runs, one a seed, the seeds in one order for all.
 
-    Raises RunError if the runs are not of one task, one teacher and the same seeds.
+    Raises RunError if the runs are not of one task, one teacher, one fidelity and the same
+    seeds.
     """
     first = next(iter(runs.values()))[0]
     _check(runs, first)
@@ -174,6 +175,11 @@ def _check(runs: Mapping[str, Sequence[RunRecord]], first: RunRecord) -> None:
                     f"'{run.folder}' has {part} {other}, '{first.folder}' has {known}; methods "
                     "are compared on one task, with one teacher"
                 )
+        if run.fidelity != first.fidelity:
+            raise RunError(
+                f"'{run.folder}' has fidelity {run.fidelity or 'full'}, '{first.folder}' has "
+                f"{first.fidelity or 'full'}; methods are compared at one fidelity"
+            )
 
 
 Model = tuple[Path, TrialResult]

@@ -14,7 +14,10 @@ import optuna
 import plotly.graph_objects as go
 from optuna.exceptions import ExperimentalWarning
 from optuna_dashboard import save_note, save_plotly_graph_object
-from optuna_dashboard._note import get_note_from_system_attrs  # its own asks the storage each time
+from optuna_dashboard._note import (  # its own asks the storage each time
+    get_note_from_system_attrs,
+    note_ver_key,
+)
 
 from orchestrator.records import RunRecord, TrialRecord, load_run
 from reports.front_figure import front_figure
@@ -39,7 +42,7 @@ def publish(run: RunRecord) -> None:
         save_note(study, note)
     for trial in run.trials:
         text = _trial_note(run, trial)
-        if text and not get_note_from_system_attrs(attributes, ids[trial.number])["version"]:
+        if text and not attributes.get(note_ver_key(ids[trial.number])):
             # What `save_note` needs of a trial; a real one would be asked for its parameters.
             place = SimpleNamespace(
                 storage=study._storage, study=study, _trial_id=ids[trial.number]
@@ -54,7 +57,8 @@ def _front(run: RunRecord) -> go.Figure:
     """The front without what only the report's page uses: it is stored in rows of 2 kB."""
     figure = front_figure(overlay([run]))
     for trace in figure.data:
-        trace.customdata = None
+        if trace.hovertemplate is None:
+            trace.customdata = None
         if not trace.name.startswith(("front", "held out")):
             trace.hovertext = None
             trace.hoverinfo = None

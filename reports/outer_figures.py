@@ -100,10 +100,13 @@ def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[
     ]
     by_seconds = [list(zip(h.seconds, h.shares, strict=False)) for h in histories]
     worst = ", ".join(dict.fromkeys(f"{reference_point(run)[0]:.4g}" for run in overlay.runs))
+    half, less = "half the unpruned model's", "the unpruned model's less 1"
+    signs = dict.fromkeys(run.unpruned.metric > 0 for run in overlay.runs)
+    how = " or ".join(half if above else less for above in signs)
     caption = (
         "The area under the front, above the reference point (ratio 1, "
-        f"{overlay.runs[0].metric_name} {worst}: half the unpruned model's), as a share of what a "
-        "model as good as the unpruned one would cover at no cost."
+        f"{overlay.runs[0].metric_name} {worst}: {how}), as a share of what a model as good as "
+        "the unpruned one would cover at no cost. Better models may cover more than 100%."
     )
     panels = [
         Panel(

@@ -75,7 +75,7 @@ async function switchAxis(unit) {
   });
   plot.own ??= { annotations: plot.layout.annotations, title: plot.layout.xaxis.title.text, range: [...plot.layout.xaxis.range] };
   const axis = unit
-    ? { annotations: plot.own.annotations.filter((one) => one.xref !== "x"), "xaxis.title.text": unit, "xaxis.tickformat": ".3~s", "xaxis.autorange": true }
+    ? { annotations: plot.own.annotations.filter((one) => (one.xref ?? "x") !== "x"), "xaxis.title.text": unit, "xaxis.tickformat": ".3~s", "xaxis.autorange": true }
     : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": ".0%", "xaxis.range": plot.own.range };
   Plotly.update(
     plot,
@@ -176,8 +176,13 @@ function layers(run, trial) {
 
 function artifacts(trial) {
   const links = [...trial.files, "model/"].map((file) =>
-    make("li", {}, make("a", { href: encodeURI(`${trial.folder}/${file}`) }, file)));
+    make("li", {}, make("a", { href: addressOf(`${trial.folder}/${file}`) }, file)));
   return make("div", {}, make("p", {}, "Its files, beside this page:"), make("ul", {}, ...links));
+}
+
+/* A relative path as an address: a "#" or "?" in it is part of a name. */
+function addressOf(path) {
+  return path.split("/").map(encodeURIComponent).join("/");
 }
 
 /* One small plot above another, on the steps of the search. */

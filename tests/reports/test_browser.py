@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.records import RunRecord, front_document
+from orchestrator.records import RunRecord, front_document, read_run
+from orchestrator.run_folder import RunFolder
 from reports.page import write_report
+from tests.reports.conftest import many_run, store_run
 from tests.reports.test_page import HOSTILE, hostile
 
 pytestmark = pytest.mark.timeout(240)
@@ -139,11 +141,31 @@ def test_a_click_on_a_point_opens_its_card(
     assert tab.seen == []
 
 
+def test_a_link_leads_to_the_file_whatever_the_folder_is_called(
+    tmp_path: Path, open_tab: OpenTab
+) -> None:
+    """A page that lies elsewhere has the run folder's name in its links."""
+    folder = RunFolder(tmp_path / "a#1 50%?")
+    folder.artifacts.mkdir(parents=True)
+    store_run(folder, many_run(2))
+    tab = open_tab()
+    page = tab.open_report(write_report([read_run(folder.path)], tmp_path / "report.html"))
+    page.select_option("#pick", "0 1")
+    addresses = page.eval_on_selector_all("#card a", "(links) => links.map((a) => a.href)")
+    files = {*folder.trial(1).iterdir(), folder.trial(1) / "model"}
+    assert {address.rstrip("/") for address in addresses} == {file.as_uri() for file in files}
+    assert tab.seen == []
+
+
 def test_the_cost_axis_switches(page_path: Path, stored_run: RunRecord, open_tab: OpenTab) -> None:
     tab = open_tab()
     page = tab.open_report(page_path)
     trials = [trial.result for trial in stored_run.front if trial.result is not None]
     shown = "() => document.getElementById('front').data.find((t) => t.name === 'front').x"
+    labels = page.locator("#front .annotation-text").all_text_contents
+    every = labels()
+    level = [label for label in every if label.startswith("unpruned")]
+    assert len(level) == 1 < len(every), "the others name models, at their ratios"
     for option, wanted in (
         ("params", [result.params for result in trials]),
         ("flops@16", [result.flops for result in trials]),
@@ -151,6 +173,7 @@ def test_the_cost_axis_switches(page_path: Path, stored_run: RunRecord, open_tab
     ):
         page.select_option("#axis", option)
         assert page.evaluate(shown) == wanted
+        assert labels() == (level if option else every)
         title = page.locator("#front .xtitle").text_content()
         assert title == (option or "FLOPs, unpruned = 100% (flops@16)")
     assert tab.seen == []

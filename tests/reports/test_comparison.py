@@ -145,10 +145,16 @@ def test_ratio_errors_count_what_was_asked(comparison: Comparison) -> None:
     assert comparison.contestants["lots"].ratio_error == pytest.approx(0.55 / 4)
 
 
-def test_runs_of_two_tasks_or_unequal_seeds_are_refused(runs: Runs) -> None:
+def test_runs_of_two_tasks_fidelities_or_unequal_seeds_are_refused(runs: Runs) -> None:
     other = [replace(run, definition={**run.definition, "task.data": "y"}) for run in runs["worse"]]
     with pytest.raises(RunError, match=r"task\.data y, 'lots/0' has None"):
         compare({**runs, "worse": other}, baselines={"lots"}, samples=samples)
+    low = [
+        replace(run, definition={**run.definition, "fidelity.data": "0.5"}) for run in runs["worse"]
+    ]
+    with pytest.raises(RunError, match=r"fidelity \{'data': '0\.5'\}, 'lots/0' has full"):
+        compare({**runs, "worse": low}, baselines={"lots"}, samples=samples)
+    assert compare({"worse": low}, baselines=set(), samples=samples).contestants
     with pytest.raises(RunError, match="different seeds"):
         compare({**runs, "worse": other[:1]}, baselines={"lots"}, samples=samples)
 

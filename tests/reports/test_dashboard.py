@@ -16,12 +16,13 @@ from typing import Any
 import optuna
 import pytest
 import waitress
+from optuna_dashboard._note import concat_body
 
 from orchestrator.dashboard import HOST, application
 from orchestrator.errors import RunError
 from orchestrator.records import HOME, RunRecord, front_document, load_run, read_run
 from orchestrator.run_folder import RunFolder
-from reports.dashboard import _trial_note, markdown, publish
+from reports.dashboard import _front, _trial_note, markdown, publish
 from tests.reports.conftest import many_run, store_run
 
 pytestmark = pytest.mark.timeout(240)
@@ -98,6 +99,15 @@ def test_a_study_has_its_note_its_objectives_and_its_front(runs: Path, one: Serv
     (front,) = (t for t in json.loads(graph["graph_object"])["data"] if t["name"] == "front")
     assert front["y"] == [point["metric"] for point in front_document(run)["front"]]
     assert len(graph["graph_object"]) < 20_000
+
+
+def test_what_a_hover_names_is_there(mixed_run: RunRecord) -> None:
+    known = {
+        trace.name: [number for _, number in trace.customdata]
+        for trace in _front(mixed_run).data
+        if "customdata" in (trace.hovertemplate or "")
+    }
+    assert known == {"dominated": [2], "outside its budget": [3]}
 
 
 def test_constraints_are_seen_and_no_trial_outside_its_budget_is_best(
@@ -223,17 +233,41 @@ def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:
     served.close()
 
 
+def in_one_storage(folder: Path, *names: str) -> str:
+    """The URL of a storage of several studies, each with a run folder of its name."""
+    storage = f"sqlite:///{folder / 'shared.db'}"
+    for name in names:
+        paths = RunFolder(folder / name)
+        paths.artifacts.mkdir(parents=True)
+        paths.write_address(storage, name, f"identity of {name}")
+        store_run(paths, many_run(2, name=name))
+        home = {"folder": paths.identity, "path": str(paths.path), "host": f"host of {name}"}
+        optuna.load_study(study_name=name, storage=storage).set_user_attr(HOME, home)
+    return storage
+
+
+def test_a_run_folder_shows_its_own_study_of_a_shared_storage(tmp_path: Path) -> None:
+    storage = in_one_storage(tmp_path, "a", "b")
+    for source, wanted in (
+        (tmp_path, ["a", "b"]),
+        (tmp_path / "b", ["b"]),
+        (storage, ["a", "b"]),
+    ):
+        served = Served(source)
+        studies = served.json("/api/studies")["study_summaries"]
+        assert [study["study_name"] for study in studies] == wanted
+        for number in (study["study_id"] for study in studies):
+            trial = served.json(f"/api/studies/{number}")["trials"][1]
+            artifact = trial["artifacts"][0]["artifact_id"]
+            with served.ask(f"/artifacts/{number}/{trial['trial_id']}/{artifact}") as answer:
+                assert answer.status == 200
+        served.close()
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[Served]:
     """Two studies in one storage; the run folder of the second is on another machine."""
-    storage = f"sqlite:///{tmp_path / 'shared.db'}"
-    for name in ("here", "there"):
-        folder = RunFolder(tmp_path / name)
-        folder.artifacts.mkdir(parents=True)
-        folder.write_address(storage, name, f"identity of {name}")
-        store_run(folder, many_run(2, name=name))
-        home = {"folder": folder.identity, "path": str(folder.path), "host": f"host of {name}"}
-        optuna.load_study(study_name=name, storage=storage).set_user_attr(HOME, home)
+    storage = in_one_storage(tmp_path, "here", "there")
     shutil.move(tmp_path / "there", tmp_path / "moved")
     served = Served(storage)
     yield served
@@ -292,3 +326,18 @@ def test_publishing_again_changes_nothing(runs: Path) -> None:
     before = study._storage.get_study_system_attrs(study._study_id)
     publish(read_run(runs / "seed-0"))
     assert study._storage.get_study_system_attrs(study._study_id) == before
+
+
+def test_notes_that_are_there_are_not_read_to_be_kept(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To put one together all attributes are looked through: only the study's is, for its text."""
+    read = []
+
+    def concat(parts: dict[str, str], trial_id: int | None) -> str:
+        read.append(trial_id)
+        return concat_body(parts, trial_id)
+
+    monkeypatch.setattr("optuna_dashboard._note.concat_body", concat)
+    publish(read_run(runs / "seed-0"))
+    assert read == [None]

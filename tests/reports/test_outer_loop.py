@@ -64,6 +64,24 @@ def test_hypervolume_is_the_area_under_the_front(
         assert share == pytest.approx(area / 0.45, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("unpruned", "worst", "said"),
+    [(0.9, 0.45, "0.45: half the unpruned model's)"), (-0.1, -1.1, "-1.1: the unpruned model's l")],
+)
+def test_the_caption_says_where_the_reference_point_is(
+    unpruned: float, worst: float, said: str, make_run: Any, make_trial: Any
+) -> None:
+    """A correlation may be below 0. A model that is better covers more than the ideal."""
+    base = make_run([make_trial(0, 100_000, unpruned + 0.5)])
+    run = replace(base, unpruned=replace(base.unpruned, metric=unpruned))
+    assert reference_point(run) == (worst, 1.0)
+    assert hypervolume(run).shares[-1] > 1
+    section = outer_section(overlay([run]))
+    assert section is not None
+    assert said in section.panels[0].caption
+    assert "Better models may cover more than 100%" in section.panels[0].caption
+
+
 def test_hypervolume_and_importance_are_those_of_the_storage(stored_run: RunRecord) -> None:
     """Optuna's own functions on the study in the storage; a metric is negated for importance."""
     study = load_run(stored_run.folder)
