@@ -211,7 +211,7 @@ def status(
 @app.command(name="serve-storage")
 def serve_storage(
     storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
-    port: Annotated[int, typer.Option(help="Port to serve at.", min=0, max=65535)] = 13000,
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 13000,
     host: Annotated[
         str, typer.Option(help="Address to serve at; any other than this lets everyone in.")
     ] = "127.0.0.1",
