@@ -436,6 +436,15 @@ def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None
     assert [row["trial"] for row in kept["timings"]] == [None, *(row["trial"] for row in front)]
 
 
+def test_the_line_of_an_error_is_told_though_the_path_is_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "study.py").write_text("\n\n1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match=r"'study\.py', line 3 raises ZeroDivisionError"):
+        load_study(Path("study.py"))
+
+
 def test_the_study_of_a_run_is_found_in_its_file(write_study: WriteStudy) -> None:
     path = write_study(("study = Study(", "import dataclasses\nstudy = Study("))
     path.write_text(f"{path.read_text()}\nlarge = dataclasses.replace(study, name='big')\n")
