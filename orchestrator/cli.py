@@ -158,7 +158,9 @@ def work(
     ],
     name: Name = "study",
     storage: Storage = None,
-    trials: Trials = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials wanted; as many as the launch wants by default.")
+    ] = None,
     population: Population = None,
     out: Annotated[
         Path | None, typer.Option(help="The study's run folder, shared; runs/NAME by default.")
