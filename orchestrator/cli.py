@@ -13,7 +13,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,9 +27,6 @@ from orchestrator.terminal import (
     say_at_once,
     say_to_stderr,
 )
-
-if TYPE_CHECKING:
-    from orchestrator.records import RunRecord
 
 app = typer.Typer(
     name="maskfront",
@@ -106,17 +103,9 @@ def run(
     """Launch a study, or continue it up to its number of trials."""
     from orchestrator.fleet import default_workers, launch_workers
     from orchestrator.loop import launch
-    from orchestrator.run_folder import RunFolder
     from orchestrator.storage import without_password
     from orchestrator.study_file import load_study
-    from reports.dashboard import publish
-    from reports.page import write_report
-
-    def follow(record: RunRecord, live: bool = True) -> None:
-        folder = RunFolder(record.folder)
-        folder.write_launch(shlex.join(command), source)
-        write_report([record], folder.report, live)
-        publish(record)
+    from reports.following import Following
 
     command = ["maskfront", *sys.argv[1:]]
     if storage is not None:
@@ -126,7 +115,7 @@ def run(
     console = Console()
     with mendable(), interrupted("finished trials are kept, launch again to go on"):
         loaded = load_study(study, name)
-        source = study.read_text(encoding="utf-8")
+        following = Following(shlex.join(command), study.read_text(encoding="utf-8"))
         if workers is None:
             workers = default_workers(device)
         launches = (
@@ -134,19 +123,23 @@ def run(
             if workers == 1 and backend is Backend.loky and cluster is None
             else partial(launch_workers, workers=workers, backend=backend.value, cluster=cluster)
         )
-        finished = launches(
-            loaded,
-            trials=trials,
-            population=population,
-            out=out,
-            device=device,
-            storage=storage,
-            artifacts=artifacts,
-            callbacks=[follow],
-            console=console,
-        )
+        try:
+            finished = launches(
+                loaded,
+                trials=trials,
+                population=population,
+                out=out,
+                device=device,
+                storage=storage,
+                artifacts=artifacts,
+                callbacks=[following],
+                console=console,
+            )
+        except BaseException:
+            following.cut_short()
+            raise
     console.print(front_table(finished))
-    follow(finished, live=False)
+    following.end(finished)
     for line in next_commands(finished):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
