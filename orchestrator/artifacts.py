@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import optuna
-from optuna.artifacts import Boto3ArtifactStore, FileSystemArtifactStore, upload_artifact
+from optuna.artifacts import (
+    Boto3ArtifactStore,
+    FileSystemArtifactStore,
+    get_all_artifact_meta,
+    upload_artifact,
+)
+from optuna.artifacts.exceptions import ArtifactNotFound
+from optuna.trial import FrozenTrial
 
 from orchestrator.errors import RunError
 from orchestrator.patience import reason_of
@@ -103,7 +111,7 @@ def upload(
     """
     url = outer.user_attrs.get(ARTIFACTS)
     try:
-        store = LinkingStore(folder.artifacts) if url is None else bucket_store(url)
+        store = _store_of(outer, folder)
         for file in files:
             upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
     except Exception as error:
@@ -111,3 +119,22 @@ def upload(
             raise
         return f"; its files are not in {url} ({reason_of(error)})"
     return ""
+
+
+def remove_artifacts(
+    trials: Sequence[FrozenTrial | optuna.Trial], outer: optuna.Study, folder: RunFolder
+) -> None:
+    """Remove the artifacts of trials that failed. In a bucket that is away they stay."""
+    metas = [
+        meta for trial in trials for meta in get_all_artifact_meta(trial, storage=outer._storage)
+    ]
+    with suppress(Exception):  # boto3 has a class for each thing that may be wrong
+        for meta in metas:
+            with suppress(ArtifactNotFound):
+                _store_of(outer, folder).remove(meta.artifact_id)
+
+
+def _store_of(outer: optuna.Study, folder: RunFolder) -> LinkingStore | Boto3ArtifactStore:
+    """Where the artifacts of a study go."""
+    url = outer.user_attrs.get(ARTIFACTS)
+    return LinkingStore(folder.artifacts) if url is None else bucket_store(url)

@@ -17,8 +17,10 @@ from optuna.distributions import (
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
+from orchestrator.artifacts import remove_artifacts
+from orchestrator.errors import RunError
 from orchestrator.heartbeat import Watch, end_record, workers_of
-from orchestrator.records import BEGAN, LAST_SEEN
+from orchestrator.records import BEGAN, FAILURE, LAST_SEEN
 from orchestrator.run_folder import RunFolder
 
 WORKER = "worker"
@@ -65,27 +67,28 @@ class Claims:
 
         First those of dead workers are failed, and asked again. `note` gets a line on each.
         """
-        with self._folder.in_turn("claim"):
-            taken = self._outer.get_trials(deepcopy=False, states=_TAKEN)
-            buried = self._bury([t for t in taken if t.state is TrialState.RUNNING], note)
-            claimed = []
-            for _ in range(min(most, self._wanted - len(taken) + buried)):
-                trial = self._outer.ask()
-                trial.set_user_attr(WORKER, self._worker)
-                trial.set_user_attr(BEGAN, time.time())
-                claimed.append(trial)
+        claimed: list[optuna.Trial] = []
         try:
+            with self._folder.in_turn("claim"):
+                taken = self._outer.get_trials(deepcopy=False, states=_TAKEN)
+                buried = self._bury([t for t in taken if t.state is TrialState.RUNNING], note)
+                for _ in range(min(most, self._wanted - len(taken) + buried)):
+                    claimed.append(self._outer.ask())
+                    claimed[-1].set_user_attr(WORKER, self._worker)
+                    claimed[-1].set_user_attr(BEGAN, time.time())
             for trial in claimed:
                 draw(trial, self._space)
+        except RunError:  # the storage is away: others bury these trials
+            raise
         except BaseException as error:  # Ctrl-C, while a sampler takes its time
+            ctrl_c = isinstance(error, KeyboardInterrupt)
+            reason = "interrupted" if ctrl_c else f"{type(error).__name__}: {error}"
+            blamed = not (ctrl_c or isinstance(error, OSError))  # a full disk is no fault of knobs
             trials = self._outer.get_trials(deepcopy=False)
             for trial in claimed:
                 with suppress(UpdateFinishedTrialError, ValueError):  # others gave it up meanwhile
-                    ask_again(
-                        self._outer,
-                        trials[trial.number],
-                        blamed=not isinstance(error, KeyboardInterrupt),
-                    )
+                    trial.set_user_attr(FAILURE, reason)
+                    ask_again(self._outer, trials[trial.number], blamed=blamed)
                     self._outer.tell(trial, state=TrialState.FAIL)
             raise
         return claimed
@@ -103,14 +106,17 @@ class Claims:
         lost = []
         for trial in running:
             owner = trial.user_attrs.get(WORKER)
-            if owner != self._worker and (owner not in workers or owner in dead):
-                seen = workers[owner].at if owner in workers else 0.0
-                lost.append(self._fail(trial, seen, note))
+            if owner == self._worker or (owner in workers and owner not in dead):
+                continue
+            seen = workers[owner].at if owner in workers else 0.0
+            if self._fail(trial, seen, note):
+                lost.append(trial)
         for name in dead:
             if not workers[name].ended:
                 end_record(self._outer, workers[name])
                 self._folder.worker(name).unlink(missing_ok=True)
-        return sum(lost)
+        remove_artifacts(lost, self._outer, self._folder)
+        return len(lost)
 
     def _fail(self, trial: FrozenTrial, seen: float, note: Callable[[str], object]) -> bool:
         """Fail a trial whose worker died, `seen` for the last time then, and ask again.
@@ -119,7 +125,7 @@ class Claims:
         """
         if self._outer.get_trials(deepcopy=False)[trial.number].state is not TrialState.RUNNING:
             return False
-        again = ask_again(self._outer, trial, blamed=True)
+        again = ask_again(self._outer, trial, blamed=WORKER in trial.user_attrs)
         try:
             optuna.Trial(self._outer, trial._trial_id).set_user_attr(LAST_SEEN, seen)
             self._outer.tell(trial.number, state=TrialState.FAIL)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,9 +27,6 @@ from orchestrator.terminal import (
     say_at_once,
     say_to_stderr,
 )
-
-if TYPE_CHECKING:
-    from orchestrator.records import RunRecord
 
 app = typer.Typer(
     name="maskfront",
@@ -106,17 +103,9 @@ def run(
     """Launch a study, or continue it up to its number of trials."""
     from orchestrator.fleet import default_workers, launch_workers
     from orchestrator.loop import launch
-    from orchestrator.run_folder import RunFolder
     from orchestrator.storage import without_password
     from orchestrator.study_file import load_study
-    from reports.dashboard import publish
-    from reports.page import write_report
-
-    def follow(record: RunRecord, live: bool = True) -> None:
-        folder = RunFolder(record.folder)
-        folder.write_launch(shlex.join(command), source)
-        write_report([record], folder.report, live)
-        publish(record)
+    from reports.following import Following
 
     command = ["maskfront", *sys.argv[1:]]
     if storage is not None:
@@ -126,7 +115,7 @@ def run(
     console = Console()
     with mendable(), interrupted("finished trials are kept, launch again to go on"):
         loaded = load_study(study, name)
-        source = study.read_text(encoding="utf-8")
+        following = Following(shlex.join(command), study.read_text(encoding="utf-8"))
         if workers is None:
             workers = default_workers(device)
         launches = (
@@ -134,19 +123,23 @@ def run(
             if workers == 1 and backend is Backend.loky and cluster is None
             else partial(launch_workers, workers=workers, backend=backend.value, cluster=cluster)
         )
-        finished = launches(
-            loaded,
-            trials=trials,
-            population=population,
-            out=out,
-            device=device,
-            storage=storage,
-            artifacts=artifacts,
-            callbacks=[follow],
-            console=console,
-        )
+        try:
+            finished = launches(
+                loaded,
+                trials=trials,
+                population=population,
+                out=out,
+                device=device,
+                storage=storage,
+                artifacts=artifacts,
+                callbacks=[following],
+                console=console,
+            )
+        except BaseException:
+            following.cut_short()
+            raise
     console.print(front_table(finished))
-    follow(finished, live=False)
+    following.end(finished)
     for line in next_commands(finished):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -158,7 +151,9 @@ def work(
     ],
     name: Name = "study",
     storage: Storage = None,
-    trials: Trials = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials wanted; as many as the launch wants by default.")
+    ] = None,
     population: Population = None,
     out: Annotated[
         Path | None, typer.Option(help="The study's run folder, shared; runs/NAME by default.")
@@ -211,7 +206,7 @@ def status(
 @app.command(name="serve-storage")
 def serve_storage(
     storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
-    port: Annotated[int, typer.Option(help="Port to serve at.", min=0, max=65535)] = 13000,
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 13000,
     host: Annotated[
         str, typer.Option(help="Address to serve at; any other than this lets everyone in.")
     ] = "127.0.0.1",

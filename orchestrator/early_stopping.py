@@ -51,7 +51,8 @@ class SuccessiveHalving(EarlyStopping):
 
     Trials are ordered by non-dominated rank, within a rank by how much they add to the spread of
     those before (their epsilon-net). Each decides when it arrives, among those that came before, so
-    that no worker waits for another; of all that decide at once, at most 1 - `keep` stop.
+    that no worker waits for another. At most 1 - `keep` of all that were reported so far are past
+    the best share: of those that decide at once it may be all, or none.
     """
 
     keep: float = 0.5
@@ -83,8 +84,10 @@ class Hurdles(EarlyStopping):
 
     The fitness of a trial at a rung is by how many others it is dominated there; the hurdle of the
     rung is the mean of that. A trial that is worse than the hurdle stops, one that is equal goes
-    on. The hurdle stands until so many more have arrived, and there is none before the first so
-    many: those all go on.
+    on. Of those that have arrived, the first by number set the hurdle, as many as `every` divides:
+    before there are so many, all go on. It stands until so many more have arrived, but for a trial
+    that arrives after one of a higher number, as with several workers: that takes its place among
+    those that set the hurdle.
     """
 
     every: int = 8

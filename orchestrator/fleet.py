@@ -73,7 +73,8 @@ def launch_workers(
 
     `backend` says what starts them: "loky" processes of this machine, "dask" or "ray" tasks of the
     cluster at the address `cluster`, whose machines share the run folder. A worker that dies is
-    told of, and its trials are tried again by the others. Ctrl-C ends them all.
+    told of, and its trials are tried again by the others. The callbacks are called when more trials
+    have finished, once a second at most. Ctrl-C ends them all.
     """
     if cluster is not None and backend == "loky":
         raise RunError(f"--cluster is '{cluster}', but says not of what; add --backend dask or ray")

@@ -23,6 +23,7 @@ from orchestrator.opening import describe, finished_trials, join_study, open_stu
 from orchestrator.patience import reason_of
 from orchestrator.progress import LaunchProgress
 from orchestrator.records import (
+    WANTED,
     RunRecord,
     record_of,
 )
@@ -50,7 +51,8 @@ def launch(
     `trials` and `population` stand in for the study's own; `out` is the run folder (runs/NAME by
     default); `device` is "auto", "cpu" or a CUDA device; `storage` the URL of a storage other than
     the folder's own, with its password or without; `artifacts` the bucket, s3://NAME, that a new
-    study copies the files of its trials to for dashboards elsewhere. Ctrl-C fails the running
+    study copies the files of its trials to for dashboards elsewhere; `callbacks` are
+    called with the run after each population. Ctrl-C fails the running
     trials, whose knobs the next launch tries again, keeps the finished ones and raises
     KeyboardInterrupt. Raises RunError or UserError for what the user can mend, before anything is
     written wherever that is known before.
@@ -76,9 +78,10 @@ def work(
 ) -> None:
     """Be one more worker of a study that a launch has opened, until its trials are finished.
 
-    `out` is the launch's own run folder, shared between machines where there are several. A launch
-    gives its workers a `number`, 1 at least, and its `token`, by which it ends them; a worker that
-    comes by itself draws its own number.
+    Its trials are those that the launch wants, or `trials`. `out` is the launch's own run folder,
+    shared between machines where there are several. A launch gives its workers a `number`, 1 at
+    least, and its `token`, by which it ends them; a worker that comes by itself draws its own
+    number.
     """
     study, folder = as_asked(study, trials, population, out)
     url, chosen = address(folder, storage), choose_device(device)
@@ -87,6 +90,8 @@ def work(
         opened_storage = open_storage(url)
         inputs, definition = _read(study)
         outer = join_study(study, folder, opened_storage, definition)
+        if trials is None:
+            study = replace(study, trials=outer.user_attrs.get(WANTED, study.trials))
         settle(folder, outer, hidden(parse_url(url)))
         check_room(url, living(outer, folder))
         speaker = "worker" if number is None else f"worker {number}"
@@ -203,7 +208,8 @@ def _serve(
     outer.sampler = make_sampler(study.seed, so_far, at_once, number, study.sampler)
     with Heartbeat(outer, folder, device) as heart:
         claims = Claims(outer, folder, study.space, heart.record.name, study.trials, token)
-        if finished_trials(outer) >= study.trials:
+        if (finished := finished_trials(outer)) >= study.trials:
+            progress.note(f"{finished} trials are finished, {study.trials} wanted: nothing to do")
             claims.bury()
             return
         with progress:

@@ -20,7 +20,8 @@ HOST = "127.0.0.1"
 def serve_storage(url: str, port: int, started: Callable[[str], None], host: str = HOST) -> None:
     """Serve a storage until Ctrl-C; `started` is called with the URL for its workers.
 
-    Raises RunError for a storage that cannot be served, or a port that is taken.
+    Port 0 takes a free one. Raises RunError for a storage that cannot be served, or a port that is
+    taken.
     """
     kind = kind_of(parse_url(url))
     if kind in ("journal", "grpc"):
@@ -34,6 +35,7 @@ def serve_storage(url: str, port: int, started: Callable[[str], None], host: str
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
+            port = probe.getsockname()[1]
         except OSError as error:
             raise RunError(
                 f"port {port} of {host} cannot be used ({error.strerror}); choose another with "

@@ -124,7 +124,10 @@ class RunFolder:
         return self
 
     def worker(self, name: str) -> Path:
-        """The file that a worker holds locked while it lives."""
+        """The file that a worker holds locked while it lives. Raises RunError for a name that leads
+        elsewhere: names come from the storage, which others may write to."""
+        if Path(name).name != name:
+            raise RunError(f"the storage names a worker '{name}', which is no name of a file")
         return self.path / "workers" / f"{name}.lock"
 
     @contextmanager

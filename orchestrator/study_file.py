@@ -111,7 +111,7 @@ def _line_in(path: Path, error: BaseException) -> str:
     line = ""
     trace = error.__traceback__
     while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path:
+        if Path(trace.tb_frame.f_code.co_filename) == path.absolute():
             line = f", line {trace.tb_lineno}"
         trace = trace.tb_next
     return line

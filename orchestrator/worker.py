@@ -28,7 +28,7 @@ from objectives.search_method import (
     Stopped,
     populations,
 )
-from orchestrator.artifacts import upload
+from orchestrator.artifacts import remove_artifacts, upload
 from orchestrator.claims import Claims, ask_again
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import living
@@ -97,12 +97,10 @@ class Worker:
             if self.claims.halted:
                 raise KeyboardInterrupt
             self.progress.finished(finished)
-            claimed = self.claims.take(self._at_once(), self.progress.note)
-            if not claimed:  # all that is wanted runs elsewhere, and may fail there
+            before = self.counted
+            if not self._population():  # all that is wanted runs elsewhere, and may fail there
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
                 continue
-            before = self.counted
-            self._population(claimed)
             barren = barren + 1 if self.counted == before else 0
             call_back(callbacks, self.outer, self.folder, self.progress.note)
             enough = len(self.failed) >= _HOPELESS or not self.counted
@@ -151,12 +149,18 @@ class Worker:
             "flops_full": self.bench.flops_full,
         }
 
-    def _population(self, claimed: Sequence[optuna.Trial]) -> None:
-        """Search and tell these trials; none is left running, if the storage answers."""
-        started = time.monotonic()
-        self.running = {trial.number: trial for trial in claimed}
-        self.progress.population(sorted(self.running))
+    def _population(self) -> bool:
+        """Claim, search and tell trials; none is left running, if the storage answers.
+
+        False if there was none to claim.
+        """
         try:
+            claimed = self.claims.take(self._at_once(), self.progress.note)
+            self.running = {trial.number: trial for trial in claimed}
+            if not claimed:
+                return False
+            started = time.monotonic()
+            self.progress.population(sorted(self.running))
             members = self._members()
             for places in populations([method for _, method in members]):
                 self._search([members[place] for place in places], started)
@@ -174,6 +178,7 @@ class Worker:
         except Exception as error:  # not of the search, but of what keeps its results
             self._fail_all(f"{type(error).__name__}: {error}", "ask again a few times")
             raise
+        return True
 
     def _members(self) -> list[tuple[int, SearchMethod]]:
         """The trials' methods by number; a trial whose knobs its method refuses has failed."""
@@ -293,7 +298,7 @@ class Worker:
         except (*_GIVEN_UP, OSError):  # the others remove what it writes
             if self.outer.get_trials(deepcopy=False)[number].state is not TrialState.FAIL:
                 raise
-            shutil.rmtree(self.folder.trial(number), ignore_errors=True)
+            self._remove(number)
             self._ended(number, "given up by the other workers, who missed this one", counts=False)
 
     def _score(self, number: int, found: SearchResult, started: float) -> TrialResult:
@@ -314,9 +319,14 @@ class Worker:
                 known = self.outer.get_trials(deepcopy=False)[number]
                 ask_again(self.outer, known, blamed=knobs == "ask again a few times")
             self.outer.tell(trial, state=TrialState.FAIL)
-            shutil.rmtree(self.folder.trial(number), ignore_errors=True)
+            self._remove(number)
         self.failed.append(reason)
         self._ended(number, f"failed: {reason}", counts=False)
+
+    def _remove(self, number: int) -> None:
+        """Remove what a trial that failed has written."""
+        shutil.rmtree(self.folder.trial(number), ignore_errors=True)
+        remove_artifacts([self.running[number]], self.outer, self.folder)
 
     def _fail_all(self, reason: str, knobs: _Fate) -> None:
         """Fail what is running."""

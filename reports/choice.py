@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.errors import RunError
-from orchestrator.records import RunRecord, TrialResult
+from orchestrator.records import RunRecord
+from orchestrator.run_folder import RunFolder
+from orchestrator.trial_files import MODEL
 from reports.recommended import knee as find_knee
 
 
@@ -64,8 +66,12 @@ def choose(
 
 
 def model_folder(run: RunRecord, trial: int) -> Path:
-    """Where the model of a finished trial lies. Raises RunError if there is none."""
-    folder = run.folder / check_finished(run, trial).model
+    """Where the model of a finished trial lies. Raises RunError if there is none.
+
+    What its result says of that is not followed: it comes from a storage that others may write to.
+    """
+    check_finished(run, trial)
+    folder = RunFolder(run.folder).trial(trial) / MODEL
     if not (folder / "model.safetensors").is_file():
         raise RunError(
             f"'{folder}', the model of trial {trial}, is gone; choose another trial, "
@@ -74,12 +80,12 @@ def model_folder(run: RunRecord, trial: int) -> Path:
     return folder
 
 
-def check_finished(run: RunRecord, trial: int) -> TrialResult:
-    """The result of a finished trial. Raises RunError for any other, and says what became of it."""
+def check_finished(run: RunRecord, trial: int) -> None:
+    """Raises RunError for a trial that has not finished, and says what became of it."""
     rows = {row.number: row for row in run.trials}
     row = rows.get(trial)
     if row is not None and row.result is not None:
-        return row.result
+        return
     finished = ", ".join(str(n) for n in sorted(rows) if rows[n].result is not None) or "none yet"
     if row is None:
         raise RunError(f"'{run.folder}' has no trial {trial}; finished: {finished}")

@@ -16,6 +16,8 @@ import numpy as np
 from orchestrator.busy_clock import BusyClock
 from orchestrator.errors import RunError
 from orchestrator.records import FinishedTrial, RunRecord, TrialResult
+from orchestrator.run_folder import RunFolder
+from orchestrator.trial_files import MODEL
 from reports.outer_loop import hypervolume
 
 RATIOS = (0.75, 0.5, 0.33, 0.25, 0.1)
@@ -190,10 +192,11 @@ def _best_at(runs: Sequence[RunRecord], ratio: float) -> list[Model] | None:
     """Of each run the model of its front that is best at this ratio, with its folder."""
     models = []
     for run in runs:
-        within = [trial.result for trial in run.front if trial.result.ratio <= (1 + _SLACK) * ratio]
+        within = [trial for trial in run.front if trial.result.ratio <= (1 + _SLACK) * ratio]
         if not within:
             return None
-        models.append((run.folder / within[-1].model, within[-1]))
+        folder = RunFolder(run.folder).trial(within[-1].number) / MODEL
+        models.append((folder, within[-1].result))
     return models
 
 

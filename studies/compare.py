@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -154,14 +155,16 @@ def contest(
     """Run, or continue, all studies; write comparison.json, .md and the picture. The tables."""
     quiet_libraries()
     teacher = fine_tuned(task, teacher, out, device)
+    cache = out / "cache"  # what is made once is made once for all
+    cache.mkdir(exist_ok=True)
     runs: dict[str, list[RunRecord]] = {name: [] for name in methods}
     for seed in seeds:
         for name, own in runs.items():
             study = entry_study(name, task, teacher, epochs=epochs, trials=trials, seed=seed)
             folder = out / f"{name}-{seed}"
-            if not folder.exists():  # what is made once is made once for all
-                folder.mkdir()
-                (folder / "cache").symlink_to((out / "cache").absolute())
+            folder.mkdir(exist_ok=True)
+            if not os.path.lexists(folder / "cache"):
+                (folder / "cache").symlink_to(cache.absolute())
             own.append(launch(study, population=population, out=folder, device=device))
     inputs = read_inputs(task, teacher)
     samples = Resampled(inputs, kept=out / "samples", device=choose_device(device))

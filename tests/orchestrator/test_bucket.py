@@ -96,6 +96,22 @@ def test_a_bucket_that_goes_away_costs_no_trial(
     assert (run.folder / "trials/00001/model/model.safetensors").is_file()
 
 
+def test_a_trial_that_failed_leaves_nothing_in_the_bucket(
+    study: Study, tmp_path: Path, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+
+    def refuse(*_: object) -> None:
+        kept.append(len(list(boto3.resource("s3").Bucket("runs").objects.all())))
+        raise RuntimeError("database is locked")
+
+    monkeypatch.setattr(optuna.Trial, "set_constraint", refuse)
+    with pytest.raises(RuntimeError, match="database is locked"):
+        launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", artifacts=URL)
+    assert kept == [6]
+    assert not list(boto3.resource("s3").Bucket("runs").objects.all())
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

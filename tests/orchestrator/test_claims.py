@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -19,7 +20,7 @@ from optuna.trial import TrialState
 from orchestrator import heartbeat
 from orchestrator.claims import HALT, RETRY_OF, WORKER, Claims, ask_again
 from orchestrator.heartbeat import GRACE, Heartbeat, Watch, WorkerRecord, workers_of
-from orchestrator.records import trial_record
+from orchestrator.records import FAILURE, trial_record
 from orchestrator.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage import open_storage
@@ -111,6 +112,7 @@ def test_what_a_killed_worker_had_is_failed_and_tried_again_clean(url: str, tmp_
     assert [trial.state for trial in lost] == [TrialState.RUNNING] * 3
     assert [WORKER in trial.user_attrs for trial in lost] == [True, True, False]
     folder.trial(0).mkdir(parents=True)
+    assert len(list(folder.artifacts.iterdir())) == 2
     lines: list[str] = []
     with ExitStack() as stack:
         again = claims_of(study, folder, stack, wanted=2).take(3, lines.append)
@@ -125,6 +127,7 @@ def test_what_a_killed_worker_had_is_failed_and_tried_again_clean(url: str, tmp_
     assert [row.ended for row in rows[:2]] == [max(dead.at, row.started or 0) for row in rows[:2]]
     assert rows[2].seconds == 0
     assert not folder.trial(0).exists()
+    assert list(folder.artifacts.iterdir()) == []
     for trial in again:
         old = lost[trial.user_attrs[RETRY_OF]]
         assert trial.params == old.params
@@ -146,10 +149,11 @@ from orchestrator.run_folder import RunFolder
 from tests.orchestrator.test_claims import claims_of, study_of
 
 study, folder = study_of(sys.argv[1], 1), RunFolder(Path(sys.argv[2]))
+folder.artifacts.mkdir(parents=True)
 with ExitStack() as stack:
     for trial in claims_of(study, folder, stack, wanted=9).take(2):
         trial.set_constraint("budget", 1.0)
-        store = FileSystemArtifactStore(folder.path)
+        store = FileSystemArtifactStore(folder.artifacts)
         upload_artifact(artifact_store=store, file_path=os.__file__, study_or_trial=trial)
     study.ask()  # and dies before it is its own
     os.kill(os.getpid(), 9)
@@ -240,3 +244,51 @@ def test_knobs_are_asked_again_once_though_a_worker_was_killed_before_it_said_so
         (again,) = other.take(1)
     assert again.params["x"] == 0.5
     assert [t.state for t in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [(optuna.Trial, "set_user_attr"), (optuna.Trial, "suggest_float"), (optuna.Study, "ask")],
+)
+def test_ctrl_c_while_trials_are_claimed_leaves_none_running_and_blames_no_knobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, method: str
+) -> None:
+    """A trial that Ctrl-C hits while it is asked is nobody's yet: the next claim fails it."""
+    folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
+    study.enqueue_trial({"x": 0.5, "y": 0.5})
+    call = getattr(kind, method)
+
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        call(*arguments, **named)
+        raise KeyboardInterrupt
+
+    for _ in range(4):
+        with ExitStack() as stack:
+            claims = claims_of(study, folder, stack, wanted=2)
+            monkeypatch.setattr(kind, method, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                claims.take(2)
+        if method != "ask":
+            assert {
+                trial.user_attrs.get(FAILURE)
+                for trial in study.get_trials(states=[TrialState.FAIL])
+            } == {"interrupted"}
+            assert TrialState.RUNNING not in [trial.state for trial in study.trials]
+    with ExitStack() as stack:
+        (trial,) = claims_of(study, folder, stack, wanted=1).take(1)
+    assert trial.params == {"x": 0.5, "y": 0.5}
+
+
+def test_an_error_of_the_sampler_is_what_its_trials_failed_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no scipy")
+
+    study = study_of(f"sqlite:///{tmp_path}/study.db")
+    monkeypatch.setattr(study.sampler, "sample_independent", refuse)
+    monkeypatch.setattr(study.sampler, "sample_relative", refuse)
+    with ExitStack() as stack, pytest.raises(RuntimeError, match="no scipy"):
+        claims_of(study, RunFolder(tmp_path), stack, wanted=2).take(2)
+    assert [trial_record(trial).failure for trial in study.trials] == ["RuntimeError: no scipy"] * 2

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from optuna_dashboard import get_note
 from transformers import AutoConfig, AutoModelForSequenceClassification
+from typer.testing import CliRunner
 
-from orchestrator import launch
+from orchestrator import launch, loop
+from orchestrator.cli import app
 from orchestrator.errors import RunError
-from orchestrator.records import load_run
+from orchestrator.records import load_run, read_run
 from orchestrator.study_file import load_study, load_study_of
+from orchestrator.worker import Callback
 from tests.servers import Postgres
 
 WriteStudy = Callable[..., Path]
@@ -192,10 +196,6 @@ def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None
 
 
 def test_ctrl_c_ends_a_launch_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
-    import signal
-
-    from orchestrator.records import read_run
-
     path = write_study(epochs=200)
     folder = tmp_path / "run"
     process = subprocess.Popen(
@@ -215,6 +215,28 @@ def test_ctrl_c_ends_a_launch_cleanly(write_study: WriteStudy, tmp_path: Path) -
     assert "Traceback" not in errors
     assert "launch again to go on" in errors
     assert [trial.failure for trial in read_run(folder).trials] == ["interrupted"] * 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RunError("no worker is left")])
+def test_a_launch_that_is_cut_short_leaves_a_page_that_says_so(
+    run_folder: Path,
+    tiny_study_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    pages: list[str] = []
+
+    def cut_short(*_: object, callbacks: Sequence[Callback], **__: object) -> None:
+        callbacks[0](read_run(run_folder))
+        pages.append((run_folder / "report.html").read_text(encoding="utf-8"))
+        raise error
+
+    monkeypatch.setattr(loop, "launch", cut_short)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    asked = ["run", str(tiny_study_file), "--out", str(run_folder), "--device", "cpu"]
+    assert CliRunner().invoke(app, asked).exit_code
+    pages.append((run_folder / "report.html").read_text(encoding="utf-8"))
+    assert ["The study runs" in page for page in pages] == [True, False]
 
 
 BAD_STUDIES = {
@@ -434,6 +456,15 @@ def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None
     assert "bench.json; maskfront report shows it" in done.stdout.replace("\n", "")
     kept = json.loads((run_folder / "bench.json").read_text())
     assert [row["trial"] for row in kept["timings"]] == [None, *(row["trial"] for row in front)]
+
+
+def test_the_line_of_an_error_is_told_though_the_path_is_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "study.py").write_text("\n\n1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match=r"'study\.py', line 3 raises ZeroDivisionError"):
+        load_study(Path("study.py"))
 
 
 def test_the_study_of_a_run_is_found_in_its_file(write_study: WriteStudy) -> None:

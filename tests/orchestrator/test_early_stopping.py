@@ -143,6 +143,13 @@ def test_halving_waits_for_nobody() -> None:
     assert stopped == [False, True, False, False, False, True]
 
 
+def test_halving_may_stop_all_that_decide_at_once() -> None:
+    earlier = [(0.5 + step / 100, 1.0 + step) for step in range(10)]
+    late = [(0.1, 20.0), (0.2, 30.0)]
+    policy = SuccessiveHalving(keep=0.5)
+    assert [policy.stops(own, [*earlier, *late]) for own in late] == [True, True]
+
+
 @given(POINTS)
 def test_times_dominated(points: list[Point]) -> None:
     counted = [sum(dominates(other, own) for other in points) for own in points]

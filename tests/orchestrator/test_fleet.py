@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,7 +18,7 @@ from orchestrator import Study, fleet, launch, launch_workers, work
 from orchestrator.claims import WORKER
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import workers_of
-from orchestrator.records import load_run, read_run
+from orchestrator.records import WANTED, load_run, read_run
 from orchestrator.study_file import load_study
 from tests.orchestrator.marked import marked
 
@@ -128,6 +129,23 @@ def test_a_worker_joins_only_what_was_begun(study: Study, tmp_path: Path) -> Non
         work(other, out=tmp_path / "run", device="cpu")
     with pytest.raises(RunError, match="the storage holds no study 'other'; start it with"):
         work(replace(study, name="other"), out=tmp_path / "run", device="cpu")
+
+
+def test_a_worker_that_joins_serves_as_many_trials_as_the_launch_wants(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = replace(study.method, meets=False)  # type: ignore[call-arg]
+    study = replace(study, method=alone, trials=1)
+    place: dict[str, Any] = {"out": tmp_path / "run", "device": "cpu"}
+    launch(study, **place)
+    load_run(tmp_path / "run").set_user_attr(WANTED, 3)  # as a launch with --trials 3 does
+    work(study, **place)
+    assert [trial.state for trial in read_run(tmp_path / "run").trials] == ["finished"] * 3
+    capsys.readouterr()
+    work(study, **place)
+    assert capsys.readouterr().out == "worker: 3 trials are finished, 3 wanted: nothing to do\n"
+    work(study, trials=4, **place)
+    assert len(read_run(tmp_path / "run").trials) == 4
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from objectives.search_method import (
 from orchestrator import Study, claims, launch, worker
 from orchestrator.claims import RETRY_OF
 from orchestrator.errors import RunError
+from orchestrator.progress import LaunchProgress
 from orchestrator.records import BUDGET, RESULT, load_run, read_run
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import open_storage
@@ -341,6 +342,37 @@ def test_ctrl_c_while_knobs_are_drawn_loses_none_of_them(
         assert "running" not in states(tmp_path / "run")
     run = launch(tried, out=tmp_path / "run", device="cpu")
     assert sorted(trial.knobs["tag"] for trial in run.finished) == [0, 1]
+
+
+def test_ctrl_c_before_a_population_is_searched_leaves_no_trial_running(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LaunchProgress, "population", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        launch(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+    assert [trial.failure for trial in read_run(tmp_path / "run").trials] == ["interrupted"] * 2
+
+
+def test_a_trial_that_failed_leaves_no_weights(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in its folder nor as an artifact, which is a link to the same file."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("database is locked")
+
+    folder = RunFolder(tmp_path / "run")
+    monkeypatch.setattr(optuna.Trial, "set_constraint", refuse)
+    with pytest.raises(RuntimeError, match="database is locked"):
+        launch(scripted(study, "result"), out=folder.path, device="cpu")
+    assert get_all_artifact_meta(
+        load_run(folder.path).trials[0], storage=load_run(folder.path)._storage
+    )
+    assert list(folder.artifacts.iterdir()) == []
+    assert list(folder.trial(0).parent.iterdir()) == []
 
 
 def test_first_knobs_that_are_added_later_are_tried(study: Study, tmp_path: Path) -> None:

@@ -55,3 +55,10 @@ def test_a_damaged_address_is_said_and_a_damaged_launch_is_none(tmp_path: Path) 
     with pytest.raises(RunError, match=r"storage\.json' is damaged .*: put it back from a copy"):
         _ = folder.storage
     assert folder.read_launch() is None
+
+
+@pytest.mark.parametrize("name", ["../victim", "/victim", "a/b"])
+def test_a_worker_whose_name_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    """Claims unlink the file of a worker that died, and its name stands in the storage."""
+    with pytest.raises(RunError, match=f"a worker '{name}', which is no name of a file"):
+        RunFolder(tmp_path).worker(name)

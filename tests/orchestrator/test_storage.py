@@ -216,6 +216,15 @@ def test_what_is_served_is_cached_and_for_this_machine_alone(
     assert served["host"] == "127.0.0.1"
 
 
+def test_a_free_port_is_told_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[int] = []
+    told: list[str] = []
+    monkeypatch.setattr(proxy, "run_grpc_proxy_server", lambda _, host, port: served.append(port))
+    serve_storage(f"sqlite:///{tmp_path}/study.db", 0, told.append)
+    assert served[0] > 0
+    assert told == [f"grpc://127.0.0.1:{served[0]}"]
+
+
 def test_a_lost_connection_is_made_anew_and_a_second_result_is_known(tmp_path: Path) -> None:
     """A storage whose answers get lost after they were written, as behind a bad network."""
     inner = open_storage(f"sqlite:///{tmp_path}/study.db")

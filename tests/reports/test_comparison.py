@@ -72,6 +72,18 @@ def test_each_seed_gives_its_best_model_within_the_ratio(comparison: Comparison)
     assert all(row.select[0.1] is None for row in comparison.contestants.values())
 
 
+def test_models_are_those_of_the_trials_whatever_their_results_say(
+    runs: Runs, comparison: Comparison
+) -> None:
+    """The results are attributes in a storage, which others may write to."""
+    for own in runs.values():
+        for place, run in enumerate(own):
+            trials = [replace(row, result=replace(row.result, model="/a")) for row in run.finished]
+            own[place] = replace(run, trials=tuple(trials))
+    again = compare(runs, baselines={"lots", "norms"}, samples=samples, ratios=RATIOS)
+    assert asdict(again) == asdict(comparison)
+
+
 def test_seconds_are_those_in_which_trials_ran_that_came_to_something(
     make_run: MakeRun, make_trial: MakeTrial
 ) -> None:

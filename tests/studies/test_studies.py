@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
@@ -178,6 +179,7 @@ def test_methods_are_compared_and_a_stopped_comparison_goes_on(
     kept = {file.name for file in (out / "samples").iterdir()}
     assert kept
     first = read_run(out / "random-0").trials
+    shutil.rmtree(out / "cache")  # which may be
     compare.contest(task, teacher, out, methods=("random", "fisher-search"), trials=2, **asked)
     again = [read_run(out / f"{name}-{s}") for name in ("random", "fisher-search") for s in (0, 1)]
     assert [len(run.trials) for run in again] == [2, 2, 2, 2]
