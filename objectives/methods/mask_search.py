@@ -174,6 +174,8 @@ class MaskSearch(StagedMethod):
             for name, (field, value) in settings.items()
             if getattr(self, field) != value
         }
+        if "heads" not in self.spaces:
+            idle |= dict.fromkeys(("heads_by", "heads_kept"), "it acts where heads are searched")
         if self.target_schedule == "constant":
             idle["ramp"] = "it acts with a target that falls"
         if self.alpha_optimizer == "sign" and self.flops_weight > 0:
