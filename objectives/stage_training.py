@@ -171,8 +171,12 @@ class BestWeights:
 
 
 def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
-    """Steps in so many passes over the train split."""
-    return math.ceil(epochs * len(problem.train) / batch_size)
+    """Steps that see as many rows as so many passes over the train split, if all batches are full.
+
+    Rounded up. The last batch of a pass may not be full, so that they see a few rows less.
+    """
+    steps = round(epochs * len(problem.train) / batch_size, 6)  # 0.1 * 3 * 1000 is over 300
+    return max(1, math.ceil(steps))
 
 
 def check_layer_map(problem: Problem, loss: Loss) -> None:

@@ -23,7 +23,7 @@ from objectives.population import Population, Trace
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchResult, Stopped
-from objectives.stage_training import Masks, StageTraining
+from objectives.stage_training import Masks, StageTraining, steps_in
 from objectives.staged_method import StagedMethod
 from objectives.stages import FOUR_STEPS, Loss, Stage, rung_steps
 from objectives.student import keep_layers
@@ -187,6 +187,17 @@ def test_a_rung_is_reached_at_its_share_of_all_stages(problem: Problem) -> None:
     assert [(rung, step) for rung, step, _ in seen] == [(0.1, 3), (0.5, 18)]  # 0.999 is the end
     assert seen[1][2] == ratio
     assert abs(seen[0][2] - QUICK.target_ratio) <= QUICK.tolerance * QUICK.target_ratio
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batch_size", "steps"),
+    [(1, 16, 15), (2 / 3, 32, 5), (0.1 * 3, 8, 9), (0.5, 7, 18), (3, 239, 4), (1e-9, 16, 1)],
+)
+def test_steps_are_rounded_up_but_for_the_last_digits_of_a_float(
+    problem: Problem, epochs: float, batch_size: int, steps: int
+) -> None:
+    assert len(problem.train) == 240
+    assert steps_in(epochs, problem, batch_size) == steps
 
 
 def test_what_is_not_finite_is_not_reported_and_stops_nobody(problem: Problem) -> None:
