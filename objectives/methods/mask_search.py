@@ -123,7 +123,8 @@ class MaskSearch(StagedMethod):
     """What alpha learns beside FLOPs: the task's loss on the labels, or the teacher's logits."""
     alpha_data: Literal["alpha", "train"] = "alpha"
     """The split whose batches alpha learns from. With "train" and the teacher's logits alpha shares
-    batch and backward pass with the weights, and so the loss of the stage."""
+    batch and backward pass with the weights, and so the loss of the stage; with "train" and the
+    labels it takes the rows in an order of its own."""
     unrolled_step: float = 0.0
     """xi: the plain gradient step of the weights that alpha looks ahead by (second-order DARTS,
     `bilevel.py`); 0, the first order, takes the weights as they are. >= 0. DARTS takes the
