@@ -57,6 +57,8 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             for space, value in importance.items()
         }
         """The place of each unit in its layer, 0 the best: (layers, units)."""
+        self._poolings: dict[tuple[int, int], Tensor] = {}
+        """The interpolations that have occurred, by their two widths."""
         self.alpha = {
             space: self._start(shape.layers, len(widths)) for space, widths in self.widths.items()
         }
@@ -152,12 +154,19 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         for student in weights:
             for ranks, layer in zip(self.ranks[space], student, strict=True):
                 narrow, wide = sorted(layer.detach().topk(2).indices.tolist())
+                width, wider = int(widths[narrow]), int(widths[wide])
                 matrix = layer.new_zeros(size, size)
-                for which in (narrow, wide):
-                    width, wider = int(widths[which]), int(widths[wide])
-                    matrix = matrix + layer[which] * interpolation(width, wider, size).to(layer)
+                matrix[:wider, :width] = layer[narrow] * self._pooling(width, wider)
+                matrix.diagonal()[:wider] += layer[wide]  # the wider as it is
                 mixed.append(matrix[ranks][:, ranks])
         return torch.stack(mixed).view(*weights.shape[:2], size, size)
+
+    def _pooling(self, width: int, wider: int) -> Tensor:
+        """The interpolation of these two on the device, made where they first meet."""
+        if (width, wider) not in self._poolings:
+            pooling = interpolation(width, wider)
+            self._poolings[width, wider] = pooling.to(self.problem.device)
+        return self._poolings[width, wider]
 
 
 def _candidates(units: int, shares: Sequence[float]) -> Tensor:
