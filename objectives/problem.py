@@ -51,6 +51,8 @@ class Problem:
     """What the study counts, of the student, cut or masked."""
     cost_full: float
     """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
+    seq_len: int
+    """Tokens at which FLOPs are taken, whatever the study counts."""
     student_is_new: bool
     """The student is a checkpoint of its own, which does not know the task yet."""
     select_metric: Callable[[pretrained.Classifier], float]
@@ -257,6 +259,7 @@ def prepare(
             select_metric=partial(score, split=splits["select"], metric=task.metric, device=device),
             device=device,
             cache=cache,
+            seq_len=inputs.seq_len,
         ),
         select=splits["select"],
         heldout=splits["heldout"],

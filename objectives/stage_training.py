@@ -47,8 +47,8 @@ class StageTraining:
         batch_size: int,
         seed: int,
     ):
-        """`slots` says which student is where in `population`; `shares` are those of the cost that
-        each loses; before the cut there are no architectures."""
+        """`slots` says which student is where in `population`; `shares` are those of the FLOPs that
+        each loses, or is to lose; before the cut there are no architectures."""
         self.problem, self.population, self.stage = problem, population, stage
         self.slots = list(slots)
         self.batch_size, self.seed = batch_size, seed
