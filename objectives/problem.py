@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,14 @@ class Inputs:
     checkpoint_fingerprint: str
     student_fingerprint: str | None
     augmenter: Augmenter | None
+
+    def shapes(self) -> tuple[BertShape, BertShape]:
+        """Those of the student and of the teacher, but for the labels."""
+        teacher = shape_of(pretrained.read_config(self.teacher.checkpoint))
+        if self.student is not None:
+            return shape_of(pretrained.read_config(self.student)), teacher
+        layers = teacher.layers if self.student_layers is None else len(self.student_layers)
+        return replace(teacher, layers=layers), teacher
 
     def split(self, role: str) -> Split:
         """The rows of a role as tokens."""

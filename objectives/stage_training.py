@@ -14,16 +14,14 @@ from objectives.data import Batch
 from objectives.distillation import (
     hidden_loss,
     intermediate_loss,
-    layer_stride,
     prediction_loss,
 )
-from objectives.errors import UserError
 from objectives.optimisation import PopulationOptimizer
 from objectives.population import Population, Trace
 from objectives.problem import Problem
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 from objectives.search_method import CurvePoint, Progress
-from objectives.stages import Loss, Stage
+from objectives.stages import Stage
 from objectives.teacher_states import teacher_trace
 
 Masks = Mapping[str, Tensor]
@@ -177,18 +175,6 @@ def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
     """
     steps = round(epochs * len(problem.train) / batch_size, 6)  # 0.1 * 3 * 1000 is over 300
     return max(1, math.ceil(steps))
-
-
-def check_layer_map(problem: Problem, loss: Loss) -> None:
-    """Raise UserError unless a student's layers can be compared with the teacher's."""
-    student, teacher = problem.student.config, problem.teacher.config
-    layer_stride(student.num_hidden_layers, teacher.num_hidden_layers)
-    if loss == "intermediate" and student.num_attention_heads != teacher.num_attention_heads:
-        raise UserError(
-            f"the loss 'intermediate' compares attention head by head: the student has "
-            f"{student.num_attention_heads} a layer, the teacher {teacher.num_attention_heads}; "
-            "use stages with the loss 'prediction', or another student"
-        )
 
 
 def _matching_heads(

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture
-from objectives.cutting import cut
+from objectives.cutting import cut, shape_of
 from objectives.device import matmul_dtype, to_device
 from objectives.flops_lost import flops_lost, flops_to_lose
 from objectives.population import Population
@@ -28,7 +28,7 @@ from objectives.search_method import (
     SearchResult,
     Stopped,
 )
-from objectives.stage_training import BestWeights, Masks, StageTraining, check_layer_map, steps_in
+from objectives.stage_training import BestWeights, Masks, StageTraining, steps_in
 from objectives.staged_method import StagedMethod
 from objectives.stages import Stage, rung_steps
 from objectives.teacher_states import keep_states
@@ -68,9 +68,7 @@ def staged_search(
 
     `students` are what each begins with, all the student of the problem unless they are given.
     """
-    for stage in members[0].stages:
-        if stage.loss != "prediction":
-            check_layer_map(problem, stage.loss)
+    members[0].check_shapes(*(shape_of(m.config) for m in (problem.student, problem.teacher)))
     students = students or [problem.student] * len(members)
     run = _Run(members, problem, alpha, seed, progress, students)
     if any(stage.loss == "prediction+hidden" for stage in run.stages):

@@ -13,7 +13,6 @@ from objectives.alpha_optimizers import AlphaAdam
 from objectives.architecture import Architecture, units_of
 from objectives.budget import discretise, hinge_loss
 from objectives.descending_alpha import DescendingAlpha
-from objectives.errors import UserError
 from objectives.importance import importance_of_student
 from objectives.losses import task_loss
 from objectives.problem import Problem
@@ -37,7 +36,7 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
         shape, spaces = problem.cost.shape, self.method.spaces
         self.widths = {
-            space: _candidates(units_of(shape, space)[0], self.method.shares) for space in spaces
+            space: torch.tensor(self.method.widths(units_of(shape, space)[0])) for space in spaces
         }
         """The candidates of each space, rising."""
         self.reach = {
@@ -45,12 +44,6 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             for space, widths in self.widths.items()
         }
         """1 for each place that lies within a candidate, else 0: (candidates, units)."""
-        for space, widths in self.widths.items():
-            if len(widths) < 2:
-                raise UserError(
-                    f"WidthSearch.shares is {self.method.shares}: of the {int(widths[-1])} {space} "
-                    "of a layer all of them are as many units, and nothing is left to search"
-                )
         importance = importance_of_student(problem, spaces, "loss")
         self.ranks = {
             space: value.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
@@ -167,8 +160,3 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             pooling = interpolation(width, wider)
             self._poolings[width, wider] = pooling.to(self.problem.device)
         return self._poolings[width, wider]
-
-
-def _candidates(units: int, shares: Sequence[float]) -> Tensor:
-    """Rising; of shares that are the same number of units one stays."""
-    return torch.tensor(sorted({round(share * units) for share in shares}))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
+from objectives.architecture import BertShape
 from objectives.budget import TargetSchedule
 from objectives.errors import UserError, check_ranges
 from objectives.gradient_alpha import GradientAlpha
@@ -183,6 +184,15 @@ class MaskSearch(StagedMethod):
             idle["flops_weight"] = "with alpha_optimizer='sign' only 0 or not counts"
         return idle
 
+    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+        """No more heads can be kept than there are."""
+        super().check_shapes(student, teacher)
+        if (self.heads_kept or 1) > student.heads:
+            raise UserError(
+                f"MaskSearch.heads_kept is {self.heads_kept}; the student has {student.heads} a "
+                "layer"
+            )
+
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
         """A search with the fields of a preset ("seed", "dap" or "anneal") and `changes`."""
@@ -195,10 +205,5 @@ class MaskSearch(StagedMethod):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Search with all members as one program, then cut and distil."""
-        heads = problem.cost.shape.heads
-        if (members[0].heads_kept or 1) > heads:
-            raise UserError(
-                f"MaskSearch.heads_kept is {members[0].heads_kept}; the student has {heads} a layer"
-            )
         alpha = GradientAlpha(members, problem, seed)
         return staged_search(members, problem, alpha, seed=seed, progress=progress)

@@ -27,6 +27,7 @@ from objectives.stage_training import Masks, StageTraining, steps_in
 from objectives.staged_method import StagedMethod
 from objectives.stages import FOUR_STEPS, Loss, Stage, rung_steps
 from objectives.student import keep_layers
+from tests.conftest import TINY
 from tests.objectives.conformance import (
     RecordingProgress,
     assert_same,
@@ -279,3 +280,11 @@ def test_layers_that_do_not_map_onto_one_another_are_refused(problem: Problem, l
     stages = (replace(SEARCH, loss=loss),)
     with pytest.raises(UserError, match=r"3 layers .* are no multiple of the student's 2"):
         run([replace(QUICK, stages=stages)], two_of_three)
+
+
+def test_heads_that_do_not_map_onto_one_another_are_refused() -> None:
+    fewer = replace(TINY, heads=2, head_dim=16)
+    replace(QUICK, stages=(replace(SEARCH, loss="prediction+hidden"),)).check_shapes(fewer, TINY)
+    stages = (SEARCH, replace(RECOVER, loss="intermediate"))
+    with pytest.raises(UserError, match="the student has 2 a layer, the teacher 4"):
+        replace(QUICK, stages=stages).check_shapes(fewer, TINY)
