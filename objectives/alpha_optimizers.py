@@ -7,6 +7,7 @@ because the sign is taken of each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -48,8 +49,9 @@ class AlphaSgd:
 class AlphaAdam:
     """Adam with a step size for each student (Kingma & Ba 2015, no weight decay).
 
-    While a gradient keeps its size an alpha moves by about kappa a step; by three times that at the
-    most, when a large gradient follows small ones.
+    While a gradient keeps its size an alpha moves by about kappa a step; where gradients grow, by
+    more: 3.2 kappa when a large one follows small ones, 6.6 after a dozen large ones, and never
+    more than 7.3.
     """
 
     _BETAS = (0.9, 0.999)
@@ -83,8 +85,9 @@ class AlphaAdam:
 class AlphaSign:
     """kappa times the signs of both gradients, of the largest entries only (DAP-BERT).
 
-    Of each gradient the share `kept` of the entries of a space is taken that is largest in
-    absolute value. lambda has no effect on a sign: the FLOPs loss counts or, at lambda 0, does not.
+    Of each gradient the share `kept` of the entries of a space is taken, rounded up, that is
+    largest in absolute value. lambda has no effect on a sign: the FLOPs loss counts or, at lambda
+    0, does not.
     """
 
     def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor, kept: float):
@@ -102,6 +105,7 @@ class AlphaSign:
 
     def _signs(self, gradient: Tensor) -> Tensor:
         flat = gradient.flatten(1)
-        dropped = int((1 - self._kept) * flat.shape[1])
+        taken = math.ceil(round(self._kept * flat.shape[1], 6))  # 0.07 * 100 is over 7
+        dropped = flat.shape[1] - taken
         order = flat.abs().argsort(dim=1, stable=True)  # of equals the first is dropped first
         return flat.sign().scatter(1, order[:, :dropped], 0.0).view_as(gradient)

@@ -90,7 +90,9 @@ class Split:
         for start in range(0, len(order), batch_size):
             yield self.batch(order[start : start + batch_size], device)
 
-    def shuffled(self, batch_size: int, seed: int, device: str) -> Iterator[Batch]:
+    def shuffled(
+        self, batch_size: int, seed: int | tuple[int, ...], device: str
+    ) -> Iterator[Batch]:
         """Batches for ever, epoch after epoch, each row once an epoch.
 
         The order depends on the seed alone, and so do the batches that K students share.

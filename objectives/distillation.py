@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from objectives.architecture import BertShape
 from objectives.errors import UserError
 from objectives.population import Trace
+from objectives.stages import Loss
 
 
 def prediction_loss(student_KBC: Tensor, teacher_BC: Tensor) -> Tensor:
@@ -94,3 +96,15 @@ def layer_stride(student_layers: int, teacher_layers: int) -> int:
             f"{student_layers}; use stages with the loss 'prediction', or another student"
         )
     return teacher_layers // student_layers
+
+
+def check_comparable(loss: Loss, student: BertShape, teacher: BertShape) -> None:
+    """Raise UserError unless the loss can compare the student's layers with the teacher's."""
+    if loss != "prediction":
+        layer_stride(student.layers, teacher.layers)
+    if loss == "intermediate" and student.heads != teacher.heads:
+        raise UserError(
+            f"the loss 'intermediate' compares attention head by head: the student has "
+            f"{student.heads} a layer, the teacher {teacher.heads}; "
+            "use stages with the loss 'prediction', or another student"
+        )

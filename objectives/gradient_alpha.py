@@ -48,9 +48,13 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         self.optimizer = _optimizer(self.method, self.alpha, self.step_size)
         # The same batch, the same forward pass as the weights.
         self.from_train = self.method.alpha_data == "train" and self.method.alpha_loss == "teacher"
-        split = problem.alpha if self.method.alpha_data == "alpha" else problem.train
         size, device = self.method.batch_size, problem.device
-        self.batches: Iterator[Batch] = split.shuffled(size, seed, device)
+        self.batches: Iterator[Batch] = (
+            problem.alpha.shuffled(size, seed, device)
+            if self.method.alpha_data == "alpha"
+            # In an order of its own: the weights take train in that of `seed`.
+            else problem.train.shuffled(size, (seed, 1), device)
+        )
         self.ahead: Iterator[Batch] = problem.train.shuffled(size, seed + 1, device)
 
     def masks(self, progress: float) -> dict[str, Tensor]:

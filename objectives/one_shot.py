@@ -39,6 +39,11 @@ class OneShot(StagedMethod):
                 "once, before all stages; set searches=False"
             )
 
+    def idle(self) -> Mapping[str, str]:
+        """Without stages nothing is trained; what a unit is worth takes batches of its own."""
+        names = () if self.stages else ("batch_size", "precision")
+        return dict.fromkeys(names, "it acts in stages, and there are none")
+
     @abc.abstractmethod
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """What is kept first: of each searched space (layers, *units_of), higher is better."""
@@ -98,12 +103,14 @@ class ScopedOneShot(OneShot):
 def _evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same order within each set of a layer, and equal shares of all sets: (layers, *units_of).
 
-    A unit gives way when its share of the set does, whatever the others are worth.
+    A unit gives way when its share of the set does, whatever the others are worth. Of equals the
+    first is worth the most.
     """
-    return {
-        space: value.argsort(dim=-1).argsort(dim=-1).double() / value.shape[-1]
-        for space, value in worth.items()
-    }
+    evenly = {}
+    for space, value in worth.items():
+        place = value.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        evenly[space] = (value.shape[-1] - 1 - place).double() / value.shape[-1]
+    return evenly
 
 
 class _Chosen:

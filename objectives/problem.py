@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ class Problem:
     """What the study counts, of the student, cut or masked."""
     cost_full: float
     """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
+    seq_len: int
+    """Tokens at which FLOPs are taken, whatever the study counts."""
     student_is_new: bool
     """The student is a checkpoint of its own, which does not know the task yet."""
     select_metric: Callable[[pretrained.Classifier], float]
@@ -125,6 +127,14 @@ class Inputs:
     checkpoint_fingerprint: str
     student_fingerprint: str | None
     augmenter: Augmenter | None
+
+    def shapes(self) -> tuple[BertShape, BertShape]:
+        """Those of the student and of the teacher, but for the labels."""
+        teacher = shape_of(pretrained.read_config(self.teacher.checkpoint))
+        if self.student is not None:
+            return shape_of(pretrained.read_config(self.student)), teacher
+        layers = teacher.layers if self.student_layers is None else len(self.student_layers)
+        return replace(teacher, layers=layers), teacher
 
     def split(self, role: str) -> Split:
         """The rows of a role as tokens."""
@@ -257,6 +267,7 @@ def prepare(
             select_metric=partial(score, split=splits["select"], metric=task.metric, device=device),
             device=device,
             cache=cache,
+            seq_len=inputs.seq_len,
         ),
         select=splits["select"],
         heldout=splits["heldout"],

@@ -95,16 +95,15 @@ def two_sampled(alpha: Tensor, noise: Tensor, lots: Tensor, temperature: float) 
     return torch.zeros_like(perturbed).scatter(-1, two, weights)
 
 
-def interpolation(width: int, wider: int, size: int) -> Tensor:
-    """Channel-wise interpolation of `width` channels to `wider`, a matrix (size, size) float32.
+def interpolation(width: int, wider: int) -> Tensor:
+    """Channel-wise interpolation of `width` channels to `wider`, a matrix (wider, width) float32.
 
     Channel t of the wide is the mean of the channels floor(t C / O) to ceil((t + 1) C / O) - 1 of
-    the narrow (Dong & Yang 2019): adaptive average pooling. The rest of the matrix is 0.
+    the narrow (Dong & Yang 2019): adaptive average pooling.
     """
-    matrix = torch.zeros(size, size)
-    if width:
-        matrix[:wider, :width] = adaptive_avg_pool1d(torch.eye(width)[None], wider)[0].T
-    return matrix
+    if not width:
+        return torch.zeros(wider, 0)
+    return adaptive_avg_pool1d(torch.eye(width)[None], wider)[0].T
 
 
 def softmax_masks(alpha: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 from objectives.errors import UserError
 
 if TYPE_CHECKING:
-    from objectives.architecture import Architecture
+    from objectives.architecture import Architecture, BertShape
     from objectives.problem import Problem
     from objectives.pruned_bert import PrunedBertForSequenceClassification
 
@@ -131,6 +131,13 @@ class SearchMethod(abc.ABC):
         """Fields that do nothing with the others as they are, and what they act with: no study
         tunes them."""
         return {}
+
+    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+        """Raise UserError for a setting that does not go with the sizes of student and teacher.
+
+        A launch asks before anything is trained. Labels do not count: a checkpoint may have none.
+        """
+        del student, teacher
 
     @classmethod
     @abc.abstractmethod

@@ -14,16 +14,14 @@ from objectives.data import Batch
 from objectives.distillation import (
     hidden_loss,
     intermediate_loss,
-    layer_stride,
     prediction_loss,
 )
-from objectives.errors import UserError
 from objectives.optimisation import PopulationOptimizer
 from objectives.population import Population, Trace
 from objectives.problem import Problem
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 from objectives.search_method import CurvePoint, Progress
-from objectives.stages import Loss, Stage
+from objectives.stages import Stage
 from objectives.teacher_states import teacher_trace
 
 Masks = Mapping[str, Tensor]
@@ -47,8 +45,8 @@ class StageTraining:
         batch_size: int,
         seed: int,
     ):
-        """`slots` says which student is where in `population`; `shares` are those of the cost that
-        each loses; before the cut there are no architectures."""
+        """`slots` says which student is where in `population`; `shares` are those of the FLOPs that
+        each loses, or is to lose; before the cut there are no architectures."""
         self.problem, self.population, self.stage = problem, population, stage
         self.slots = list(slots)
         self.batch_size, self.seed = batch_size, seed
@@ -171,20 +169,12 @@ class BestWeights:
 
 
 def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
-    """Steps in so many passes over the train split."""
-    return math.ceil(epochs * len(problem.train) / batch_size)
+    """Steps that see as many rows as so many passes over the train split, if all batches are full.
 
-
-def check_layer_map(problem: Problem, loss: Loss) -> None:
-    """Raise UserError unless a student's layers can be compared with the teacher's."""
-    student, teacher = problem.student.config, problem.teacher.config
-    layer_stride(student.num_hidden_layers, teacher.num_hidden_layers)
-    if loss == "intermediate" and student.num_attention_heads != teacher.num_attention_heads:
-        raise UserError(
-            f"the loss 'intermediate' compares attention head by head: the student has "
-            f"{student.num_attention_heads} a layer, the teacher {teacher.num_attention_heads}; "
-            "use stages with the loss 'prediction', or another student"
-        )
+    Rounded up. The last batch of a pass may not be full, so that they see a few rows less.
+    """
+    steps = round(epochs * len(problem.train) / batch_size, 6)  # 0.1 * 3 * 1000 is over 300
+    return max(1, math.ceil(steps))
 
 
 def _matching_heads(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from objectives.architecture import check_spaces
+from objectives.architecture import BertShape, check_spaces
 from objectives.device import Precision
+from objectives.distillation import check_comparable
 from objectives.errors import check_ranges
 from objectives.search_method import SearchMethod
 from objectives.stages import Stage
@@ -43,3 +44,8 @@ class StagedMethod(SearchMethod):
             },
         )
         check_spaces(self.spaces)
+
+    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+        """A loss that compares layers, or heads, wants those of the teacher that are theirs."""
+        for stage in self.stages:
+            check_comparable(stage.loss, student, teacher)

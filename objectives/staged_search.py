@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture
-from objectives.cutting import cut
+from objectives.cutting import cut, shape_of
 from objectives.device import matmul_dtype, to_device
+from objectives.flops_lost import flops_lost, flops_to_lose
 from objectives.population import Population
 from objectives.problem import Problem
 from objectives.pruned_bert import PrunedBertForSequenceClassification
@@ -27,7 +28,7 @@ from objectives.search_method import (
     SearchResult,
     Stopped,
 )
-from objectives.stage_training import BestWeights, Masks, StageTraining, check_layer_map, steps_in
+from objectives.stage_training import BestWeights, Masks, StageTraining, steps_in
 from objectives.staged_method import StagedMethod
 from objectives.stages import Stage, rung_steps
 from objectives.teacher_states import keep_states
@@ -67,9 +68,7 @@ def staged_search(
 
     `students` are what each begins with, all the student of the problem unless they are given.
     """
-    for stage in members[0].stages:
-        if stage.loss != "prediction":
-            check_layer_map(problem, stage.loss)
+    members[0].check_shapes(*(shape_of(m.config) for m in (problem.student, problem.teacher)))
     students = students or [problem.student] * len(members)
     run = _Run(members, problem, alpha, seed, progress, students)
     if any(stage.loss == "prediction+hidden" for stage in run.stages):
@@ -124,7 +123,12 @@ class _Run:
             if stage.start == "student" or number == 0:
                 fresh = [self.students[slot] for slot in self.slots]
                 self.population = Population.of(fresh, self.dtype)
-            shares = [1 - self.members[slot].target_ratio for slot in self.slots]
+            shares = [
+                flops_to_lose(
+                    self.problem, self.members[slot].target_ratio, self.members[slot].spaces
+                )
+                for slot in self.slots
+            ]
             training = self._training(stage, self.slots, self.population, shares, None)
             for batch in training.batches(number, self.progress):
                 progress, done = done / self.searching, done + 1
@@ -205,8 +209,8 @@ class _Run:
         """
         problem = self.problem
         models = self._cut({slot: self._searched(slot) for slot in slots}, architectures)
-        lost = [problem.cost.exact(architectures[slot]) != problem.cost_full for slot in slots]
-        if not any(lost) and not problem.student_is_new:
+        lost = any(flops_lost(problem, architectures[slot]) for slot in slots)
+        if not lost and not problem.student_is_new:
             return models
         done = self.searching
         for number, stage in enumerate(self.stages):
@@ -233,12 +237,12 @@ class _Run:
         architectures: Mapping[int, Architecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """Train cut models in one stage, `done` steps after the start of all; those that go on."""
-        stage, full = self.stages[number], self.problem.cost_full
+        stage = self.stages[number]
         training = self._training(
             stage,
             list(models),
             Population.of(list(models.values()), self.dtype),
-            [1 - self.problem.cost.exact(architectures[slot]) / full for slot in models],
+            [flops_lost(self.problem, architectures[slot]) for slot in models],
             [architectures[slot] for slot in models],
         )
         best = BestWeights(models, self.problem.select_metric) if stage.keep == "best" else None

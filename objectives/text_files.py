@@ -1,4 +1,4 @@
-"""Labelled text in files of a user's own, CSV and Parquet; what is wrong with one, in one line."""
+"""Labelled text in files of a user's own, CSV, JSON and Parquet; what is wrong with one."""
 
 from __future__ import annotations
 

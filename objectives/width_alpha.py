@@ -13,7 +13,6 @@ from objectives.alpha_optimizers import AlphaAdam
 from objectives.architecture import Architecture, units_of
 from objectives.budget import discretise, hinge_loss
 from objectives.descending_alpha import DescendingAlpha
-from objectives.errors import UserError
 from objectives.importance import importance_of_student
 from objectives.losses import task_loss
 from objectives.problem import Problem
@@ -37,7 +36,7 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
         shape, spaces = problem.cost.shape, self.method.spaces
         self.widths = {
-            space: _candidates(units_of(shape, space)[0], self.method.shares) for space in spaces
+            space: torch.tensor(self.method.widths(units_of(shape, space)[0])) for space in spaces
         }
         """The candidates of each space, rising."""
         self.reach = {
@@ -45,18 +44,14 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             for space, widths in self.widths.items()
         }
         """1 for each place that lies within a candidate, else 0: (candidates, units)."""
-        for space, widths in self.widths.items():
-            if len(widths) < 2:
-                raise UserError(
-                    f"WidthSearch.shares is {self.method.shares}: of the {int(widths[-1])} {space} "
-                    "of a layer all of them are as many units, and nothing is left to search"
-                )
         importance = importance_of_student(problem, spaces, "loss")
         self.ranks = {
             space: value.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
             for space, value in importance.items()
         }
         """The place of each unit in its layer, 0 the best: (layers, units)."""
+        self._poolings: dict[tuple[int, int], Tensor] = {}
+        """The interpolations that have occurred, by their two widths."""
         self.alpha = {
             space: self._start(shape.layers, len(widths)) for space, widths in self.widths.items()
         }
@@ -152,14 +147,16 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         for student in weights:
             for ranks, layer in zip(self.ranks[space], student, strict=True):
                 narrow, wide = sorted(layer.detach().topk(2).indices.tolist())
+                width, wider = int(widths[narrow]), int(widths[wide])
                 matrix = layer.new_zeros(size, size)
-                for which in (narrow, wide):
-                    width, wider = int(widths[which]), int(widths[wide])
-                    matrix = matrix + layer[which] * interpolation(width, wider, size).to(layer)
+                matrix[:wider, :width] = layer[narrow] * self._pooling(width, wider)
+                matrix.diagonal()[:wider] += layer[wide]  # the wider as it is
                 mixed.append(matrix[ranks][:, ranks])
         return torch.stack(mixed).view(*weights.shape[:2], size, size)
 
-
-def _candidates(units: int, shares: Sequence[float]) -> Tensor:
-    """Rising; of shares that are the same number of units one stays."""
-    return torch.tensor(sorted({round(share * units) for share in shares}))
+    def _pooling(self, width: int, wider: int) -> Tensor:
+        """The interpolation of these two on the device, made where they first meet."""
+        if (width, wider) not in self._poolings:
+            pooling = interpolation(width, wider)
+            self._poolings[width, wider] = pooling.to(self.problem.device)
+        return self._poolings[width, wider]

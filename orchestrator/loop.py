@@ -165,6 +165,7 @@ def _read(study: Study) -> tuple[Inputs, dict[str, str]]:
         student=study.student,
         augmentation=study.augmentation,
     )
+    study.trial_method({}).check_shapes(*inputs.shapes())
     return inputs, study.definition(
         inputs.text.fingerprint,
         inputs.checkpoint_fingerprint,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
+from objectives.architecture import BertShape
 from objectives.budget import TargetSchedule
 from objectives.errors import UserError, check_ranges
 from objectives.gradient_alpha import GradientAlpha
@@ -123,7 +124,8 @@ class MaskSearch(StagedMethod):
     """What alpha learns beside FLOPs: the task's loss on the labels, or the teacher's logits."""
     alpha_data: Literal["alpha", "train"] = "alpha"
     """The split whose batches alpha learns from. With "train" and the teacher's logits alpha shares
-    batch and backward pass with the weights, and so the loss of the stage."""
+    batch and backward pass with the weights, and so the loss of the stage; with "train" and the
+    labels it takes the rows in an order of its own."""
     unrolled_step: float = 0.0
     """xi: the plain gradient step of the weights that alpha looks ahead by (second-order DARTS,
     `bilevel.py`); 0, the first order, takes the weights as they are. >= 0. DARTS takes the
@@ -174,11 +176,22 @@ class MaskSearch(StagedMethod):
             for name, (field, value) in settings.items()
             if getattr(self, field) != value
         }
+        if "heads" not in self.spaces:
+            idle |= dict.fromkeys(("heads_by", "heads_kept"), "it acts where heads are searched")
         if self.target_schedule == "constant":
             idle["ramp"] = "it acts with a target that falls"
         if self.alpha_optimizer == "sign" and self.flops_weight > 0:
             idle["flops_weight"] = "with alpha_optimizer='sign' only 0 or not counts"
         return idle
+
+    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+        """No more heads can be kept than there are."""
+        super().check_shapes(student, teacher)
+        if (self.heads_kept or 1) > student.heads:
+            raise UserError(
+                f"MaskSearch.heads_kept is {self.heads_kept}; the student has {student.heads} a "
+                "layer"
+            )
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
@@ -192,10 +205,5 @@ class MaskSearch(StagedMethod):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Search with all members as one program, then cut and distil."""
-        heads = problem.cost.shape.heads
-        if (members[0].heads_kept or 1) > heads:
-            raise UserError(
-                f"MaskSearch.heads_kept is {members[0].heads_kept}; the student has {heads} a layer"
-            )
         alpha = GradientAlpha(members, problem, seed)
         return staged_search(members, problem, alpha, seed=seed, progress=progress)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
+from objectives.architecture import BertShape, units_of
 from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress
@@ -84,6 +85,21 @@ class WidthSearch(StagedMethod):
         check_order(self.stages)
         if not self.stages[0].searches:
             raise UserError("WidthSearch.stages: none of them searches; alpha would learn nothing")
+
+    def widths(self, units: int) -> list[int]:
+        """The candidates of a layer of so many units, rising; of equal ones one stays."""
+        return sorted({round(share * units) for share in self.shares})
+
+    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+        """Each space has two candidates at least."""
+        super().check_shapes(student, teacher)
+        for space in self.spaces:
+            (units,) = units_of(student, space)
+            if len(self.widths(units)) < 2:
+                raise UserError(
+                    f"WidthSearch.shares is {self.shares}: of the {units} {space} of a layer all "
+                    "of them are as many units, and nothing is left to search"
+                )
 
     @classmethod
     def search(

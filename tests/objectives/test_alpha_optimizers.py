@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -93,6 +94,39 @@ def test_lambda_is_lost_in_a_sign_and_in_nothing_else() -> None:
     assert torch.equal(small["sign"], large["sign"])
     assert not torch.allclose(small["sgd"], large["sgd"])
     assert not torch.allclose(small["adam"], large["adam"])
+
+
+@pytest.mark.parametrize(
+    ("kept", "units", "taken"), [(0.9, 10, 9), (0.07, 100, 7), (0.1, 12, 2), (0.1, 3, 1), (1, 5, 5)]
+)
+def test_sign_takes_its_share_of_the_entries_rounded_up(
+    kept: float, units: int, taken: int
+) -> None:
+    alpha = {"heads": torch.zeros(1, 1, units)}
+    gradients = {"heads": torch.arange(1.0, units + 1).view(1, 1, units)}
+    AlphaSign(alpha, torch.ones(1), kept).step(gradients, {"heads": torch.zeros(1, 1, units)})
+    assert alpha["heads"].flatten().tolist() == [0.0] * (units - taken) + [-1.0] * taken
+
+
+def test_a_step_of_adam_is_bounded_by_a_few_kappa() -> None:
+    """A large gradient after small ones; a dozen; gradients that grow as fast as moves it most."""
+
+    def farthest(gradients: list[float]) -> float:
+        alpha = {"heads": torch.zeros(1, 1, 1)}
+        optimizer, way = AlphaAdam(alpha, torch.ones(1)), [0.0]
+        for gradient in gradients:
+            optimizer.step(
+                {"heads": torch.full((1, 1, 1), gradient)}, {"heads": torch.zeros(1, 1, 1)}
+            )
+            way.append(alpha["heads"].item())
+        return max(abs(after - before) for before, after in pairwise(way))
+
+    quiet = [1e-6] * 5000
+    assert farthest([1.0] * 20) < 1.01
+    assert farthest([*quiet, 1.0]) == pytest.approx(3.15, abs=0.05)
+    assert farthest([*quiet, *[1.0] * 12]) == pytest.approx(6.55, abs=0.05)
+    rising = [1e-6 * (0.999 / 0.9) ** step for step in range(200)]
+    assert 7 < farthest([*quiet, *rising]) < 7.28
 
 
 def test_sign_moves_the_largest_gradients_on_the_integer_lattice() -> None:

@@ -157,6 +157,7 @@ def test_worths_are_shares_whatever_the_size_of_the_loss(problem: Problem) -> No
         ("target_schedule", "sudden"),
         ("ramp", 0.0),
         ("refresh", 0),
+        ("refresh", 2.5),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:

@@ -173,6 +173,17 @@ def test_alpha_learns_what_it_is_told_from(problem: Problem, data: Any, loss: An
         assert same == (loss == "teacher" or role != data), role
 
 
+def test_alpha_does_not_learn_from_the_batch_that_the_weights_just_took(problem: Problem) -> None:
+    """Beside the labels of train: DARTS wants other data, and the same rows would be none."""
+    alpha = GradientAlpha([replace(QUICK, alpha_data="train")], problem, seed=3)
+    own = [batch.rows.tolist() for batch in islice(alpha.batches, 30)]
+    assert sorted(row for rows in own[:15] for row in rows) == list(range(len(problem.train)))
+    for stage in range(3):
+        weights = islice(problem.train.shuffled(16, 3 + stage, "cpu"), 30)
+        both = zip(own, weights, strict=True)
+        assert not any(sorted(rows) == sorted(batch.rows.tolist()) for rows, batch in both)
+
+
 def test_hard_masks_are_drawn_and_counted_by_their_chances(problem: Problem) -> None:
     """Of 0 and 1, alike for all members; the expected FLOPs are those of the chances."""
     hard = replace(QUICK, hard=True, initial_alpha=0.5, spread=2)
@@ -432,9 +443,11 @@ def test_weights_that_blow_up_in_the_last_step_are_a_failure(
         ("tolerance", 1.0),
         ("grad_rescale", 0.0),
         ("batch_size", 0),
+        ("batch_size", 31.7),
         ("start", "magnitude"),
         ("heads_by", "top"),
         ("heads_kept", 0),
+        ("heads_kept", 1.5),
         ("hinge_on", "soft"),
         ("target_schedule", "sudden"),
         ("alpha_loss", "ce"),

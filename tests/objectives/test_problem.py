@@ -282,6 +282,15 @@ def test_a_teacher_of_numbers_fits_a_task_of_numbers_whatever_its_output_is_call
         read_inputs(planted_task, one)
 
 
+@pytest.mark.parametrize("layers", [None, (1,)])
+def test_the_shapes_are_known_before_anything_is_trained(
+    tiny_bert: str, planted_task: Task, layers: tuple[int, ...] | None
+) -> None:
+    inputs = read_inputs(planted_task, Teacher(checkpoint=tiny_bert), student_layers=layers)
+    student, teacher = (replace(shape, labels=TINY.labels) for shape in inputs.shapes())
+    assert (student, teacher) == (replace(TINY, layers=1 if layers else 3), TINY)
+
+
 @pytest.mark.parametrize("layers", [(), (0, 3), (-1, 0), (1, 0), (1, 1)])
 def test_layers_that_the_teacher_does_not_have_are_refused(
     tiny_bert: str, planted_task: Task, layers: tuple[int, ...]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from objectives.errors import UserError
 from objectives.methods.random_pruning import RandomPruning
+from objectives.one_shot import _evenly
 from objectives.problem import Problem
 from objectives.stages import Stage
 from tests.conftest import TINY
@@ -46,6 +48,21 @@ def test_scope_layer_is_uniform(problem: Problem) -> None:
         assert 0.25 * whole <= widths[0] <= 0.75 * whole
 
 
+def test_scope_layer_keeps_the_first_of_equals() -> None:
+    many = torch.tensor([[1.0, 2.0, 1.0, 0.0] * 8] * 2)
+    worth = _evenly({"heads": torch.ones(2, 4), "ffn": many})
+    assert worth["heads"].tolist() == [[0.75, 0.5, 0.25, 0.0]] * 2
+    order = worth["ffn"].argsort(dim=-1, descending=True)[0].tolist()
+    assert order == sorted(range(32), key=lambda unit: (-many[0, unit].item(), unit))
+
+
+def test_what_acts_in_stages_alone_is_idle_without(problem: Problem) -> None:
+    bare = replace(QUICK, stages=())
+    assert bare.idle().keys() == {"batch_size", "precision"}
+    assert QUICK.idle() == {}
+    assert bare.choose(problem, 0) == replace(bare, batch_size=1).choose(problem, 0)
+
+
 def test_without_stages_the_student_is_only_cut(problem: Problem) -> None:
     bare = search_alone(replace(QUICK, stages=()), problem)
     assert bare.curve == []
@@ -60,7 +77,15 @@ def test_a_stage_that_searches_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("draw", -1), ("scope", "half"), ("target_ratio", 0), ("tolerance", 1)]
+    ("field", "value"),
+    [
+        ("draw", -1),
+        ("draw", 0.5),
+        ("scope", "half"),
+        ("target_ratio", 0),
+        ("tolerance", 1),
+        ("batch_size", 31.7),
+    ],
 )
 def test_a_value_out_of_range_is_refused(field: str, value: object) -> None:
     with pytest.raises(UserError, match=field):

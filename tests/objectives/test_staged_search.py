@@ -23,10 +23,11 @@ from objectives.population import Population, Trace
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchResult, Stopped
-from objectives.stage_training import Masks, StageTraining
+from objectives.stage_training import Masks, StageTraining, steps_in
 from objectives.staged_method import StagedMethod
 from objectives.stages import FOUR_STEPS, Loss, Stage, rung_steps
 from objectives.student import keep_layers
+from tests.conftest import TINY
 from tests.objectives.conformance import (
     RecordingProgress,
     assert_same,
@@ -189,6 +190,17 @@ def test_a_rung_is_reached_at_its_share_of_all_stages(problem: Problem) -> None:
     assert abs(seen[0][2] - QUICK.target_ratio) <= QUICK.tolerance * QUICK.target_ratio
 
 
+@pytest.mark.parametrize(
+    ("epochs", "batch_size", "steps"),
+    [(1, 16, 15), (2 / 3, 32, 5), (0.1 * 3, 8, 9), (0.5, 7, 18), (3, 239, 4), (1e-9, 16, 1)],
+)
+def test_steps_are_rounded_up_but_for_the_last_digits_of_a_float(
+    problem: Problem, epochs: float, batch_size: int, steps: int
+) -> None:
+    assert len(problem.train) == 240
+    assert steps_in(epochs, problem, batch_size) == steps
+
+
 def test_what_is_not_finite_is_not_reported_and_stops_nobody(problem: Problem) -> None:
     """A FLOPs weight that overflows float32 spoils one alpha; then a metric that is no number."""
     members = [
@@ -268,3 +280,11 @@ def test_layers_that_do_not_map_onto_one_another_are_refused(problem: Problem, l
     stages = (replace(SEARCH, loss=loss),)
     with pytest.raises(UserError, match=r"3 layers .* are no multiple of the student's 2"):
         run([replace(QUICK, stages=stages)], two_of_three)
+
+
+def test_heads_that_do_not_map_onto_one_another_are_refused() -> None:
+    fewer = replace(TINY, heads=2, head_dim=16)
+    replace(QUICK, stages=(replace(SEARCH, loss="prediction+hidden"),)).check_shapes(fewer, TINY)
+    stages = (SEARCH, replace(RECOVER, loss="intermediate"))
+    with pytest.raises(UserError, match="the student has 2 a layer, the teacher 4"):
+        replace(QUICK, stages=stages).check_shapes(fewer, TINY)

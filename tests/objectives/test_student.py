@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -45,11 +46,13 @@ def test_the_student_is_ratio_1_and_the_teacher_keeps_its_own_flops(
     tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
 ) -> None:
     student = write_student(tiny_bert, tmp_path / "student")
-    bench = prepared(inputs_of(planted_task, teacher, student), tmp_path)
+    inputs = inputs_of(planted_task, teacher, student)
+    bench = prepared(inputs, tmp_path)
     problem = bench.problem
     small = shape_of(problem.student.config)
     assert (small.layers, small.hidden, small.heads, small.ffn, small.labels) == (2, 16, 2, 24, 3)
     assert bench.flops.shape == problem.cost.shape == small
+    assert [replace(shape, labels=3) for shape in inputs.shapes()] == [small, TINY]
     assert problem.cost_full == problem.cost.full == Flops(small, 16).full
     assert bench.unpruned.flops == Flops(TINY, 16).full > problem.cost_full
     assert shape_of(problem.teacher.config) == TINY

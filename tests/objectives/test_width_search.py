@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool1d
 
+import objectives.width_alpha
 from objectives.architecture import Architecture
 from objectives.errors import UserError
 from objectives.methods.width_search import WidthSearch
 from objectives.population import Population
 from objectives.problem import Problem, Workbench
+from objectives.relaxation import interpolation
 from objectives.stages import Stage
 from objectives.width_alpha import WidthAlpha
 from tests.conftest import TINY
@@ -138,6 +140,34 @@ def test_two_widths_interpolated_are_pooled_channel_by_channel(problem: Problem)
         expected[:, :24] = 0.7 * best_first[:, :24]
         expected[:, :24] += 0.3 * adaptive_avg_pool1d(best_first[:, :12], 24)
         torch.testing.assert_close((up @ mix[1, layer].T)[:, ranks.argsort()], expected)
+
+
+def test_an_interpolation_is_made_once_and_only_of_two_widths_that_met(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, int]] = []
+
+    def counted(width: int, wider: int) -> Tensor:
+        made.append((width, wider))
+        return interpolation(width, wider)
+
+    monkeypatch.setattr(objectives.width_alpha, "interpolation", counted)
+    alpha = fresh(problem, align="interpolate", shares=(0, 0.5, 1))
+    for step in range(20):
+        alpha.masks(step / 20)
+    assert len(made) == len(set(made)) <= 6
+    assert all(width < wider for width, wider in made)
+    again = alpha.masks(0.5)
+    assert all(mix.requires_grad and mix.isfinite().all() for mix in again.values())
+
+
+def test_the_gradient_of_a_mix_reaches_both_widths(problem: Problem) -> None:
+    alpha = fresh(problem, shares=(0, 0.25, 0.5, 1))
+    weights = torch.zeros(1, 3, 4)
+    weights[..., 1], weights[..., 2] = 0.3, 0.7
+    mix = alpha._interpolated("ffn", weights.requires_grad_())
+    (gradient,) = torch.autograd.grad(mix.sum(), [weights])
+    assert gradient[0].tolist() == [pytest.approx([0, 24, 24, 0], abs=1e-4)] * 3
 
 
 @pytest.mark.parametrize("space", ["heads", "ffn"])

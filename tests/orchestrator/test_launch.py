@@ -30,6 +30,9 @@ from objectives.augmentation import Augmentation
 from objectives.cost import CostName, Flops
 from objectives.cutting import cut
 from objectives.errors import UserError
+from objectives.methods.fisher_search import FisherSearch
+from objectives.methods.mask_search import MaskSearch
+from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem, Workbench
 from objectives.search_method import (
     Outcome,
@@ -228,6 +231,28 @@ def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> 
     with pytest.raises(UserError, match=r"'latency' has no price for the units of qk, v, only"):
         replace(study, cost="latency", method=deeper)
     assert replace(study, cost="units", method=deeper).cost == "units"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"space": {}, "first": (), "method": FisherSearch(), "student_layers": (0, 2)},
+            "3 layers of the teacher are no multiple of the student's 2",
+        ),
+        ({"method": MaskSearch(heads_kept=5)}, r"heads_kept is 5; the student has 4 a layer"),
+        (
+            {"method": WidthSearch(shares=(0.9, 1)), "student_layers": (1,)},
+            "of the 4 heads of a layer all of them are as many units",
+        ),
+    ],
+)
+def test_a_method_that_does_not_go_with_the_student_is_refused_before_anything_is_written(
+    study: Study, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        launch(replace(study, **changes), out=tmp_path / "run", device="cpu")
+    assert list(tmp_path.glob("run/**/*")) == []
 
 
 def test_launching_again_goes_on_to_the_wanted_number(study: Study, tmp_path: Path) -> None:

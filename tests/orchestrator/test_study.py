@@ -63,6 +63,11 @@ def test_the_ends_of_the_space_lie_in_it(
         ("target_ratio", FloatDistribution(0, 1), r"MaskSearch\.target_ratio is 0\.0; it must be"),
         ("batch_size", IntDistribution(0, 8), r"MaskSearch\.batch_size is 0; it must be >= 1"),
         (
+            "batch_size",
+            FloatDistribution(16, 64),
+            r"MaskSearch\.batch_size is 16\.0; it must be a whole number$",
+        ),
+        (
             "precision",
             CategoricalDistribution(["auto", "float16"]),
             r"MaskSearch\.precision is 'float16'; it must be one of auto, ",
@@ -103,6 +108,12 @@ def test_a_knob_that_does_nothing_is_not_tuned(study: Study) -> None:
     assert replace(study, space=both, first=()).space == both
     weight = {"flops_weight": CategoricalDistribution([0.0, 1.0])}
     assert replace(study, method=by_sign, space=weight, first=()).space == weight
+    heads = {"heads_by": CategoricalDistribution(["sigmoid", "softmax"])}
+    of_neurons = MaskSearch(spaces=("ffn",), heads_by="softmax", heads_kept=2)
+    for space in (heads, {"heads_kept": IntDistribution(1, 4)}):
+        with pytest.raises(UserError, match=r"would do nothing: it acts where heads are searched"):
+            replace(study, method=of_neurons, space=space, first=())
+    assert replace(study, space=heads, first=()).space == heads
     ramp = {"ramp": FloatDistribution(0.1, 1)}
     for method in (MaskSearch(target_schedule="constant"), searching("constant")):
         with pytest.raises(UserError, match=r"ramp, which would do nothing: .*target that falls"):
