@@ -83,6 +83,7 @@ def load_teacher(
         "precision": str(matmul_dtype(teacher.precision, device)),
         "checkpoint": pretrained.fingerprint(teacher.checkpoint),
         "data": data_fingerprint,
+        "tokens": train.fingerprint,
         "max_length": train.max_length,
         "labels": list(label_names),
         "seed": seed,

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from objectives.cache import written_whole
+from objectives.adapters import settings_of
+from objectives.cache import content_key, written_whole
 from objectives.data import Split
 from objectives.evaluate import predict
 from objectives.pretrained import Classifier
@@ -28,11 +29,10 @@ def kept_logits(teacher: Classifier, train: Split, *, cache: Path, device: str) 
 
 
 def fingerprint(teacher: Classifier, train: Split, how: str) -> str:
-    """Of its weights, the tokens of train and how it is run, 16 hexadecimal digits."""
-    digest = hashlib.sha256(how.encode())
+    """Of its weights and settings, the tokens of train and how it is run, 16 hexadecimal digits."""
+    made_of = {"settings": settings_of(teacher.config), "train": train.fingerprint, "how": how}
+    digest = hashlib.sha256(content_key(made_of).encode())
     for name, weight in teacher.state_dict().items():
         digest.update(f"{name} {tuple(weight.shape)}".encode())
         digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    for ids, types in zip(train.input_ids, train.token_type_ids, strict=True):
-        digest.update(np.array([len(ids), *ids, *types]).tobytes())
     return digest.hexdigest()[:16]
