@@ -210,8 +210,9 @@ def prepare(
         device=device,
         progress=progress,
     )
+    texts = dict(inputs.text.roles)
     if inputs.augmenter is not None:
-        rows = augment(
+        texts["train"] = augment(
             inputs.augmenter,
             inputs.text.roles,
             cache=cache,
@@ -219,7 +220,10 @@ def prepare(
             device=device,
             progress=progress,
         )
-        splits["train"] = tasks.tokenise(rows, "train", inputs.tokenizer, task.max_length)
+    length = fidelity.length(task.max_length)
+    for role in ("train", "alpha"):
+        if texts[role] is not inputs.text.roles[role] or length < task.max_length:
+            splits[role] = tasks.tokenise(texts[role], role, inputs.tokenizer, length)
     train = fidelity.train(splits["train"], seed)
     student = _student(inputs, teacher, seed)
     cost_of_teacher, cost_of_student = (
@@ -250,7 +254,7 @@ def prepare(
             student=student,
             train=train,
             teacher_logits=teacher_logits,
-            alpha=fidelity.shortened(splits["alpha"]),
+            alpha=splits["alpha"],
             cost=cost_of_student,
             cost_full=cost_of_unpruned.full,
             student_is_new=inputs.student is not None,
