@@ -246,14 +246,14 @@ def prepare(
         flops=int(flops_of(cost_of_teacher).full),
         widths=_widths(Architecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
     )
-    teacher_logits = kept_logits(teacher, train, cache=cache, device=device).to(device)
     progress.advance()
+    teacher_logits = kept_logits(teacher, train, cache=cache, device=device, progress=progress)
     return Workbench(
         problem=Problem(
             teacher=teacher,
             student=student,
             train=train,
-            teacher_logits=teacher_logits,
+            teacher_logits=teacher_logits.to(device),
             alpha=splits["alpha"],
             cost=cost_of_student,
             cost_full=cost_of_unpruned.full,

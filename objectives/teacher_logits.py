@@ -12,17 +12,21 @@ from torch import Tensor
 from objectives.adapters import settings_of
 from objectives.cache import content_key, written_whole
 from objectives.data import Split
-from objectives.evaluate import predict
+from objectives.evaluate import EVALUATION_BATCH, predict
 from objectives.pretrained import Classifier
+from objectives.search_method import Progress
 
 
-def kept_logits(teacher: Classifier, train: Split, *, cache: Path, device: str) -> Tensor:
+def kept_logits(
+    teacher: Classifier, train: Split, *, cache: Path, device: str, progress: Progress
+) -> Tensor:
     """`evaluate.predict`, or what it has left in `cache`; the caller holds a lock."""
     kind = torch.device(device).type
     file = cache / f"teacher-logits-{fingerprint(teacher, train, kind)}.npy"
     if not file.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        logits = predict(teacher, train, device).numpy()
+        progress.begin("let the teacher answer train", -(-len(train) // EVALUATION_BATCH))
+        logits = predict(teacher, train, device, progress).numpy()
         with written_whole(file) as unfinished, unfinished.open("wb") as stream:
             np.save(stream, logits, allow_pickle=False)
     return torch.from_numpy(np.load(file, allow_pickle=False))

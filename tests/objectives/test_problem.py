@@ -88,14 +88,19 @@ def test_the_teacher_answers_train_once_for_all_launches(
     checkpoint: str, planted_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answers(**changes: Any) -> torch.Tensor:
+        nonlocal progress
+        progress = RecordingProgress()
         inputs = read_inputs(replace(planted_task, **changes), Teacher(checkpoint=checkpoint))
-        bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+        bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
         return bench.problem.teacher_logits
 
+    progress = RecordingProgress()
     first = answers()
+    assert progress.taken == progress.wanted == [1, 4], "240 rows are 4 batches of 64"
     [file] = tmp_path.glob("teacher-logits-*.npy")
     written = file.stat().st_mtime_ns
     assert torch.equal(answers(), first)
+    assert progress.taken == progress.wanted == [1]
     assert file.stat().st_mtime_ns == written
     answers(max_length=8)
     assert len(list(tmp_path.glob("teacher-logits-*.npy"))) == 2
