@@ -159,6 +159,10 @@ def read_inputs(
     check_labels(teacher, text.label_names)
     if student is not None:
         check_student(student, teacher.checkpoint, text.label_names)
+    tokenizer = pretrained.load_tokenizer(teacher.checkpoint)
+    for checkpoint in (teacher.checkpoint, student):
+        if checkpoint is not None:
+            _check_segments(checkpoint, tokenizer, task)
     return Inputs(
         task=task,
         teacher=teacher,
@@ -166,7 +170,7 @@ def read_inputs(
         student=student,
         seq_len=task.max_length if seq_len is None else seq_len,
         text=text,
-        tokenizer=pretrained.load_tokenizer(teacher.checkpoint),
+        tokenizer=tokenizer,
         checkpoint_fingerprint=pretrained.fingerprint_with_tokenizer(teacher.checkpoint),
         student_fingerprint=None if student is None else pretrained.fingerprint(student),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
@@ -178,6 +182,16 @@ def _check_lengths(checkpoint: str, max_length: int, seq_len: int | None) -> Non
     for name, length in (("task.max_length", max_length), ("seq_len", seq_len)):
         if length is not None and not 1 <= length <= longest:
             raise UserError(f"{name} is {length}; '{checkpoint}' takes 1 to {longest} tokens")
+
+
+def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: Task) -> None:
+    known = pretrained.read_config(checkpoint).type_vocab_size
+    types = tokenizer(*("a" for _ in task.columns)).get("token_type_ids") or [0]
+    if max(types) >= known:
+        raise UserError(
+            f"model '{checkpoint}': its type_vocab_size is {known}, but the tokenizer gives tokens "
+            f"of pairs the type {max(types)}; name a model that tells two texts apart"
+        )
 
 
 def prepare(
