@@ -34,6 +34,7 @@ def predict(
             input_ids=batch.input_ids,
             attention_mask=batch.attention_mask,
             token_type_ids=batch.token_type_ids,
+            return_dict=True,
         )
         answers.append(output.logits.float())
         if progress is not None:
