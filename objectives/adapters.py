@@ -145,6 +145,13 @@ class AdaptedBert(BertForSequenceClassification):
         self.bert.pooler = pooler_of(config)
 
 
+def settings_of(config: BertConfig) -> dict[str, Any]:
+    """What of a configuration, beside the weights, decides what a model computes and learns."""
+    return {
+        name: getattr(config, name, None) for name in (*_FIELDS, "pooler_act", "embedding_size")
+    }
+
+
 def as_bert(model: PreTrainedModel) -> BertForSequenceClassification:
     """A classifier of transformers as a BERT that gives the same logits; a BERT as it is."""
     if isinstance(model, BertForSequenceClassification):

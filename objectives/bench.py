@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from objectives.adapters import ADAPTERS, as_bert
 from objectives.architecture import BertShape
 from objectives.cost import Flops
 from objectives.cutting import count_labels, head_dim_of, widths_of
@@ -90,8 +91,8 @@ def bench(
     itself where it is a plain BERT. A twin has `unpruned_layers`; None takes the model's own
     number, as if no whole layers had been left out. `threads` of one operation on the CPU; None
     takes torch's number. `rounds` is the number of forward passes of each, after warm-ups. `say` is
-    told what is timed next. Raises UserError for a folder without a classifier, for a length that a
-    model does not take, and where no engine runs.
+    told what is timed next. Raises UserError for a folder without a classifier or with one that is
+    no kin of BERT's, for a length that a model does not take, and where no engine runs.
     """
     for what, numbers in (("batch", batches), ("length", lengths), ("rounds", [rounds])):
         if min(numbers) < 1:
@@ -130,13 +131,29 @@ def _load(
     folders: Sequence[Path], against: Path | None, unpruned_layers: int | None
 ) -> tuple[str, dict[str, PreTrainedModel]]:
     """The name of the reference, and all models by their names, the reference first."""
-    models = {str(folder): load_model(folder) for folder in folders}
+    models = {str(folder): _classifier(folder) for folder in folders}
     if against is not None:
-        return str(against), {str(against): load_model(against)} | models
+        return str(against), {str(against): _classifier(against)} | models
     name, first = next(iter(models.items()))
     if isinstance(first.config, PrunedBertConfig):
         return UNPRUNED, {UNPRUNED: _unpruned(first.config, unpruned_layers)} | models
     return name, models
+
+
+def _classifier(folder: Path) -> PreTrainedModel:
+    """The classifier of a folder: cut, a BERT, or one of its kin as a BERT."""
+    model = load_model(folder)
+    kind = model.config.model_type
+    if isinstance(model, PrunedBertForSequenceClassification):
+        return model
+    if kind not in ADAPTERS:
+        raise UserError(
+            f"'{folder}': it is of the kind '{kind}', whose FLOPs maskfront cannot count; it times "
+            f"cut models, and those of the kinds {', '.join(ADAPTERS)}"
+        )
+    model = as_bert(model)
+    model.train(False)
+    return model
 
 
 def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:

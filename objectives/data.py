@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -60,6 +61,14 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of its tokens, hexadecimal, shortened to 16 digits."""
+        digest = hashlib.sha256()
+        for ids, types in zip(self.input_ids, self.token_type_ids, strict=True):
+            digest.update(np.array([len(ids), *ids, *types]).tobytes())
+        return digest.hexdigest()[:16]
 
     def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
         """The named rows as one padded batch on `device`."""

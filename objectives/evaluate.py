@@ -12,6 +12,7 @@ from objectives.cutting import count_labels
 from objectives.data import Labels, Split
 from objectives.device import to_device
 from objectives.pretrained import Classifier
+from objectives.search_method import Progress
 from objectives.task import Metric, metric_value
 
 EVALUATION_BATCH = 64
@@ -19,8 +20,13 @@ EVALUATION_BATCH = 64
 
 
 @torch.no_grad()
-def predict(model: Classifier, split: Split, device: str) -> Tensor:
-    """Logits (rows, C) of every row of the split, in its order, on the CPU."""
+def predict(
+    model: Classifier, split: Split, device: str, progress: Progress | None = None
+) -> Tensor:
+    """Logits (rows, C) of every row of the split, in its order, on the CPU.
+
+    `progress` is told of each batch of `EVALUATION_BATCH` rows.
+    """
     to_device(model, device).train(False)
     answers = []
     for batch in split.in_order(EVALUATION_BATCH, device):
@@ -28,8 +34,11 @@ def predict(model: Classifier, split: Split, device: str) -> Tensor:
             input_ids=batch.input_ids,
             attention_mask=batch.attention_mask,
             token_type_ids=batch.token_type_ids,
+            return_dict=True,
         )
         answers.append(output.logits.float())
+        if progress is not None:
+            progress.advance()
     logits = torch.empty(len(split), count_labels(model.config))
     logits[torch.from_numpy(split.longest_first())] = torch.cat(answers).cpu()
     return logits

@@ -25,7 +25,8 @@ class Fidelity:
     epochs: float = 1.0
     """What the epochs of each stage of the method are multiplied with. In (0, 1]."""
     max_length: int | None = None
-    """Tokens at most of a text of train and alpha, >= 4; its last token is kept. None cuts none."""
+    """Tokens at most of a text or a pair of train and alpha, >= 4, shortened as `Task.max_length`
+    shortens it. None: as long as the task has them."""
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -51,30 +52,21 @@ class Fidelity:
         return replace(method, **changes)
 
     def train(self, split: Split, seed: int) -> Split:
-        """The rows of train that students learn from, shortened."""
+        """The rows of train that students learn from."""
         if self.data == 1:
-            return self.shortened(split)
+            return split
         count = max(1, round(self.data * len(split)))
         rows = np.sort(np.random.default_rng(seed).permutation(len(split))[:count])
-        return self.shortened(
-            replace(
-                split,
-                input_ids=[split.input_ids[row] for row in rows],
-                token_type_ids=[split.token_type_ids[row] for row in rows],
-                labels=split.labels[rows],
-            )
+        return replace(
+            split,
+            input_ids=[split.input_ids[row] for row in rows],
+            token_type_ids=[split.token_type_ids[row] for row in rows],
+            labels=split.labels[rows],
         )
 
-    def shortened(self, split: Split) -> Split:
-        """The split with its texts cut off before their last token, [SEP] or what stands for it."""
-        if self.max_length is None or self.max_length >= split.max_length:
-            return split
-        longest = self.max_length
-        ids, types = (
-            [row if len(row) <= longest else [*row[: longest - 1], row[-1]] for row in rows]
-            for rows in (split.input_ids, split.token_type_ids)
-        )
-        return replace(split, input_ids=ids, token_type_ids=types, max_length=longest)
+    def length(self, max_length: int) -> int:
+        """Tokens at most of what students learn from, in a task of so many."""
+        return max_length if self.max_length is None else min(self.max_length, max_length)
 
 
 FULL = Fidelity()

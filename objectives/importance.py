@@ -8,8 +8,8 @@ closes, whether or not it was right; it needs no labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -73,6 +73,47 @@ def mean_over_rows(
 
     The function takes (B, layers, *units_of) of one space to (B, ...), the result is (...).
     """
+    total: dict[str, Tensor] = {}
+    for space, gradient in _gradients(model, split, shape, spaces, squares, device):
+        part = of_gradients(gradient).sum(0) / len(split)
+        if space in total:
+            total[space] += part
+        else:
+            total[space] = part
+    return total
+
+
+def _mean_products(
+    model: BertForSequenceClassification,
+    split: Split,
+    shape: BertShape,
+    spaces: tuple[str, ...],
+    squares: Squares,
+    device: str,
+) -> dict[str, Tensor]:
+    """Mean over the rows of the products of any two gradients of a layer, on the CPU.
+
+    (layers, units, units) each: large, so a layer is added at a time, in place.
+    """
+    total = {}
+    for space in spaces:
+        (units,) = units_of(shape, space)
+        total[space] = torch.zeros(shape.layers, units, units, device=device)
+    for space, gradient in _gradients(model, split, shape, spaces, squares, device):
+        for block, rows in zip(total[space], gradient.unbind(1), strict=True):
+            block += torch.einsum("ri,rj->ij", rows, rows) / len(split)
+    return {space: blocks.cpu() for space, blocks in total.items()}
+
+
+def _gradients(
+    model: BertForSequenceClassification,
+    split: Split,
+    shape: BertShape,
+    spaces: tuple[str, ...],
+    squares: Squares,
+    device: str,
+) -> Iterator[tuple[str, Tensor]]:
+    """The gradients of the rows at open masks, a batch at a time: (B, layers, *units_of)."""
     population = Population.of([model])
     for weight in population.weights.values():
         weight.requires_grad_(False)
@@ -80,12 +121,9 @@ def mean_over_rows(
         space: torch.ones(1, shape.layers, *units_of(shape, space), device=device)
         for space in spaces
     }
-    total: dict[str, Tensor] = {}
     for batch in split.in_order(_BATCH_SIZE, device):
         for space, gradient in row_gradients(population, batch, masks, squares).items():
-            part = of_gradients(gradient[0]).sum(0) / len(split)
-            total[space] = total[space] + part if space in total else part
-    return total
+            yield space, gradient[0]
 
 
 def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
@@ -93,7 +131,9 @@ def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[st
 
     (layers, *units_of) each, worked out once a launch. L is the task's loss of one sequence.
     """
-    return _worked_out_once(problem, "first order", spaces, "loss", Tensor.abs)
+    return _worked_out_once(
+        problem, "first order", spaces, "loss", partial(mean_over_rows, of_gradients=Tensor.abs)
+    )
 
 
 def importance_of_student(
@@ -104,20 +144,22 @@ def importance_of_student(
     (layers, *units_of) each. With the loss, half of it estimates how much the task's loss rises
     when the unit closes.
     """
-    return _worked_out_once(problem, "fisher importance", spaces, squares, Tensor.square)
+    return _worked_out_once(
+        problem,
+        "fisher importance",
+        spaces,
+        squares,
+        partial(mean_over_rows, of_gradients=Tensor.square),
+    )
 
 
 def fisher_blocks_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
-    """The Fisher information of each layer's masks of one space, (layers, units, units).
+    """The Fisher information of each layer's masks of a space, (layers, units, units) on the CPU.
 
     Mean over the alpha split of the products of two gradients of the loss; its diagonal is
     `importance_of_student`. For the spaces heads and ffn.
     """
-
-    def products(gradient: Tensor) -> Tensor:
-        return torch.einsum("rli,rlj->lij", gradient, gradient)[None]
-
-    return _worked_out_once(problem, "fisher blocks", spaces, "loss", products)
+    return _worked_out_once(problem, "fisher blocks", spaces, "loss", _mean_products)
 
 
 def _worked_out_once(
@@ -125,18 +167,17 @@ def _worked_out_once(
     name: str,
     spaces: tuple[str, ...],
     squares: Squares,
-    of_gradients: Callable[[Tensor], Tensor],
+    mean: Callable[..., dict[str, Tensor]],
 ) -> dict[str, Tensor]:
     key = (name, spaces, squares)
     if key not in problem.memory:
-        problem.memory[key] = mean_over_rows(
+        problem.memory[key] = mean(
             problem.student,
             problem.alpha,
             problem.cost.shape,
             spaces,
             squares,
             problem.device,
-            of_gradients,
         )
     worked_out: dict[str, Tensor] = problem.memory[key]
     return worked_out

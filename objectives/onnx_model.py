@@ -145,7 +145,7 @@ def _check(model: PreTrainedModel, file: Path, shapes: Sequence[tuple[int, int]]
     session, worst = open_session(file), 0.0
     for batch, length in shapes:
         inputs = _random_inputs(model, batch, length)
-        expected: Tensor = model(**inputs).logits
+        expected: Tensor = model(**inputs, return_dict=True).logits
         difference = (run_session(session, inputs) - expected).abs().max().item()
         if not difference <= _TOLERANCE * max(1.0, expected.abs().max().item()):
             raise UserError(

@@ -25,7 +25,8 @@ from objectives.errors import UserError
 from objectives.fusing import fuse, joint, take
 from objectives.pretrained import Classifier
 
-_EMBEDDINGS = "bert.embeddings."
+EMBEDDINGS = "bert.embeddings."
+"""What the names of their weights begin with."""
 _UNIT_AXES = {"heads": 1, "ffn": 1, "qk": 2, "v": 2, "input": 2, "input_qkv": 2}
 _UNIT_AXES |= {"heads_mix": 2, "ffn_mix": 2}
 """How many axes of a mask run over the units of one layer."""
@@ -95,7 +96,7 @@ class Population:
                 f"{config.hidden_act!r} is not 0 at 0; train them one by one"
             )
         states = [
-            {n: v for n, v in model.state_dict().items() if not n.startswith(_EMBEDDINGS)}
+            {n: v for n, v in model.state_dict().items() if not n.startswith(EMBEDDINGS)}
             for model in models
         ]
         weights, reads = fuse(states, widths, config.hidden_size)
@@ -131,7 +132,7 @@ class Population:
         weights = {name: weight.detach() for name, weight in self.weights.items()}
         hidden = self.weights["bert.pooler.dense.weight"].shape[-1]
         own = take(weights, self.reads, self.widths[index], self.padded, index, hidden)
-        shared = {_EMBEDDINGS + name: w for name, w in self.embeddings.state_dict().items()}
+        shared = {EMBEDDINGS + name: w for name, w in self.embeddings.state_dict().items()}
         return {**shared, **own}
 
     def logits(

@@ -22,7 +22,8 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import cached_file
 
-from objectives.adapters import ADAPTERS
+from objectives.adapters import ADAPTERS, settings_of
+from objectives.cache import content_key
 from objectives.errors import UserError, first_line
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 
@@ -31,6 +32,8 @@ Classifier: TypeAlias = BertForSequenceClassification | PrunedBertForSequenceCla
 
 _WEIGHTS = "model.safetensors"
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
+_PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twice"
+"""What tokenizers of one vocabulary read differently: case, accents, characters, marks, spaces."""
 
 
 def read_config(checkpoint: str) -> BertConfig:
@@ -146,9 +149,30 @@ def take_outputs(
 
 
 def fingerprint(checkpoint: str) -> str:
+    """Of the checkpoint's weights and of what its config.json says that decides what it computes
+    and learns, 16 hexadecimal digits."""
+    settings = settings_of(read_config(checkpoint))
+    return content_key({"weights": fingerprint_of_weights(checkpoint), "settings": settings})
+
+
+def fingerprint_of_weights(checkpoint: str) -> str:
     """SHA-256 of the checkpoint's weights, hexadecimal, shortened to 16 digits."""
     with _weights(checkpoint).open("rb") as weights:
         return hashlib.file_digest(weights, "sha256").hexdigest()[:16]
+
+
+def fingerprint_with_tokenizer(checkpoint: str) -> str:
+    """`fingerprint`, and that of its tokenizer: the vocabulary, and how it reads a line.
+
+    Not of the tokenizer's files, which each version of transformers writes in its own way.
+    """
+    tokenizer = load_tokenizer(checkpoint)
+    made_of = {
+        "model": fingerprint(checkpoint),
+        "vocabulary": tokenizer.get_vocab(),
+        "line": tokenizer(_PROBE)["input_ids"],
+    }
+    return content_key(made_of)
 
 
 def license_of(checkpoint: str) -> str | None:

@@ -169,6 +169,10 @@ def read_inputs(
     check_labels(teacher, text.label_names)
     if student is not None:
         check_student(student, teacher.checkpoint, text.label_names)
+    tokenizer = pretrained.load_tokenizer(teacher.checkpoint)
+    for checkpoint in (teacher.checkpoint, student):
+        if checkpoint is not None:
+            _check_segments(checkpoint, tokenizer, task)
     return Inputs(
         task=task,
         teacher=teacher,
@@ -176,8 +180,8 @@ def read_inputs(
         student=student,
         seq_len=task.max_length if seq_len is None else seq_len,
         text=text,
-        tokenizer=pretrained.load_tokenizer(teacher.checkpoint),
-        checkpoint_fingerprint=pretrained.fingerprint(teacher.checkpoint),
+        tokenizer=tokenizer,
+        checkpoint_fingerprint=pretrained.fingerprint_with_tokenizer(teacher.checkpoint),
         student_fingerprint=None if student is None else pretrained.fingerprint(student),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
     )
@@ -188,6 +192,16 @@ def _check_lengths(checkpoint: str, max_length: int, seq_len: int | None) -> Non
     for name, length in (("task.max_length", max_length), ("seq_len", seq_len)):
         if length is not None and not 1 <= length <= longest:
             raise UserError(f"{name} is {length}; '{checkpoint}' takes 1 to {longest} tokens")
+
+
+def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: Task) -> None:
+    known = pretrained.read_config(checkpoint).type_vocab_size
+    types = tokenizer(*("a" for _ in task.columns)).get("token_type_ids") or [0]
+    if max(types) >= known:
+        raise UserError(
+            f"model '{checkpoint}': its type_vocab_size is {known}, but the tokenizer gives tokens "
+            f"of pairs the type {max(types)}; name a model that tells two texts apart"
+        )
 
 
 def prepare(
@@ -220,8 +234,9 @@ def prepare(
         device=device,
         progress=progress,
     )
+    texts = dict(inputs.text.roles)
     if inputs.augmenter is not None:
-        rows = augment(
+        texts["train"] = augment(
             inputs.augmenter,
             inputs.text.roles,
             cache=cache,
@@ -229,7 +244,10 @@ def prepare(
             device=device,
             progress=progress,
         )
-        splits["train"] = tasks.tokenise(rows, "train", inputs.tokenizer, task.max_length)
+    length = fidelity.length(task.max_length)
+    for role in ("train", "alpha"):
+        if texts[role] is not inputs.text.roles[role] or length < task.max_length:
+            splits[role] = tasks.tokenise(texts[role], role, inputs.tokenizer, length)
     train = fidelity.train(splits["train"], seed)
     student = _student(inputs, teacher, seed)
     cost_of_teacher, cost_of_student = (
@@ -252,15 +270,15 @@ def prepare(
         flops=int(flops_of(cost_of_teacher).full),
         widths=_widths(Architecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
     )
-    teacher_logits = kept_logits(teacher, train, cache=cache, device=device).to(device)
     progress.advance()
+    teacher_logits = kept_logits(teacher, train, cache=cache, device=device, progress=progress)
     return Workbench(
         problem=Problem(
             teacher=teacher,
             student=student,
             train=train,
-            teacher_logits=teacher_logits,
-            alpha=fidelity.shortened(splits["alpha"]),
+            teacher_logits=teacher_logits.to(device),
+            alpha=splits["alpha"],
             cost=cost_of_student,
             cost_full=cost_of_unpruned.full,
             student_is_new=inputs.student is not None,

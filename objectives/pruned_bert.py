@@ -184,7 +184,8 @@ class PrunedBertLayer(nn.Module):
 
 class PrunedBertForSequenceClassification(BertPreTrainedModel):
     """A cut BERT with pooler and classifier; takes and returns what BERT's own classifier does, but
-    for `position_ids`: the first token is always at position 0."""
+    for `position_ids`: the first token is always at position 0. It gives no hidden states and no
+    attentions."""
 
     config_class = PrunedBertConfig
     supports_gradient_checkpointing = False
@@ -230,7 +231,7 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
             hidden = layer(hidden, mask)
         logits = self.classifier(self.dropout(self.bert["pooler"](hidden)))
         loss = None if labels is None else self.loss_function(labels, logits, self.config)
-        if return_dict is False:
+        if not (self.config.return_dict if return_dict is None else return_dict):
             return (logits,) if loss is None else (loss, logits)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 

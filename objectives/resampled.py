@@ -29,7 +29,7 @@ class Resampled:
         """(500,): the same samples of the rows of `role` for every model."""
         task, text = self._inputs.task, self._inputs.text
         made_of = {
-            "model": pretrained.fingerprint(str(model)),
+            "model": pretrained.fingerprint_of_weights(str(model)),
             "data": text.fingerprint,
             "role": role,
             "metric": task.metric,

@@ -242,7 +242,15 @@ def _classed(task: Task, parts: Sequence[_Rows]) -> tuple[list[str], list[_Rows]
         names = list(feature.names)
     else:
         meant = _meant(task, present)
-        ordered = sorted(set(meant.values()))
+        try:
+            ordered = sorted(set(meant.values()))
+        except TypeError as error:
+            splits = zip((task.split, task.heldout_split), parts, strict=False)
+            kinds = (f"{type(part.values[0]).__name__}s in '{split}'" for split, part in splits)
+            raise UserError(
+                f"task '{task.name}': the labels in column '{task.label}' are of other kinds from "
+                f"split to split ({', '.join(kinds)}); write them alike in both"
+            ) from error
         names = [str(value) for value in ordered]
         place = {value: number for number, value in enumerate(ordered)}
         classes = {value: place[meant[value]] for value in present}

@@ -17,7 +17,7 @@ from objectives.architecture import Architecture
 from objectives.cutting import cut, shape_of
 from objectives.device import matmul_dtype, to_device
 from objectives.flops_lost import flops_lost, flops_to_lose
-from objectives.population import Population
+from objectives.population import EMBEDDINGS, Population
 from objectives.problem import Problem
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 from objectives.search_method import (
@@ -108,7 +108,7 @@ class _Run:
         self.slots = list(range(len(members)))
         """Who is where in the population and in alpha: those that no one has stopped yet."""
         self.population: Population
-        """Of those that search."""
+        """Of those that search; not there once the last of them is cut."""
         self.curves: list[list[CurvePoint]] = [[] for _ in members]
         self.stopped: Set[int] = frozenset()
 
@@ -181,7 +181,7 @@ class _Run:
                     yield SearchFailure(slot, str(error))
         if not going:
             return
-        models = self._distil(going, architectures)
+        models = self._distil(self._cut_out(slots, going, architectures), architectures)
         for slot in going:
             failure = _not_finite(slot, self.curves[slot])
             if slot not in models:
@@ -191,6 +191,7 @@ class _Run:
             elif not _all_finite(models[slot].parameters()):
                 yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
             else:
+                _own_embeddings(models[slot])
                 yield SearchResult(
                     slot=slot,
                     architecture=architectures[slot],
@@ -201,15 +202,13 @@ class _Run:
                 )
 
     def _distil(
-        self, slots: Sequence[int], architectures: Mapping[int, Architecture]
+        self,
+        models: dict[int, PrunedBertForSequenceClassification],
+        architectures: Mapping[int, Architecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
-        """Cut these students and take them through the stages after the search.
-
-        The models of those that are not stopped, by slot.
-        """
+        """Take cut models through the stages after the search; those that are not stopped."""
         problem = self.problem
-        models = self._cut({slot: self._searched(slot) for slot in slots}, architectures)
-        lost = any(flops_lost(problem, architectures[slot]) for slot in slots)
+        lost = any(flops_lost(problem, architectures[slot]) for slot in models)
         if not lost and not problem.student_is_new:
             return models
         done = self.searching
@@ -221,6 +220,18 @@ class _Run:
                 models = self._cut(states, architectures)
             models = self._recover(number, done, models, architectures)
             done += self.steps(stage.epochs)
+        return models
+
+    def _cut_out(
+        self,
+        slots: Sequence[int],
+        going: Sequence[int],
+        architectures: Mapping[int, Architecture],
+    ) -> dict[int, PrunedBertForSequenceClassification]:
+        """The models of those of a group that go on; after the last group nobody is left uncut."""
+        models = self._cut({slot: self._searched(slot) for slot in going}, architectures)
+        if self.searching and self.slots[-1] in slots:
+            del self.population
         return models
 
     def _searched(self, slot: int) -> Mapping[str, Tensor]:
@@ -297,12 +308,16 @@ class _Run:
         states: Mapping[int, Mapping[str, Tensor]],
         architectures: Mapping[int, Architecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
-        """By slot."""
+        """By slot. Their embeddings, which are frozen, lie in the memory of the students'."""
         config, device = self.problem.student.config, self.problem.device
-        return {
-            slot: to_device(cut(state, config, architectures[slot]), device)
-            for slot, state in states.items()
-        }
+        models = {}
+        for slot, state in states.items():
+            model = to_device(cut(state, config, architectures[slot]), device)
+            for name, weight in model.named_parameters():
+                if name.startswith(EMBEDDINGS):
+                    weight.data = state[name]
+            models[slot] = model
+        return models
 
     def _training(
         self,
@@ -327,6 +342,13 @@ class _Run:
     def steps(self, epochs: float) -> int:
         """Steps in so many passes over the train split."""
         return steps_in(epochs, self.problem, self.members[0].batch_size)
+
+
+def _own_embeddings(model: PrunedBertForSequenceClassification) -> None:
+    """A result shares nothing: whoever trains it on changes nobody else."""
+    for name, weight in model.named_parameters():
+        if name.startswith(EMBEDDINGS):
+            weight.data = weight.data.clone()
 
 
 def _detached(masks: Masks) -> Masks:

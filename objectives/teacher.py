@@ -83,6 +83,7 @@ def load_teacher(
         "precision": str(matmul_dtype(teacher.precision, device)),
         "checkpoint": pretrained.fingerprint(teacher.checkpoint),
         "data": data_fingerprint,
+        "tokens": train.fingerprint,
         "max_length": train.max_length,
         "labels": list(label_names),
         "seed": seed,
@@ -139,7 +140,7 @@ def _fine_tune(
             if hasattr(model.config, "type_vocab_size"):
                 inputs["token_type_ids"] = batch.token_type_ids
             with autocast(dtype, device):
-                logits = model(**inputs).logits.float()
+                logits = model(**inputs, return_dict=True).logits.float()
             task_loss(logits[None], batch.labels).sum().backward()
             optimizer.step()
             schedule.step()

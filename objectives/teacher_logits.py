@@ -9,30 +9,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from objectives.cache import written_whole
+from objectives.adapters import settings_of
+from objectives.cache import content_key, written_whole
 from objectives.data import Split
-from objectives.evaluate import predict
+from objectives.evaluate import EVALUATION_BATCH, predict
 from objectives.pretrained import Classifier
+from objectives.search_method import Progress
 
 
-def kept_logits(teacher: Classifier, train: Split, *, cache: Path, device: str) -> Tensor:
+def kept_logits(
+    teacher: Classifier, train: Split, *, cache: Path, device: str, progress: Progress
+) -> Tensor:
     """`evaluate.predict`, or what it has left in `cache`; the caller holds a lock."""
     kind = torch.device(device).type
     file = cache / f"teacher-logits-{fingerprint(teacher, train, kind)}.npy"
     if not file.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        logits = predict(teacher, train, device).numpy()
+        progress.begin("let the teacher answer train", -(-len(train) // EVALUATION_BATCH))
+        logits = predict(teacher, train, device, progress).numpy()
         with written_whole(file) as unfinished, unfinished.open("wb") as stream:
             np.save(stream, logits, allow_pickle=False)
     return torch.from_numpy(np.load(file, allow_pickle=False))
 
 
 def fingerprint(teacher: Classifier, train: Split, how: str) -> str:
-    """Of its weights, the tokens of train and how it is run, 16 hexadecimal digits."""
-    digest = hashlib.sha256(how.encode())
+    """Of its weights and settings, the tokens of train and how it is run, 16 hexadecimal digits."""
+    made_of = {"settings": settings_of(teacher.config), "train": train.fingerprint, "how": how}
+    digest = hashlib.sha256(content_key(made_of).encode())
     for name, weight in teacher.state_dict().items():
         digest.update(f"{name} {tuple(weight.shape)}".encode())
         digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    for ids, types in zip(train.input_ids, train.token_type_ids, strict=True):
-        digest.update(np.array([len(ids), *ids, *types]).tobytes())
     return digest.hexdigest()[:16]

@@ -219,8 +219,8 @@ class Study:
     ) -> dict[str, str]:
         """All that decides a trial's result, flat and printable; two runs with an equal one agree.
 
-        `data`, `checkpoint` and `student` are fingerprints of the text and of the weights of
-        teacher and student, so that neither a folder's name nor a function's identity counts, but
+        `data`, `checkpoint` and `student` are fingerprints of the text and of what teacher and
+        student compute, so that neither a folder's name nor a function's identity counts, but
         what they hold; `augmentation` is its `Augmenter.definition`.
         """
         tuned = set(self.space)

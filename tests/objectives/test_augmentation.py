@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM
 
 from objectives.augmentation import Augmentation, Augmenter, augment, read_augmentation
 from objectives.errors import UserError
@@ -310,6 +310,8 @@ def test_whatever_decides_the_copies_makes_others(
     with torch.no_grad():
         model.get_input_embeddings().weight[20] += 1
     model.save_pretrained(moved)
+    mended = copytree(tiny_masked_lm, tmp_path / "mended-model")
+    BertConfig.from_pretrained(mended, hidden_act="relu").save_pretrained(mended)
     changes: list[dict[str, Any]] = [
         {},
         {"seed": 1},
@@ -319,6 +321,7 @@ def test_whatever_decides_the_copies_makes_others(
         {"word_vectors": None},
         {"word_vectors": str(tmp_path / "other.txt")},
         {"masked_lm": str(moved)},
+        {"masked_lm": str(mended)},
         {"train": examples(*TRAIN[:4])},
         {"others": {"select": examples(("joy", 0))}},
         {"others": {"heldout": examples(("joy", 0))}},

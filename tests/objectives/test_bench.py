@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForSequenceClassification
+from transformers import (
+    AlbertConfig,
+    AlbertForSequenceClassification,
+    AutoModelForSequenceClassification,
+)
 
 from objectives import bench as benches
 from objectives.adapters import as_bert
@@ -156,6 +160,36 @@ def test_the_reference_has_the_layers_that_the_study_left_out(folders: list[Path
     settings = {"batches": [1], "lengths": [4], "engines": ("eager",), "rounds": 1}
     timed = bench(folders[:1], unpruned_layers=6, **settings)  # type: ignore[arg-type]
     assert timed.timings[0].flops == Flops(replace(TINY, layers=6), 4).full
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "electra", "electra-wide", "roberta"])
+def test_a_reference_of_berts_kin_is_timed_as_a_bert(
+    folders: list[Path], tmp_path: Path, kind: str
+) -> None:
+    pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
+    kin = Path(write_kin(kind, tmp_path / kind, ["happy", "neutral", "sad"]))
+    timed = bench(
+        folders[:1],
+        against=kin,
+        batches=[1],
+        lengths=[4],
+        engines=("eager", "onnxruntime"),
+        rounds=1,
+    )
+    assert not timed.skipped
+    assert [Path(t.model).name for t in timed.timings] == [kind, "cut"] * 2
+    narrow = {"embedding": 12} if kind == "electra" else {}
+    assert timed.timings[0].flops == Flops(replace(TINY, **narrow), 4).full
+
+
+def test_a_model_that_is_no_kin_of_berts_is_refused(folders: list[Path], tmp_path: Path) -> None:
+    config = AlbertConfig(
+        vocab_size=9, embedding_size=4, hidden_size=4, num_attention_heads=1, intermediate_size=4
+    )
+    with torch.random.fork_rng():
+        AlbertForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="it is of the kind 'albert', whose FLOPs"):
+        bench(folders[:1], against=tmp_path)
 
 
 def test_a_projection_of_the_embeddings_counts(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from objectives.errors import UserError
 from objectives.fidelity import FULL, Fidelity
@@ -17,6 +18,7 @@ from objectives.search_method import SilentProgress
 from objectives.task import Task
 from objectives.teacher import Teacher
 from tests.chaos.quick import Quick
+from tests.conftest import planted_rows
 
 
 @pytest.fixture(scope="module")
@@ -53,20 +55,57 @@ def test_students_get_less_and_what_judges_them_is_the_same(
         assert bool((mine == yours).all())
 
 
-def test_rows_are_those_of_train_with_their_labels_and_ends(
-    benches: Mapping[str, Workbench],
-) -> None:
+def test_a_text_alone_is_cut_off_before_its_last_token(benches: Mapping[str, Workbench]) -> None:
+    full, low = (benches[name].problem.alpha for name in ("full", "low"))
+    for whole, cut in zip(full.input_ids, low.input_ids, strict=True):
+        assert cut == (whole if len(whole) <= 8 else [*whole[:7], whole[-1]])
+    assert np.array_equal(full.labels, low.labels)
+
+
+@pytest.fixture
+def low_pairs(planted_task: Task, tiny_bert: str, tmp_path: Path) -> Workbench:
+    """A task of two long sentences a row, for students of 12 tokens."""
+
+    def pairs() -> Dataset:
+        rows = planted_rows()
+        long = rows.filter(lambda row: len(row["text"].split()) > 12)
+        return long.add_column("first", ["bab " * 13] * len(long))
+
+    task = replace(
+        planted_task, data=pairs, text=("first", "text"), alpha=20, select=20, heldout=20
+    )
+    inputs = read_inputs(task, Teacher(checkpoint=tiny_bert, epochs=1))
+    return prepare(
+        inputs,
+        cache=tmp_path,
+        seed=0,
+        device="cpu",
+        progress=SilentProgress(),
+        fidelity=Fidelity(max_length=12),
+    )
+
+
+def test_of_a_pair_both_texts_are_left(low_pairs: Workbench) -> None:
+    separator = low_pairs.tokenizer.sep_token_id
+    for split in (low_pairs.problem.train, low_pairs.problem.alpha):
+        assert split.max_length == 12
+        for ids, types in zip(split.input_ids, split.token_type_ids, strict=True):
+            assert len(ids) == 12
+            first = ids.index(separator)
+            assert first in (5, 6)
+            assert ids[-1] == separator
+            assert types == [0] * (first + 1) + [1] * (11 - first)
+
+
+def test_rows_are_those_of_train_with_their_labels(benches: Mapping[str, Workbench]) -> None:
     train = benches["full"].problem.train
-    less = Fidelity(data=0.5, max_length=6).train(train, 1)
+    less = Fidelity(data=0.5).train(train, 1)
     other = Fidelity(data=0.5).train(train, 2)
     known = {tuple(ids): label for ids, label in zip(train.input_ids, train.labels, strict=True)}
     for ids, label in zip(other.input_ids, other.labels, strict=True):
         assert known[tuple(ids)] == label
     assert len(less) == len(other) == 120
-    ends = {ids[-1] for ids in train.input_ids}
-    assert {ids[-1] for ids in less.input_ids} == ends
-    assert [len(ids) for ids in less.input_ids] == [len(types) for types in less.token_type_ids]
-    again = Fidelity(data=0.5, max_length=6).train(train, 1)
+    again = Fidelity(data=0.5).train(train, 1)
     assert less.input_ids == again.input_ids
     assert np.array_equal(less.labels, again.labels)
 

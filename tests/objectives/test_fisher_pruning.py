@@ -6,20 +6,27 @@ import copy
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from objectives.architecture import Architecture, LayerUnits
 from objectives.budget import discretise
 from objectives.cutting import cut
 from objectives.errors import UserError
 from objectives.evaluate import predict
-from objectives.importance import fisher_blocks_of_student, importance_of_student
+from objectives.importance import (
+    fisher_blocks_of_student,
+    importance_of_student,
+    row_gradients,
+)
 from objectives.methods.fisher_pruning import FisherPruning
+from objectives.population import Population
 from objectives.problem import Problem
 from objectives.rearrangement import rearranged
 from objectives.reconstruction import _factors, reconstructed
@@ -74,6 +81,40 @@ def test_the_diagonal_of_a_block_is_the_importance(problem: Problem) -> None:
         diagonal = block.diagonal(dim1=1, dim2=2)
         torch.testing.assert_close(diagonal, importance[space], rtol=1e-4, atol=1e-12)
         torch.testing.assert_close(block, block.transpose(1, 2))
+
+
+class Seen(TorchDispatchMode):
+    """Keeps every tensor of one shape that an operation gives."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__()
+        self.shape, self.tensors = shape, []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = function(*args, **(kwargs or {}))
+        if isinstance(given, torch.Tensor) and tuple(given.shape) == self.shape:
+            self.tensors.append(given)
+        return given
+
+
+def test_blocks_are_the_mean_of_products_and_are_added_in_place(problem: Problem) -> None:
+    """They are the largest thing that the method makes: there is no second one of their size."""
+    fresh = replace(problem)
+    with Seen((TINY.layers, TINY.ffn, TINY.ffn)) as seen:
+        block = fisher_blocks_of_student(fresh, ("ffn",))["ffn"]
+    assert {tensor.data_ptr() for tensor in seen.tensors} == {block.data_ptr()}
+
+    population = Population.of([problem.student])
+    masks = {"ffn": torch.ones(1, TINY.layers, TINY.ffn)}
+    assert len(problem.alpha) == 64, "two batches of 32"
+    expected = sum(
+        torch.einsum("rli,rlj->lij", gradient, gradient) / 64
+        for batch in problem.alpha.in_order(32, "cpu")
+        for (gradient,) in row_gradients(population, batch, masks, "loss").values()
+    )
+    assert torch.equal(block, expected)
 
 
 def fall(kept: torch.Tensor, fisher: torch.Tensor) -> float:

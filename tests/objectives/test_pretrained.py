@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import pytest
 import torch
-from transformers import AlbertConfig, BertConfig
+from transformers import AlbertConfig, BertConfig, BertTokenizer
 
 from objectives.errors import UserError
 from objectives.pretrained import (
     fingerprint,
+    fingerprint_with_tokenizer,
     has_classifier,
     load_classifier,
     load_tokenizer,
     read_config,
 )
 from objectives.problem import Workbench
+from tests.conftest import SPECIAL
 
 
 @pytest.fixture
@@ -48,6 +52,43 @@ def test_a_fingerprint_is_that_of_the_weights(
     assert fingerprint(str(copied)) == fingerprint(tiny_bert)
     workbench.problem.student.save_pretrained(tmp_path)
     assert fingerprint(str(tmp_path)) != fingerprint(tiny_bert)
+
+
+def rewritten(file: Path, **fields: Any) -> str:
+    """The folder of a file of JSON in which these fields were changed."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    return str(file.parent)
+
+
+@pytest.mark.parametrize(
+    "mended",
+    [
+        {"num_attention_heads": 8},
+        {"num_hidden_layers": 2},
+        {"hidden_act": "relu"},
+        {"layer_norm_eps": 1e-5},
+        {"hidden_dropout_prob": 0.0},
+        {"id2label": {"0": "no", "1": "yes"}},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_a_fingerprint_is_that_of_what_decides_what_is_computed_too(
+    tiny_bert: str, copied: Path, mended: dict[str, Any]
+) -> None:
+    told = {"transformers_version": "6.0", "_name_or_path": "elsewhere", "use_cache": False}
+    assert fingerprint(rewritten(copied / "config.json", **told)) == fingerprint(tiny_bert)
+    assert fingerprint(rewritten(copied / "config.json", **mended)) != fingerprint(tiny_bert)
+
+
+def test_a_tokenizer_counts_by_what_it_reads_and_not_by_its_files(copied: Path) -> None:
+    vocabulary = {word: number for number, word in enumerate([*SPECIAL, "the", "twice", "##s"])}
+    BertTokenizer(vocab=vocabulary).save_pretrained(copied)
+    as_it_was = fingerprint_with_tokenizer(str(copied))
+    settings = copied / "tokenizer_config.json"
+    assert fingerprint_with_tokenizer(rewritten(settings, backend="of old")) == as_it_was
+    mended = fingerprint_with_tokenizer(rewritten(settings, do_lower_case=False))
+    BertTokenizer(vocab={**vocabulary, "##t": 8}).save_pretrained(copied)
+    assert len({as_it_was, mended, fingerprint_with_tokenizer(str(copied))}) == 3
 
 
 def test_another_architecture_is_named(tmp_path: Path) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+)
 
 from objectives import teacher_logits
 from objectives.architecture import Architecture
@@ -83,14 +88,19 @@ def test_the_teacher_answers_train_once_for_all_launches(
     checkpoint: str, planted_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answers(**changes: Any) -> torch.Tensor:
+        nonlocal progress
+        progress = RecordingProgress()
         inputs = read_inputs(replace(planted_task, **changes), Teacher(checkpoint=checkpoint))
-        bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+        bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
         return bench.problem.teacher_logits
 
+    progress = RecordingProgress()
     first = answers()
+    assert progress.taken == progress.wanted == [1, 4], "240 rows are 4 batches of 64"
     [file] = tmp_path.glob("teacher-logits-*.npy")
     written = file.stat().st_mtime_ns
     assert torch.equal(answers(), first)
+    assert progress.taken == progress.wanted == [1]
     assert file.stat().st_mtime_ns == written
     answers(max_length=8)
     assert len(list(tmp_path.glob("teacher-logits-*.npy"))) == 2
@@ -100,6 +110,23 @@ def test_the_teacher_answers_train_once_for_all_launches(
 
     monkeypatch.setattr(teacher_logits, "predict", again)
     assert torch.equal(answers(), first)
+
+
+def test_a_mended_config_is_another_teacher_with_answers_of_its_own(
+    checkpoint: str, planted_task: Task, tmp_path: Path
+) -> None:
+    inputs, answers = [], []
+    mended = copytree(checkpoint, tmp_path / "mended")
+    BertConfig.from_pretrained(mended, num_attention_heads=8).save_pretrained(mended)
+    for folder in (checkpoint, str(mended)):
+        inputs.append(read_inputs(planted_task, Teacher(checkpoint=folder)))
+        bench = prepare(inputs[-1], cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+        answers.append(bench.problem.teacher_logits)
+        torch.testing.assert_close(
+            answers[-1], predict(bench.problem.teacher, bench.problem.train, "cpu")
+        )
+    assert (answers[0] - answers[1]).abs().max() > 0.01
+    assert inputs[0].checkpoint_fingerprint != inputs[1].checkpoint_fingerprint
 
 
 def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workbench) -> None:

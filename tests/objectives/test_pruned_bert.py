@@ -209,6 +209,25 @@ def test_it_gives_a_loss_where_labels_are_given(
     assert torch.equal(logits, output.logits)
 
 
+@pytest.mark.parametrize("labels", [None, torch.tensor([0, 1])])
+def test_it_returns_a_tuple_where_transformers_own_bert_does(
+    problem: Problem, labels: torch.Tensor | None
+) -> None:
+    config, weights = copy.deepcopy(problem.student.config), problem.student.state_dict()
+    config.return_dict = False
+    bert = BertForSequenceClassification(config).eval()
+    bert.load_state_dict(weights)
+    model = cut(weights, config, Architecture.full(TINY))
+    ids = torch.tensor([[2, 5, 3], [2, 6, 3]])
+    for asked in (None, False, True):
+        mine, theirs = (one(ids, labels=labels, return_dict=asked) for one in (model, bert))
+        assert isinstance(mine, tuple) == isinstance(theirs, tuple) == (asked is not True)
+        assert len(mine) == len(theirs)
+        for one, other in zip(mine[:], theirs[:], strict=True):
+            torch.testing.assert_close(one, other, atol=ATOL, rtol=0)
+    close(model, bert, problem)
+
+
 @pytest.mark.parametrize(("outputs", "problem_type"), [(1, None), (1, "regression"), (3, None)])
 def test_its_loss_is_that_of_transformers_own_bert(outputs: int, problem_type: str | None) -> None:
     config = BertConfig(

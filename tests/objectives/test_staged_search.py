@@ -3,6 +3,7 @@ whom."""
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +24,7 @@ from objectives.population import Population, Trace
 from objectives.pretrained import Classifier
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchResult, Stopped
-from objectives.stage_training import Masks, StageTraining, steps_in
+from objectives.stage_training import BestWeights, Masks, StageTraining, steps_in
 from objectives.staged_method import StagedMethod
 from objectives.stages import FOUR_STEPS, Loss, Stage, rung_steps
 from objectives.student import keep_layers
@@ -109,6 +110,60 @@ def test_students_that_were_cut_train_together_as_they_do_alone(
 def fuse_as_a_gpu_does(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = partial(objectives.staged_search._groups, device="cuda")
     monkeypatch.setattr(objectives.staged_search, "_groups", lambda slots, device: fused(slots))
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["one by one", "together"])
+@pytest.mark.parametrize(
+    "method", [QUICK, MaskSearch(batch_size=16, tolerance=0.1)], ids=["fisher", "mask"]
+)
+def test_nothing_of_the_uncut_students_is_left_when_the_last_are_distilled(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, method: StagedMethod, fused: bool
+) -> None:
+    if fused:
+        fuse_as_a_gpu_does(monkeypatch)
+    uncut: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+    step = StageTraining.step
+
+    def watched(self: StageTraining, batch: Batch, masks: Masks) -> Tensor:
+        if self.stage.searches:
+            uncut[:] = [weakref.ref(weight) for weight in self.population.weights.values()]
+        else:
+            alive.append(any(weight() is not None for weight in uncut))
+        return step(self, batch, masks)
+
+    monkeypatch.setattr(StageTraining, "step", watched)
+    members = [replace(method, target_ratio=r, stages=(SEARCH, RECOVER)) for r in (0.3, 0.5)]
+    run(members, problem)
+    assert not alive[-1]
+    assert alive[0] is not fused
+
+
+def test_cut_students_share_their_embeddings_until_they_are_results(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def places(model: Classifier) -> set[int]:
+        return {weight.data_ptr() for weight in model.get_submodule("bert.embeddings").parameters()}
+
+    seen: set[int] = set()
+    take = BestWeights.take
+
+    def watched(self: BestWeights, training: StageTraining) -> None:
+        take(self, training)
+        seen.update(*map(places, self.models.values()))
+
+    fuse_as_a_gpu_does(monkeypatch)
+    monkeypatch.setattr(BestWeights, "take", watched)
+    best = replace(QUICK, stages=(SEARCH, replace(RECOVER, keep="best")))
+    results = run([replace(best, target_ratio=ratio) for ratio in (0.3, 0.5)], problem)
+    assert seen == places(problem.student)
+
+    models = [result.model for result in results if isinstance(result, SearchResult)]
+    own = [problem.student, *models]
+    assert len(set().union(*map(places, own))) == 3 * len(places(problem.student))
+    for model in models:
+        for name, weight in problem.student.bert.embeddings.state_dict().items():
+            assert torch.equal(model.state_dict()[f"bert.embeddings.{name}"], weight)
 
 
 def counted_students(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -8,6 +8,7 @@ from shutil import copytree
 
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
 from objectives.cost import Flops
@@ -18,8 +19,8 @@ from objectives.problem import Inputs, Workbench, prepare, read_inputs
 from objectives.search_method import SilentProgress
 from objectives.task import Task
 from objectives.teacher import Teacher
-from tests.conftest import MARKERS, TINY
-from tests.kin import write_student
+from tests.conftest import MARKERS, TINY, planted_rows
+from tests.kin import write_kin, write_student
 from tests.objectives.conformance import random_states
 
 LABELS = sorted(MARKERS.values())
@@ -146,6 +147,29 @@ def test_another_vocabulary_is_refused(
     (other / "tokenizer.json").write_text(text.replace('"joy"', '"woe"'))
     with pytest.raises(UserError, match=r"another vocabulary \(with other words\)"):
         inputs_of(planted_task, teacher, str(other))
+
+
+def test_a_checkpoint_that_does_not_tell_the_texts_of_a_pair_apart_is_refused(
+    tiny_bert: str, teacher: Teacher, planted_task: Task, tmp_path: Path
+) -> None:
+    def pairs() -> Dataset:
+        rows = planted_rows()
+        return rows.add_column("second", ["bab"] * len(rows))
+
+    of_two = replace(planted_task, data=pairs, text=("text", "second"))
+    one_type = copytree(tiny_bert, tmp_path / "one-type")
+    BertModel(BertConfig.from_pretrained(tiny_bert, type_vocab_size=1)).save_pretrained(one_type)
+    message = (
+        "one-type': its type_vocab_size is 1, but the tokenizer gives tokens of pairs the type 1"
+    )
+    with pytest.raises(UserError, match=message):
+        inputs_of(of_two, teacher, str(one_type))
+    alone = Teacher(checkpoint=str(one_type))
+    with pytest.raises(UserError, match=message):
+        read_inputs(of_two, alone)
+    assert inputs_of(planted_task, alone, str(one_type)).tokenizer is not None
+    without_types = write_kin("roberta", tmp_path / "roberta")
+    assert read_inputs(of_two, Teacher(checkpoint=without_types)).tokenizer is not None
 
 
 def test_a_student_that_is_not_there_or_reads_less_is_refused(

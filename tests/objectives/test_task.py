@@ -306,6 +306,13 @@ USER_ERRORS = {
         task_of(lambda: classed((0, 1, -1))),
         r"column 'label' has -1, which is none of its labels \(no, yes\)",
     ),
+    "numbers beside words": (
+        task_of(
+            lambda: DatasetDict({"train": numbered(), "test": numbered([0, 1], rows=9)}),
+            heldout_split="test",
+        ),
+        r"column 'label' are of other kinds from split to split \(strs in 'train', ints in 'test'",
+    ),
     "unlabelled rows of both kinds": (task_of(lambda: classed((0, 1, -1, None))), "label"),
     "one label": (task_of(lambda: numbered("a")), r"has one label only: a$"),
     "one label of two names": (task_of(lambda: classed([1])), r"has one label only: yes$"),
