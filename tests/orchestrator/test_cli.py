@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -17,10 +18,12 @@ import pytest
 from optuna_dashboard import get_note
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from orchestrator import launch
+from orchestrator import Study, launch
 from orchestrator.errors import RunError
 from orchestrator.records import load_run
 from orchestrator.study_file import load_study, load_study_of
+from orchestrator.terminal import next_commands
+from tests.orchestrator.test_launch import Scripted, scripted
 from tests.servers import Postgres
 
 WriteStudy = Callable[..., Path]
@@ -125,6 +128,14 @@ def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path:
         "flops@16",
         document["unpruned"]["flops"],
     )
+
+
+def test_a_run_without_a_front_says_so_and_names_no_model(study: Study, tmp_path: Path) -> None:
+    missed = replace(scripted(study, "result"), method=Scripted(target_ratio=0.5))
+    run = launch(missed, out=tmp_path / "run", device="cpu")
+    assert [line.split()[0] for line in next_commands(run)] == ["report", "dashboard"]
+    done = maskfront("front", run.folder)
+    assert done.stdout.endswith("No trial has met its FLOPs budget yet; 1 finished outside it.\n")
 
 
 def test_help_and_front_answer_without_torch(run_folder: Path) -> None:
@@ -434,6 +445,31 @@ def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None
     assert "bench.json; maskfront report shows it" in done.stdout.replace("\n", "")
     kept = json.loads((run_folder / "bench.json").read_text())
     assert [row["trial"] for row in kept["timings"]] == [None, *(row["trial"] for row in front)]
+
+
+def test_what_a_run_folder_does_not_take_is_shown_and_said(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    """Folders in the way, since root may write anything."""
+    copy = shutil.copytree(run_folder, tmp_path / "run")
+    for name in ("bench.json", "report.html"):
+        (copy / name).unlink(missing_ok=True)
+        (copy / name / "in the way").mkdir(parents=True)
+    shape = ("--engine", "eager", "--batch", 1, "--length", 16, "--rounds", 1)
+    done = maskfront("bench", copy, *shape)
+    assert done.returncode == 2
+    assert "speed-up" in done.stdout
+    assert re.search(
+        r"bench\.json' could not be written \(Is a directory\): these times are not kept",
+        done.stderr,
+    )
+    (copy / "bench.json" / "in the way").rmdir()
+    (copy / "bench.json").rmdir()
+    done = maskfront("report", copy)
+    assert_one_clear_line(
+        done,
+        r"report\.html' could not be written \(Is a directory\); write it elsewhere with --out",
+    )
 
 
 def test_the_study_of_a_run_is_found_in_its_file(write_study: WriteStudy) -> None:

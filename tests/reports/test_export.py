@@ -266,6 +266,15 @@ def test_a_damaged_trial_is_named(name: str, run: RunRecord, folder: Path, tmp_p
     assert not (tmp_path / "model").exists()
 
 
+def test_a_trial_without_its_result_is_damaged(
+    run: RunRecord, folder: Path, tmp_path: Path
+) -> None:
+    broken = shutil.copytree(folder, tmp_path / "run")
+    (broken / "trials" / "00003" / "result.json").unlink()
+    with pytest.raises(RunError, match=r"trial 3 is damaged: result\.json is gone; export another"):
+        export(replace(run, folder=broken), 3, tmp_path / "model")
+
+
 def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -279,8 +288,8 @@ def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:
 
 def test_leaves_nothing_behind_when_it_fails(run: RunRecord, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "run")
-    (tmp_path / "run" / "trials" / "00003" / "result.json").unlink()
-    with pytest.raises(FileNotFoundError):
+    (tmp_path / "run" / "trials" / "00003" / "model" / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="no tokenizer"):
         export(replace(run, folder=tmp_path / "run"), 3, tmp_path / "to" / "my-model")
     assert names(tmp_path / "to") == set()
 
