@@ -48,7 +48,7 @@ class Timing:
     """Forward passes of one model in one engine on one shape of batch."""
 
     model: str
-    """Its folder, or `UNPRUNED`."""
+    """Its folder, or `UNPRUNED`; of its int8 twin that file, whose FLOPs are the model's."""
     engine: Engine
     batch: int
     """Sequences in one forward pass."""
@@ -109,14 +109,15 @@ def bench(
         for engine in engines:
             say(f"{engine}: preparing {len(models)} models")
             try:
-                runs = _RUNS[engine](models, Path(scratch), used, device)
+                timed = _RUNS[engine](models, Path(scratch), used, device)
+                runs = [run for _, _, run in timed]
                 of_engine: list[Timing] = []
                 for batch, length in shapes:
                     say(f"{engine}: batch {batch}, length {length}")
                     quartiles = _time(engine, runs, _inputs(models, batch, length), rounds, device)
                     of_engine += [
                         Timing(name, engine, batch, length, flops_of(model, length), spread)
-                        for (name, model), spread in zip(models.items(), quartiles, strict=True)
+                        for (name, model, _), spread in zip(timed, quartiles, strict=True)
                     ]
                 timings += of_engine
             except Exception as error:  # whatever a compiler or a runtime lacks here
@@ -194,16 +195,20 @@ def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequ
 
 Run = Callable[[Inputs], object]
 """A forward pass."""
+_Timed = tuple[str, PreTrainedModel, Run]
+"""What is timed: its name, the model whose FLOPs it has, and its forward pass."""
 
 
-def _eager(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: str) -> list[Run]:
-    return [_forward(to_device(model, device), device) for model in models.values()]
-
-
-def _compiled(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: str) -> list[Run]:
+def _eager(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: str) -> list[_Timed]:
     return [
-        _forward(torch.compile(to_device(model, device), dynamic=False), device)
-        for model in models.values()
+        (name, model, _forward(to_device(model, device), device)) for name, model in models.items()
+    ]
+
+
+def _compiled(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: str) -> list[_Timed]:
+    return [
+        (name, model, _forward(torch.compile(to_device(model, device), dynamic=False), device))
+        for name, model in models.items()
     ]
 
 
@@ -217,18 +222,21 @@ def _forward(model: Callable[..., object], device: str) -> Run:
 
 def _onnxruntime(
     models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
-) -> list[Run]:
-    """An exported folder brings its file; for the others one is made."""
+) -> list[_Timed]:
+    """An exported folder brings its file, and perhaps an int8 one; else a file is made."""
     if device != "cpu":
         raise UserError("it is timed on the CPU only")
-    runs: list[Run] = []
+    timed: list[_Timed] = []
     for number, (name, model) in enumerate(models.items()):
         file = Path(name) / "onnx" / "model.onnx"
         if not file.is_file():
             file = scratch / f"{number}.onnx"
             write_onnx(to_device(model, "cpu"), file)
-        runs.append(partial(run_session, open_session(file, threads)))
-    return runs
+        timed.append((name, model, partial(run_session, open_session(file, threads))))
+        int8 = file.with_name("model_int8.onnx")
+        if int8.is_file():
+            timed.append((str(int8), model, partial(run_session, open_session(int8, threads))))
+    return timed
 
 
 _RUNS = {"eager": _eager, "compile": _compiled, "onnxruntime": _onnxruntime}

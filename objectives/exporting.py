@@ -32,9 +32,15 @@ def write_model(source: Path, out: Path) -> bool:
     If not, the folder holds the file of the cut model's classes, and its configuration names them:
     transformers runs it for a user who passes `trust_remote_code=True`, and prefers the registered
     classes, without the flag, where objectives was imported.
+
+    The configuration says whether its one output is a number, which a pipeline would else take for
+    the logit of a class, and the tokenizer how many tokens the model takes.
     """
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
         model = PrunedBertForSequenceClassification.from_pretrained(source)
+        model.config.problem_type = (
+            "regression" if model.num_labels == 1 else "single_label_classification"
+        )
         plain = plain_bert(model)
     if plain is None:
         assert pruned_bert.__file__ is not None
@@ -47,7 +53,10 @@ def write_model(source: Path, out: Path) -> bool:
             setattr(model.config, name, None)
         shutil.copyfile(file, out / file.name)
     save_model(model if plain is None else plain, out)
-    save_tokenizer(load_tokenizer(str(source)), out)
+    tokenizer = load_tokenizer(str(source))
+    longest = model.config.max_position_embeddings
+    tokenizer.model_max_length = min(tokenizer.model_max_length, longest)
+    save_tokenizer(tokenizer, out)
     return plain is not None
 
 

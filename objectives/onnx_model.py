@@ -54,6 +54,10 @@ def load_model(folder: Path) -> PreTrainedModel:
             )
     except (OSError, ValueError, SafetensorError) as error:
         reason = first_line(error)
+        if folder.is_dir() and not (folder / "config.json").is_file():
+            reason = "it has no config.json"
+        elif not folder.exists() and isinstance(error, OSError):
+            reason = "there is no such folder, and no such model in the hub's cache"
         raise UserError(f"'{folder}': no classifier could be loaded from it ({reason})") from error
     model.train(False)
     return model

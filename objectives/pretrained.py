@@ -103,6 +103,12 @@ def output_names(checkpoint: str) -> list[str]:
     return [str(name) for _, name in sorted(names.items(), key=lambda item: int(item[0]))]
 
 
+def unnamed(checkpoint: str) -> bool:
+    """Whether nobody named the outputs of the checkpoint's classifier: LABEL_0, LABEL_1, ..."""
+    names = output_names(checkpoint)
+    return names == [f"LABEL_{output}" for output in range(len(names))]
+
+
 def label_order(checkpoint: str, label_names: Sequence[str]) -> list[int]:
     """For each of the labels its output of the checkpoint's classifier.
 
@@ -127,9 +133,8 @@ def label_order(checkpoint: str, label_names: Sequence[str]) -> list[int]:
     unknown = [name for name in label_names if name not in known]
     if not unknown:
         return [known.index(name) for name in label_names]
-    unnamed = known == [f"LABEL_{output}" for output in by_index]
     numbered = list(label_names) == [str(output) for output in by_index]
-    if len(known) == len(label_names) and (unnamed or numbered):
+    if len(known) == len(label_names) and (numbered or unnamed(checkpoint)):
         return by_index
     raise UserError(
         f"model '{checkpoint}': it does not know the label(s) {', '.join(unknown)} of the task; it "

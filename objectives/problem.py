@@ -27,7 +27,7 @@ from objectives.roles import load
 from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student
 from objectives.task import LabelledText, Metric, Task
-from objectives.teacher import Teacher, check_labels, load_teacher
+from objectives.teacher import Teacher, check_labels, load_teacher, teacher_notes
 from objectives.teacher_logits import kept_logits
 
 _LATENCY_BATCH = 1
@@ -224,6 +224,8 @@ def prepare(
     task = inputs.task
     splits = {role: inputs.split(role) for role in tasks.ROLES}
     _note_truncated(splits, progress)
+    for note in teacher_notes(inputs.teacher, inputs.text.label_names):
+        progress.note(note)
     teacher = load_teacher(
         inputs.teacher,
         inputs.text.label_names,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -68,15 +68,16 @@ def load_teacher(
 ) -> BertForSequenceClassification:
     """The fine-tuned classifier, in evaluation mode on `device`: the task's labels in its order.
 
-    They bear the names that a fine-tuned checkpoint has for them. Fine-tuning runs once: the result
-    lies under `cache`, named by all that decides it. Raises UserError for a label that the
-    checkpoint does not know.
+    They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
+    Fine-tuning runs once: the result lies under `cache`, named by all that decides it. Raises
+    UserError for a label that the checkpoint does not know.
     """
     if pretrained.has_classifier(teacher.checkpoint):
         order = pretrained.label_order(teacher.checkpoint, label_names)
-        names = pretrained.output_names(teacher.checkpoint)
+        names = [pretrained.output_names(teacher.checkpoint)[output] for output in order]
         ready = _load(teacher.checkpoint, device)
-        pretrained.take_outputs(ready, order, [names[output] for output in order])
+        unnamed = pretrained.unnamed(teacher.checkpoint)
+        pretrained.take_outputs(ready, order, label_names if unnamed else names)
         return ready
     ingredients = {
         **asdict(teacher),
@@ -101,6 +102,28 @@ def check_labels(teacher: Teacher, label_names: Sequence[str]) -> None:
     """Raise UserError for a label of the task that a fine-tuned teacher does not know."""
     if pretrained.has_classifier(teacher.checkpoint):
         pretrained.label_order(teacher.checkpoint, label_names)
+
+
+def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
+    """What a user should know of a teacher that has a classifier and knows the task's labels."""
+    if not pretrained.has_classifier(teacher.checkpoint):
+        return []
+    notes = []
+    known = pretrained.output_names(teacher.checkpoint)
+    by_name = set(label_names) <= set(known) or known == [f"LABEL_{name}" for name in label_names]
+    if len(label_names) > 1 and not by_name:
+        pairs = ", ".join(f"{a} is {b}" for a, b in zip(known, label_names, strict=True))
+        notes.append(
+            f"the labels of the teacher '{teacher.checkpoint}' are matched by place: {pairs}; if "
+            "that is wrong, name them in its config.json (id2label)"
+        )
+    idle = [f.name for f in fields(teacher) if f.default not in (MISSING, getattr(teacher, f.name))]
+    if idle:
+        notes.append(
+            f"the teacher '{teacher.checkpoint}' has a classifier and is not fine-tuned: "
+            f"{', '.join(f'Teacher.{name}' for name in idle)} does nothing"
+        )
+    return notes
 
 
 def _load(folder: str, device: str) -> BertForSequenceClassification:

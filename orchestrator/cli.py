@@ -13,7 +13,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,6 +27,9 @@ from orchestrator.terminal import (
     say_at_once,
     say_to_stderr,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.records import RunRecord
 
 app = typer.Typer(
     name="maskfront",
@@ -138,7 +141,7 @@ def run(
         except BaseException:
             following.cut_short()
             raise
-    console.print(front_table(finished))
+    show_front(finished, console)
     following.end(finished)
     for line in next_commands(finished):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -230,7 +233,7 @@ def front(
     if as_json:
         sys.stdout.write(json.dumps(front_document(record), indent=2) + "\n")
     else:
-        Console().print(front_table(record))
+        show_front(record, Console())
 
 
 @app.command()
@@ -262,13 +265,20 @@ def report(
     target = RunFolder(runs[0]).report if out is None else out
     if watch and target.suffix != ".html":
         raise RunError(f"--watch writes a page: '{target}' must end in .html")
-    if watch:
-        with suppress(KeyboardInterrupt):
-            watch_report(runs, target, written)
-        return
-    records = [read_run(run) for run in runs]
-    write = write_report if target.suffix == ".html" else front_image
-    written(write(records, target))
+    try:
+        if watch:
+            with suppress(KeyboardInterrupt):
+                watch_report(runs, target, written)
+            return
+        records = [read_run(run) for run in runs]
+        write = write_report if target.suffix == ".html" else front_image
+        written(write(records, target))
+    except OSError as error:
+        if error.filename != str(target):
+            raise
+        raise RunError(
+            f"'{target}' could not be written ({error.strerror}); write it elsewhere with --out"
+        ) from error
 
 
 @app.command()
@@ -369,15 +379,14 @@ def bench(
     from objectives.device import choose_device, quiet_libraries
     from orchestrator.records import read_run
     from orchestrator.run_folder import RunFolder
-    from reports.speed import bench_front
+    from reports.speed import bench_front, keep_speeds
     from reports.timings import timings_document, timings_table
 
     quiet_libraries()
     with mendable():
         of_front = len(models) == 1 and RunFolder(models[0]).exists()
-        time_all = (
-            partial(bench_front, read_run(models[0])) if of_front else partial(bench_models, models)
-        )
+        record = read_run(models[0]) if of_front else None
+        time_all = partial(bench_models, models) if record is None else partial(bench_front, record)
         timed = time_all(
             against=against,
             batches=batch or (1, 8, 32),
@@ -392,8 +401,19 @@ def bench(
         sys.stdout.write(json.dumps(timings_document(timed), indent=2) + "\n")
     else:
         Console().print(timings_table(timed))
-        if of_front:
-            say_at_once(f"kept in {RunFolder(models[0]).bench}; maskfront report shows it")
+    if record is not None:
+        kept = keep_speeds(record, timed)
+        if not as_json:
+            say_at_once(f"kept in {kept}; maskfront report shows it")
+
+
+def show_front(record: RunRecord, console: Console) -> None:
+    """The front as a table, and a sentence where it has no model."""
+    from reports.pareto import answer, pareto_view
+
+    console.print(front_table(record))
+    if not record.front:
+        console.print(answer(pareto_view(record)), markup=False, highlight=False, soft_wrap=True)
 
 
 def main() -> None:

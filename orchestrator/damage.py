@@ -1,7 +1,7 @@
 """What is damaged of a trial's files: cut short by a full disk or a lost machine, or overwritten.
 
-Told from the files themselves, without torch. A file that is gone is no damage: weights may be
-deleted to make room.
+Told from the files themselves, without torch. A file that is gone is no damage, since weights may
+be deleted to make room, but for the two small ones that say what the trial is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from orchestrator.records import TrialRecord
 from orchestrator.run_folder import RunFolder
 
+_NEEDED = ("architecture.json", "result.json")
 _PNG_END = b"IEND\xaeB`\x82"
 
 
@@ -29,8 +30,10 @@ def damaged_trials(run: Path, trials: Iterable[TrialRecord]) -> dict[int, list[s
 
 
 def damages(folder: Path, files: Iterable[Path]) -> list[str]:
-    """A line on each of these files that is damaged, which names it by its path in `folder`."""
-    lines = []
+    """A line on each of these files that is damaged, which names it by its path in `folder`; and on
+    what a folder that is there lacks."""
+    gone = [name for name in _NEEDED if folder.is_dir() and not (folder / name).exists()]
+    lines = [f"{name} is gone" for name in gone]
     for file in sorted(files):
         check = _CHECKS.get(file.suffix)
         problem = check(file) if check and file.is_file() else None

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, BinaryIO, NoReturn
 
+from bottle import HTTPError
 from optuna.artifacts.exceptions import ArtifactNotFound
 from optuna.distributions import BaseDistribution
+from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
+
+from orchestrator.patience import reason_of
 
 _STRIDE = 10_000
 """Sources that one view may join: an id is that of the storage times this, plus its place."""
@@ -168,7 +172,11 @@ class DashboardView(BaseStorage):
         def local(found: re.Match[str]) -> str:
             return f"{found[1]}{self._own(int(found[2]))[2]}{found[3]}"
 
-        storage.set_study_system_attr(own, _OF_TRIAL.sub(local, key), value)
+        try:
+            storage.set_study_system_attr(own, _OF_TRIAL.sub(local, key), value)
+        except (StorageInternalError, OSError) as error:
+            reason = f"no note can be kept: the run cannot be written ({reason_of(error)})"
+            raise HTTPError(403, reason) from error
 
     # What cannot.
 

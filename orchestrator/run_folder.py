@@ -139,8 +139,8 @@ class RunFolder:
                 yield
         except Timeout as error:
             raise RunError(
-                f"'{self.path}' is in use by another launch of this study; wait for it or stop it, "
-                "or help it with `maskfront work`"
+                f"'{self.path}' is in use by another launch; wait for it or stop it, help it with "
+                "`maskfront work` if it is of this study, or choose another folder with --out"
             ) from error
 
     def in_turn(self, doing: str) -> KernelLock:
@@ -155,10 +155,12 @@ def sqlite_url(file: str | Path) -> str:
 
 
 def write_file_whole(target: Path, content: str) -> None:
-    """Write a text file so that no reader ever sees half of it."""
+    """Write a text file so that no reader ever sees half of it; an OSError names `target`."""
     unfinished = target.with_name(f".{target.name}.unfinished-{os.getpid()}")
     try:
         unfinished.write_text(content, encoding="utf-8")
         unfinished.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
         unfinished.unlink(missing_ok=True)

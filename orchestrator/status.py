@@ -89,7 +89,8 @@ class Status:
             lines.append(f"rate       {self.per_hour:.1f} trials an hour{left}")
         for worker in self.workers:
             beat = _duration(worker["seconds_since_beat"])
-            doing = f"alive, runs {worker['running']}" if worker["alive"] else "dead"
+            at_work = f"runs {worker['running']}" if worker["running"] else "between trials"
+            doing = f"alive, {at_work}" if worker["alive"] else "dead"
             lines.append(
                 f"worker     {worker['name']} on {worker['device']}: {doing}, last beat {beat} ago"
             )

@@ -191,14 +191,16 @@ class Study:
     def sources(self) -> dict[str, str]:
         """What the user named, for people to read: it decides nothing.
 
-        Of a folder only the end of its path, so that a model card tells no home directory.
+        Of a folder only the end of its path and of a file its name, so that a model card tells no
+        home directory.
         """
         task = self.task
-        data = task.data if isinstance(task.data, str) else f"{_name_of(task.data)}()"
+        first, *second = task.columns
         named = {
             "task": task.name,
-            "data": " ".join(filter(None, [_end_of_path(data), task.subset])),
-            "text": ", ".join(task.columns),
+            **_data_names(task),
+            "text": first,
+            "text pair": second[0] if second else None,
             "label": task.label,
             "teacher": _end_of_path(self.teacher.checkpoint),
             "teacher license": license_of(self.teacher.checkpoint),
@@ -267,6 +269,17 @@ def _holds(knob: BaseDistribution, value: Any) -> bool:
         return knob._contains(knob.to_internal_repr(value))
     except (TypeError, ValueError):
         return False
+
+
+def _data_names(task: Task) -> dict[str, str]:
+    """What the user called the data."""
+    data = task.data
+    if isinstance(data, Mapping):
+        names = {split: file.path.name for split, file in data.items()}
+        heldout = {"held-out data": names[task.heldout_split]} if task.heldout_split else {}
+        return {"data": names[task.split], **heldout}
+    name = _end_of_path(data) if isinstance(data, str) else f"{_name_of(data)}()"
+    return {"data": " ".join(filter(None, [name, task.subset]))}
 
 
 def _end_of_path(name: str) -> str:

@@ -72,11 +72,13 @@ def next_commands(record: RunRecord) -> list[str]:
     from orchestrator.run_folder import RunFolder
 
     folder = shlex.quote(str(record.folder))
-    best = record.front[-1].number if record.front else "N"
     return [
         f"report     {RunFolder(record.folder).report}",
         f"dashboard  maskfront dashboard {folder}",
-        f"export     maskfront export {folder} --trial {best} --out my-model",
+        *(
+            f"export     maskfront export {folder} --trial {best.number} --out my-model"
+            for best in record.front[-1:]
+        ),
     ]
 
 

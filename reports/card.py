@@ -21,7 +21,7 @@ _TEMPLATES = Environment(
 
 
 def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequence[str]) -> str:
-    """Markdown with the hub's front matter; `notes` are lines about files beside the model.
+    """Markdown with the hub's front matter; `notes` are lines on what it is worth.
 
     `plain` says that the model is transformers' own BERT, which runs without custom code.
     """
@@ -49,6 +49,8 @@ def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequ
         result=result,
         unpruned=unpruned,
         plain=plain,
+        max_length=run.definition["task.max_length"],
+        pair="text pair" in run.sources,
         notes=notes,
         numbers=[
             *((what, *(f"{number:.4f}" for number in pair)) for what, pair in metrics.items()),

@@ -41,6 +41,10 @@ def choose(
     if trial is not None:
         check_finished(run, trial)
         return trial
+    if max_ratio is not None and not 0 < max_ratio <= 1:
+        raise RunError(
+            f"--max-ratio is {max_ratio:g}; it is a share above 0, 1 at most: 0.5, not 50"
+        )
     points = [(row.number, row.result) for row in run.front]
     if not points:
         raise RunError(f"'{run.folder}' has no model on its front yet; name one with --trial")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.damage import damages
 from orchestrator.errors import RunError
-from orchestrator.records import RunRecord
+from orchestrator.records import RunRecord, TrialResult
 from reports.card import model_card
 from reports.choice import model_folder
 
@@ -24,7 +24,8 @@ class Exported:
 
     folder: Path
     notes: tuple[str, ...]
-    """A line for each file beside the model that was made and checked."""
+    """A line where the model is outside its budget, and one for each file beside it that was made
+    and checked."""
 
 
 def export(
@@ -62,10 +63,19 @@ def export(
         plain = write_model(model, unfinished)
         for name in ("architecture.json", "result.json"):
             shutil.copy2(model.parent / name, unfinished / name)
-        notes = _write_onnx(run, unfinished, inputs) if onnx or inputs is not None else []
+        notes = [] if row.feasible else [_outside(row.result)]
+        if onnx or inputs is not None:
+            notes += _write_onnx(run, unfinished, inputs)
         card = model_card(run, row, plain=plain, notes=notes)
         (unfinished / "README.md").write_text(card, encoding="utf-8")
     return Exported(out, tuple(notes))
+
+
+def _outside(result: TrialResult) -> str:
+    return (
+        f"outside its budget, and so on no front: {result.cost_name} ratio {result.ratio:.4f}, "
+        f"asked for {result.target_ratio:.4f}, give or take {result.tolerance:.1%} of it"
+    )
 
 
 def _inputs_of(run: RunRecord, study: Study) -> Inputs:

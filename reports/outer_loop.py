@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +57,7 @@ def hypervolume(run: RunRecord) -> Hypervolume:
     worst, ratio = reference_point(run)
     from optuna.visualization import plot_hypervolume_history  # 1 s, with its importance
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _optuna_says(optuna.logging.ERROR):  # no model is no fault
         warnings.simplefilter("ignore", ExperimentalWarning)
         figure = plot_hypervolume_history(_study(run, ended), [worst, ratio])
     ideal = (run.unpruned.metric - worst) * ratio
@@ -130,14 +131,21 @@ def importances(run: RunRecord) -> dict[str, dict[str, float]]:
 def _study(run: RunRecord, trials: Sequence[FinishedTrial]) -> optuna.Study:
     """The finished trials in this order, valued (metric, ratio), in memory."""
     space = run.space  # read once: it is JSON in the definition
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
+    with _optuna_says(optuna.logging.WARNING):
         study = optuna.create_study(directions=["maximize", "minimize"])
         study.add_trials([_frozen(trial, space) for trial in trials])
+    return study
+
+
+@contextmanager
+def _optuna_says(level: int) -> Iterator[None]:
+    """Let Optuna say what is of this level, and no less."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(level)
+    try:
+        yield
     finally:
         optuna.logging.set_verbosity(verbosity)
-    return study
 
 
 def _frozen(trial: FinishedTrial, space: Mapping[str, BaseDistribution]) -> FrozenTrial:

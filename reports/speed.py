@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import RunError
@@ -54,31 +55,43 @@ class Speed:
 
 
 def bench_front(run: RunRecord, **settings: Any) -> Bench:
-    """Time the models of a run's front as `objectives.bench.bench` does, and keep what it found.
+    """Time the models of a run's front as `objectives.bench.bench` does.
 
-    It lies in the run folder, over what an earlier call found; a report, and the card of an
-    exported model, show it. Raises RunError if the front is empty or a model of it is gone, and
-    what `bench` raises.
+    Raises RunError if the front is empty or a model of it is gone, and what `bench` raises.
     """
-    folders = {model_folder(run, row.number): row.number for row in run.front}
+    folders = [model_folder(run, row.number) for row in run.front]
     if not folders:
         raise RunError(f"'{run.folder}' has no model on its front yet; there is nothing to time")
 
     from objectives.bench import bench  # torch, which a report does without
 
     layers = len(run.unpruned.heads_per_layer)
-    timed = bench(list(folders), unpruned_layers=layers, **settings)
+    return bench(folders, unpruned_layers=layers, **settings)
+
+
+def keep_speeds(run: RunRecord, timed: Bench) -> Path:
+    """Keep what `bench_front` found in the run folder, over what it found before; returns the file.
+
+    A report, and the card of an exported model, show it. Raises RunError if the disk refuses.
+    """
     document = timings_document(timed)
-    trials = {str(folder): number for folder, number in folders.items()}
+    trials = {str(model_folder(run, row.number)): row.number for row in run.front}
     for row in document["timings"]:
         row["trial"] = trials.get(row["model"])
     text = json.dumps({"format": _FORMAT, **document}, indent=1)
-    write_file_whole(RunFolder(run.folder).bench, text + "\n")
-    return timed
+    file = RunFolder(run.folder).bench
+    try:
+        write_file_whole(file, text + "\n")
+    except OSError as error:
+        raise RunError(
+            f"'{file}' could not be written ({error.strerror}): these times are not kept, and no "
+            "report shows them"
+        ) from error
+    return file
 
 
 def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
-    """What `bench_front` found last; empty if it was never called.
+    """What `keep_speeds` kept last; empty if it was never called.
 
     Raises RunError if its file cannot be read.
     """

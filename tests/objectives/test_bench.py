@@ -24,7 +24,7 @@ from objectives.bench import ENGINES, UNPRUNED, Bench, bench, check_engines, flo
 from objectives.cost import Flops
 from objectives.cutting import cut, shape_of
 from objectives.errors import UserError
-from objectives.onnx_model import load_model
+from objectives.onnx_model import load_model, write_int8, write_onnx
 from objectives.pretrained import load_classifier
 from objectives.problem import Problem
 from tests.conftest import TINY
@@ -82,6 +82,24 @@ def test_every_model_is_timed_in_every_engine_on_every_shape(folders: list[Path]
     assert timed.conditions["rounds"] == 2
 
 
+def test_an_int8_file_is_timed_beside_the_model_it_was_made_from(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
+    model = shutil.copytree(folders[0], tmp_path / "model")
+    (model / "onnx").mkdir()
+    whole, small = model / "onnx" / "model.onnx", model / "onnx" / "model_int8.onnx"
+    write_onnx(load_model(model), whole)
+    write_int8(whole, small)
+    timed = bench([model], batches=[1], lengths=[4], engines=("eager", "onnxruntime"), rounds=1)
+    assert not timed.skipped
+    assert shapes(timed) == [
+        *((name, "eager", 1, 4) for name in (UNPRUNED, "model")),
+        *((name, "onnxruntime", 1, 4) for name in (UNPRUNED, "model", small.name)),
+    ]
+    assert timed.timings[-1].flops == timed.timings[-2].flops
+
+
 def test_flops_are_those_that_torch_counts(folders: list[Path]) -> None:
     for folder in folders:
         model: Any = AutoModelForSequenceClassification.from_pretrained(
@@ -137,8 +155,12 @@ def test_bad_settings_are_refused(folders: list[Path], tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             bench(folders, engines=("eager",), **settings)
-    with pytest.raises(UserError, match="nothing': no classifier could be loaded from it"):
+    with pytest.raises(
+        UserError, match=r"nothing': no classifier .* \(there is no such folder, and"
+    ):
         bench([tmp_path / "nothing"])
+    with pytest.raises(UserError, match=r"': no classifier .* from it \(it has no config\.json\)"):
+        bench([tmp_path])
     with pytest.raises(UserError, match="no engine 'tpu'; there are eager, compile, onnxruntime"):
         check_engines(["tpu"])
     assert check_engines(None) == ENGINES

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BertForSequenceClassification
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, pipeline
 
 from objectives.architecture import Architecture, LayerUnits
 from objectives.cutting import cut
@@ -62,6 +62,27 @@ def test_a_disk_that_fills_up_while_a_model_is_written_is_an_oserror(
 
 
 WHOLE = LayerUnits(HEADS, (1, 2, 3))
+
+
+@pytest.mark.parametrize("heads", [HEADS, (0, 2)], ids=["plain", "cut"])
+def test_a_pipeline_gives_the_number_of_a_regression_and_cuts_long_text(
+    tiny_bert: str, tmp_path: Path, heads: tuple[int, ...]
+) -> None:
+    config = BertConfig.from_pretrained(tiny_bert, num_labels=1)
+    with torch.random.fork_rng(devices=[]):
+        whole = BertForSequenceClassification(config)
+    model = cut(whole.state_dict(), config, Architecture((replace(WHOLE, heads=heads),) * 3))
+    model.save_pretrained(tmp_path / "trial")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    assert tokenizer.model_max_length > 64, "it knows no limit"
+    tokenizer.save_pretrained(tmp_path / "trial")
+    (tmp_path / "model").mkdir()
+    assert write_model(tmp_path / "trial", tmp_path / "model") is (heads == HEADS)
+
+    text = "joy bab " * 100
+    answer = pipeline("text-classification", model=str(tmp_path / "model"), device="cpu")
+    logit = model(**tokenizer(text, truncation=True, max_length=64, return_tensors="pt")).logits
+    assert answer(text, truncation=True)[0]["score"] == pytest.approx(logit.item(), abs=1e-5)
 
 
 @pytest.mark.parametrize(

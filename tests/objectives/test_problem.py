@@ -218,7 +218,10 @@ def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
     teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", LABELS))
     inputs = read_inputs(replace(planted_task, data=in_numbers), teacher)
     assert inputs.text.label_names == ["0", "1", "2"]
-    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    progress = RecordingProgress()
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+    (note,) = progress.notes
+    assert "matched by place: happy is 0, neutral is 1, sad is 2" in note
     assert list(bench.problem.student.config.id2label.values()) == LABELS
 
 

@@ -18,7 +18,7 @@ from objectives.data import Split
 from objectives.errors import UserError
 from objectives.pretrained import label_order
 from objectives.problem import Workbench
-from objectives.teacher import Teacher, check_labels, load_teacher
+from objectives.teacher import Teacher, check_labels, load_teacher, teacher_notes
 from tests.conftest import MARKERS
 from tests.objectives.conformance import RecordingProgress, random_states
 
@@ -178,6 +178,16 @@ def test_a_fine_tuned_checkpoint_is_the_teacher_as_it_is(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_how_to_fine_tune_a_teacher_that_is_fine_tuned_does_nothing(
+    fine_tuned: str, tiny_bert: str
+) -> None:
+    asked = {"epochs": 2, "learning_rate": 1e-4}
+    (note,) = teacher_notes(Teacher(checkpoint=fine_tuned, **asked), LABELS)
+    assert note.endswith("Teacher.epochs, Teacher.learning_rate does nothing")
+    assert teacher_notes(Teacher(checkpoint=fine_tuned), LABELS) == []
+    assert teacher_notes(Teacher(checkpoint=tiny_bert, **asked), LABELS) == []
+
+
 def test_labels_are_matched_by_name(fine_tuned: str, tmp_path: Path) -> None:
     turned = relabelled(fine_tuned, tmp_path, ["sad", "happy", "neutral"])
     assert label_order(fine_tuned, ["happy", "neutral", "sad"]) == [0, 1, 2]
@@ -185,9 +195,16 @@ def test_labels_are_matched_by_name(fine_tuned: str, tmp_path: Path) -> None:
     assert label_order(turned, ["sad", "happy"]) == [0, 1]
 
 
-def test_labels_that_nobody_named_match_by_index(fine_tuned: str, tmp_path: Path) -> None:
-    unnamed = relabelled(fine_tuned, tmp_path, [f"LABEL_{i}" for i in range(3)])
-    assert label_order(unnamed, ["happy", "neutral", "sad"]) == [0, 1, 2]
+def test_labels_that_nobody_named_match_by_index(
+    load: Load, fine_tuned: str, tmp_path: Path
+) -> None:
+    unnamed = relabelled(fine_tuned, tmp_path / "unnamed", [f"LABEL_{i}" for i in range(3)])
+    assert label_order(unnamed, LABELS) == [0, 1, 2]
+    model, _ = load(checkpoint=unnamed)
+    assert model.config.id2label == dict(enumerate(LABELS))
+    (note,) = teacher_notes(Teacher(checkpoint=unnamed), LABELS)
+    assert "by place: LABEL_0 is happy, LABEL_1 is neutral, LABEL_2 is sad; if that is" in note
+    assert teacher_notes(Teacher(checkpoint=unnamed), ["0", "1", "2"]) == []
     with pytest.raises(UserError, match="it knows LABEL_0, LABEL_1, LABEL_2"):
         check_labels(Teacher(checkpoint=unnamed), ["happy", "sad"])
 

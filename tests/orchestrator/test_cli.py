@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,12 +20,14 @@ from optuna_dashboard import get_note
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
-from orchestrator import launch, loop
+from orchestrator import Study, launch, loop
 from orchestrator.cli import app
 from orchestrator.errors import RunError
 from orchestrator.records import load_run, read_run
 from orchestrator.study_file import load_study, load_study_of
+from orchestrator.terminal import next_commands
 from orchestrator.worker import Callback
+from tests.orchestrator.test_launch import Scripted, scripted
 from tests.servers import Postgres
 
 WriteStudy = Callable[..., Path]
@@ -129,6 +132,14 @@ def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path:
         "flops@16",
         document["unpruned"]["flops"],
     )
+
+
+def test_a_run_without_a_front_says_so_and_names_no_model(study: Study, tmp_path: Path) -> None:
+    missed = replace(scripted(study, "result"), method=Scripted(target_ratio=0.5))
+    run = launch(missed, out=tmp_path / "run", device="cpu")
+    assert [line.split()[0] for line in next_commands(run)] == ["report", "dashboard"]
+    done = maskfront("front", run.folder)
+    assert done.stdout.endswith("No trial has met its FLOPs budget yet; 1 finished outside it.\n")
 
 
 def test_help_and_front_answer_without_torch(run_folder: Path) -> None:
@@ -465,6 +476,31 @@ def test_the_line_of_an_error_is_told_though_the_path_is_relative(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match=r"'study\.py', line 3 raises ZeroDivisionError"):
         load_study(Path("study.py"))
+
+
+def test_what_a_run_folder_does_not_take_is_shown_and_said(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    """Folders in the way, since root may write anything."""
+    copy = shutil.copytree(run_folder, tmp_path / "run")
+    for name in ("bench.json", "report.html"):
+        (copy / name).unlink(missing_ok=True)
+        (copy / name / "in the way").mkdir(parents=True)
+    shape = ("--engine", "eager", "--batch", 1, "--length", 16, "--rounds", 1)
+    done = maskfront("bench", copy, *shape)
+    assert done.returncode == 2
+    assert "speed-up" in done.stdout
+    assert re.search(
+        r"bench\.json' could not be written \(Is a directory\): these times are not kept",
+        done.stderr,
+    )
+    (copy / "bench.json" / "in the way").rmdir()
+    (copy / "bench.json").rmdir()
+    done = maskfront("report", copy)
+    assert_one_clear_line(
+        done,
+        r"report\.html' could not be written \(Is a directory\); write it elsewhere with --out",
+    )
 
 
 def test_the_study_of_a_run_is_found_in_its_file(write_study: WriteStudy) -> None:

@@ -18,13 +18,17 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     write_file_whole(target, "two")
     assert target.read_text() == "two"
     assert list(tmp_path.iterdir()) == [target]
+    lost = tmp_path / "gone" / "page.html"
+    with pytest.raises(FileNotFoundError) as error:
+        write_file_whole(lost, "one")
+    assert error.value.filename == str(lost), "the file that the user knows"
 
 
 def test_a_second_launch_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     with (
         folder.locked(),
-        pytest.raises(RunError, match="in use by another launch"),
+        pytest.raises(RunError, match=r"in use by another launch; .* if it is of this study, or"),
         folder.locked(),
     ):
         pass

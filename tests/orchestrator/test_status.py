@@ -34,6 +34,7 @@ def test_status_counts_trials_workers_and_failures(
     dead._beat()
     dead._file.touch()
     with Heartbeat(outer, RunFolder(folder), "cuda") as heart:
+        idle = "\n".join(run_status(folder).lines())
         outer.ask().set_user_attr(WORKER, heart.record.name)
         status = run_status(folder)
         lines = "\n".join(status.lines())
@@ -48,6 +49,7 @@ def test_status_counts_trials_workers_and_failures(
     alive = {worker["name"]: worker["alive"] for worker in status.workers}
     assert alive == {heart.record.name: True, dead.record.name: False}
     assert f"{heart.record.name} on cuda: alive, runs [4]" in lines
+    assert f"{heart.record.name} on cuda: alive, between trials" in idle
     assert f"{dead.record.name} on cpu: dead" in lines
     assert "failed     1 times: the loss is nan at step 3" in lines
     elsewhere = storage_status(f"sqlite:///{folder}/study.db", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.stages import Stage
+from objectives.task import Task
 from orchestrator import Study
 
 Knob = FloatDistribution | IntDistribution | CategoricalDistribution
@@ -80,6 +82,21 @@ def test_a_space_holds_no_value_that_every_trial_refuses(
 ) -> None:
     with pytest.raises(UserError, match=rf"Study\.space has {name} = .*{message}"):
         replace(study, space={name: knob}, first=())
+
+
+def test_sources_name_files_and_both_texts_of_a_pair(study: Study, tmp_path: Path) -> None:
+    pair = Task.from_files(
+        tmp_path / "train.csv",
+        heldout_file=tmp_path / "test.csv",
+        name="pairs",
+        text=("first", "second"),
+    )
+    named = replace(study, task=pair).sources()
+    assert (named["data"], named["held-out data"]) == ("train.csv", "test.csv")
+    assert (named["text"], named["text pair"]) == ("first", "second")
+    assert not {"held-out data", "text pair"} & set(study.sources())
+    alone = replace(pair, heldout_split=None)
+    assert replace(study, task=alone).sources()["data"] == "train.csv"
 
 
 def test_choices_that_no_storage_keeps_as_they_are_are_refused(study: Study) -> None:

@@ -130,7 +130,12 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
             student_is_new=False,
         ),
         trials=tuple(trials),
-        definition={"seed": "7", "method": "MaskSearch", "task.metric": "accuracy"},
+        definition={
+            "seed": "7",
+            "method": "MaskSearch",
+            "task.metric": "accuracy",
+            "task.max_length": "16",
+        },
         versions={"torch": "2.13.0", "device": "cpu"},
         sources={"task": "tweets", "data": "tweets()", "teacher": "hub/bert"},
     )
@@ -191,7 +196,7 @@ def mixed_run() -> RunRecord:
 
 def _definition(seed: int) -> dict[str, str]:
     space = {f"space.{name}": distribution_to_json(d) for name, d in SPACE.items()}
-    task = {"task.metric": "accuracy", "task.data": "x"}
+    task = {"task.metric": "accuracy", "task.max_length": "16", "task.data": "x"}
     return {"name": "many", "seed": str(seed), "method": "MaskSearch"} | task | space
 
 

@@ -48,6 +48,8 @@ def test_each_way_finds_its_model(bent_run: RunRecord, way: dict[str, Any], tria
 @pytest.mark.parametrize(
     ("way", "message"),
     [
+        ({"max_ratio": 50.0}, "--max-ratio is 50; it is a share above 0, 1 at most: 0.5, not 50"),
+        ({"max_ratio": 0.0}, "--max-ratio is 0; it is a share"),
         ({"max_ratio": 0.1}, r"FLOPs ratio <= 0\.1 on its front; the nearest is trial 1 with 0\.2"),
         ({"min_metric": 0.95}, r"accuracy >= 0\.95 .*; the nearest is trial 0 with 0\.9000$"),
         ({"trial": 9}, r"no trial 9; finished: 0, 1, 2, 3, 4$"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import urllib.error
@@ -176,6 +177,17 @@ def test_a_note_can_be_written_and_is_kept(
     again = served.json(f"/api/studies/{study_id}")["trials"]
     assert [t["note"]["body"] for t in again].count(f"mine, of {name}") == 1
     assert again[2]["note"]["body"] == f"mine, of {name}"
+
+
+def test_a_run_that_cannot_be_written_keeps_no_note(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)  # root may write anything
+    served = Served(runs / "seed-1")
+    body = {"body": "mine", "version": served.json("/api/studies/1")["note"]["version"] + 1}
+    reason = served.refused("/api/studies/1/note", "PUT", body)
+    assert reason.startswith("no note can be kept: the run cannot be written (attempt to write a")
+    served.close()
 
 
 def test_a_folder_of_runs_is_one_dashboard(runs: Path, both: Served) -> None:

@@ -204,7 +204,8 @@ def test_the_card_says_what_it_is_and_was_made_from(run: RunRecord, tmp_path: Pa
     assert metadata["pipeline_tag"] == "text-classification"
     for line in (
         "A BERT classifier at 50.0% of the FLOPs of the model that it was cut from",
-        'model="this-folder", trust_remote_code=True)',
+        "    trust_remote_code=True,\n    truncation=True,\n    max_length=16,\n)\n",
+        'classify("a text")',
         "| accuracy, selection split | 0.8000 | 0.9000 |",
         "| accuracy, held-out split | 0.7900 | 0.8800 |",
         "| flops@16 | 500,000 | 1,000,000 |",
@@ -218,9 +219,26 @@ def test_the_card_says_what_it_is_and_was_made_from(run: RunRecord, tmp_path: Pa
         assert line in card
     plain = model_card(replace(run, sources=named), run.trials[0], plain=True, notes=["a note"])
     assert "trust_remote_code" not in plain
+    paired = replace(run, sources={**named, "text pair": "b"})
+    card = model_card(paired, run.trials[0], plain=True, notes=[])
+    assert 'classify({"text": "the first text", "text_pair": "the second"})' in card
     assert "license:" not in plain
     assert "The license of the teacher is unknown" in plain
     assert "\n- a note\n\n" in plain
+
+
+def test_a_model_outside_its_budget_is_said_to_be(
+    run: RunRecord, tmp_path: Path, make_trial: Any
+) -> None:
+    missed = replace(run, trials=(make_trial(3, 500_000, 0.8, target=0.2),))
+    exported = export(missed, 3, tmp_path / "model")
+    (note,) = exported.notes
+    assert note == (
+        "outside its budget, and so on no front: FLOPs ratio 0.5000, asked for 0.2000, "
+        "give or take 5.0% of it"
+    )
+    assert f"- {note}\n" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert export(run, 3, tmp_path / "other").notes == ()
 
 
 def test_a_model_that_is_gone(run: RunRecord, tmp_path: Path) -> None:
@@ -248,6 +266,15 @@ def test_a_damaged_trial_is_named(name: str, run: RunRecord, folder: Path, tmp_p
     assert not (tmp_path / "model").exists()
 
 
+def test_a_trial_without_its_result_is_damaged(
+    run: RunRecord, folder: Path, tmp_path: Path
+) -> None:
+    broken = shutil.copytree(folder, tmp_path / "run")
+    (broken / "trials" / "00003" / "result.json").unlink()
+    with pytest.raises(RunError, match=r"trial 3 is damaged: result\.json is gone; export another"):
+        export(replace(run, folder=broken), 3, tmp_path / "model")
+
+
 def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -261,8 +288,8 @@ def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:
 
 def test_leaves_nothing_behind_when_it_fails(run: RunRecord, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "run")
-    (tmp_path / "run" / "trials" / "00003" / "result.json").unlink()
-    with pytest.raises(FileNotFoundError):
+    (tmp_path / "run" / "trials" / "00003" / "model" / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="no tokenizer"):
         export(replace(run, folder=tmp_path / "run"), 3, tmp_path / "to" / "my-model")
     assert names(tmp_path / "to") == set()
 

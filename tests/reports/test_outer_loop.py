@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -62,6 +63,18 @@ def test_hypervolume_is_the_area_under_the_front(
         front = make_run(trials[:place]).front
         area = covered([(t.result.ratio, t.result.metric) for t in front], worst)
         assert share == pytest.approx(area / 0.45, abs=1e-12)
+
+
+def test_without_a_model_inside_its_budget_optuna_warns_of_nothing(
+    make_run: Any, make_trial: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+    monkeypatch.setattr(logging.Logger, "handle", lambda self, record: said.append(record.msg))
+    verbosity = optuna.logging.get_verbosity()
+    run = make_run([make_trial(number, 500_000, 0.8, target=0.2) for number in range(2)])
+    assert hypervolume(run).shares == (0.0, 0.0)
+    assert said == []
+    assert optuna.logging.get_verbosity() == verbosity
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from orchestrator.records import RunRecord
 from orchestrator.run_folder import RunFolder
 from reports.card import model_card
 from reports.page import write_report
-from reports.speed import bench_front, read_speeds
+from reports.speed import bench_front, keep_speeds, read_speeds
 from tests.conftest import TINY
 from tests.reports.test_page import Page
 
@@ -42,7 +42,8 @@ def timed(
         model.save_pretrained(folder / "trials" / f"{number:05d}" / "model")
     rows = [(0, 700_000, 0.89), (1, 400_000, 0.81), (2, 500_000, 0.80), (3, 300_000, 0.7)]
     run: RunRecord = make_run([make_trial(*row) for row in rows], folder=folder)
-    bench_front(replace(run, trials=run.trials[:3]), batches=[1, 2], threads=1, **SETTINGS)
+    ended = replace(run, trials=run.trials[:3])
+    keep_speeds(ended, bench_front(ended, batches=[1, 2], threads=1, **SETTINGS))
     return run
 
 
