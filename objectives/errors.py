@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args, get_origin, get_type_hints
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, Literal, SupportsFloat, get_args, get_origin, get_type_hints
 
 
 class UserError(ValueError):
@@ -13,6 +15,27 @@ class UserError(ValueError):
 def first_line(error: BaseException) -> str:
     """What an error of a library says first, or its class where it says nothing."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def check_types(owner: Any) -> None:
+    """Raise UserError for the first field of a dataclass that holds no number, or no tuple or list,
+    where its type wants one: a range is checked afterwards."""
+    types = get_type_hints(type(owner))
+    for field in fields(owner):
+        hint, value = types[field.name], getattr(owner, field.name)
+        union = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        kinds = {get_origin(kind) or kind for kind in union}
+        if value is None and NoneType in kinds:
+            continue
+        if kinds <= {int, float, NoneType} and not isinstance(value, SupportsFloat):
+            raise UserError(
+                f"{type(owner).__name__}.{field.name} is {value!r}; it must be a number"
+            )
+        if kinds <= {tuple, NoneType} and not isinstance(value, tuple | list):
+            raise UserError(
+                f"{type(owner).__name__}.{field.name} is {value!r}; it must be a tuple: mind the "
+                "comma in (x,)"
+            )
 
 
 def check_ranges(owner: object, ranges: Mapping[str, tuple[bool, str]]) -> None:

@@ -14,7 +14,7 @@ from objectives.adapters import as_bert
 from objectives.cache import content_key, written_whole
 from objectives.data import Split
 from objectives.device import Precision, autocast, matmul_dtype, to_device
-from objectives.errors import check_ranges
+from objectives.errors import check_ranges, check_types
 from objectives.exporting import save_model
 from objectives.losses import task_loss
 from objectives.optimisation import linear_schedule, weight_optimizer
@@ -44,6 +44,7 @@ class Teacher:
     it, else float32."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         whole = isinstance(self.epochs, int)
         check_ranges(
             self,
