@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, SupportsFloat, get_args, get_origin, get_type_hints
+
+SHOWN = 40
+"""Characters of a name that an error shows: it may be a row of text."""
 
 
 class UserError(ValueError):
@@ -15,6 +19,22 @@ class UserError(ValueError):
 def first_line(error: BaseException) -> str:
     """What an error of a library says first, or its class where it says nothing."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def a_few(names: Sequence[str]) -> str:
+    """The first three of them in quotes, long ones cut, and how many more there are."""
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return ", ".join(repr(name[:SHOWN]) for name in names[:3]) + more
+
+
+def did_you_mean(name: str, there: Sequence[str]) -> str:
+    """The one that `name` may stand for, as the end of a line; nothing if none is like it.
+
+    One that differs only in case and the blanks around it comes before all others.
+    """
+    alike = [other for other in there if other.strip().lower() == name.strip().lower()]
+    alike += get_close_matches(name, there, n=1)
+    return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
 def check_types(owner: Any) -> None:
