@@ -28,8 +28,6 @@ Count = TypeVar("Count", covariant=True)
 
 def check_spaces(spaces: Sequence[str]) -> None:
     """Raise UserError unless these are spaces that can be searched together."""
-    if isinstance(spaces, str):
-        raise UserError(f"spaces is {spaces!r}; give a tuple: ({spaces!r},)")
     unknown = [space for space in spaces if space not in SPACES]
     if unknown or not spaces:
         raise UserError(f"spaces is {tuple(spaces)!r}; it must name some of {', '.join(SPACES)}")

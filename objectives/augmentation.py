@@ -17,7 +17,7 @@ import numpy as np
 
 from objectives import pretrained
 from objectives.cache import content_key, written_whole
-from objectives.errors import check_ranges
+from objectives.errors import check_ranges, check_types
 from objectives.replacements import MaskedLM, Sentence, find_options, open_masked_lm
 from objectives.search_method import Progress
 from objectives.task import Examples
@@ -43,6 +43,7 @@ class Augmentation:
     """Words that may stand for a word, M; those that are no whole word are dropped. >= 1."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_ranges(
             self,
             {

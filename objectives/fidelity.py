@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from objectives.data import Split
-from objectives.errors import UserError, check_ranges
+from objectives.errors import UserError, check_ranges, check_types
 from objectives.search_method import SearchMethod
 
 
@@ -29,6 +29,7 @@ class Fidelity:
     shortens it. None: as long as the task has them."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_ranges(
             self,
             {

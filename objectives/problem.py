@@ -23,6 +23,7 @@ from objectives.errors import UserError
 from objectives.evaluate import count_parameters, score, score_with_interval
 from objectives.fidelity import FULL, Fidelity
 from objectives.latency import load_latency
+from objectives.odd_labels import odd_labels
 from objectives.roles import load
 from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student
@@ -224,7 +225,10 @@ def prepare(
     task = inputs.task
     splits = {role: inputs.split(role) for role in tasks.ROLES}
     _note_truncated(splits, progress)
-    for note in teacher_notes(inputs.teacher, inputs.text.label_names):
+    for note in (
+        *odd_labels(inputs.text),
+        *teacher_notes(inputs.teacher, inputs.text.label_names),
+    ):
         progress.note(note)
     teacher = load_teacher(
         inputs.teacher,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
 from objectives.data import Labels
-from objectives.errors import UserError, first_line
+from objectives.errors import UserError, a_few, did_you_mean, first_line
 from objectives.task import Examples, LabelledText, Task
 
 _READ_TOGETHER = 10_000
@@ -148,8 +148,9 @@ def _split(task: Task, data: Mapping[str, Dataset], split: str) -> Dataset:
     for column in (*task.columns, task.label):
         if column not in rows.column_names:
             raise UserError(
-                f"task '{task.name}': no column '{column}'; "
-                f"there are {', '.join(rows.column_names)}"
+                f"task '{task.name}': no column '{column}'; there are "
+                f"{', '.join(map(repr, rows.column_names))}"
+                f"{did_you_mean(column, rows.column_names)}"
             )
     return rows
 
@@ -297,26 +298,46 @@ def _take(
     task: Task, role: str, wanted: int, rows: _Rows, names: Sequence[str]
 ) -> tuple[_Rows, _Rows]:
     """Split off as many rows, stratified by class; returns what is left and what was taken."""
-    try:
-        rest, taken = train_test_split(
-            np.arange(len(rows)),
-            test_size=wanted,
-            random_state=task.seed,
-            stratify=None if task.regression else rows.labels,
-        )
-    except ValueError as error:
+    reason = _too_few(task, wanted, rows, names)
+    if reason:
         kind = "" if task.regression else "stratified "
-        hint = ""
-        if not task.regression:
-            counts = np.bincount(rows.labels, minlength=len(names))
-            hint = f"; the rarest label is {names[int(counts.argmin())]}, of {counts.min()} rows"
-        if wanted >= len(rows):
-            hint = "; heldout, select and alpha are taken first: set them to fewer rows"
         raise UserError(
             f"task '{task.name}': cannot take {wanted} {kind}rows for '{role}' out of "
-            f"{len(rows)} ({error}){hint}"
-        ) from error
+            f"{len(rows)}: {reason}"
+        )
+    rest, taken = train_test_split(
+        np.arange(len(rows)),
+        test_size=wanted,
+        random_state=task.seed,
+        stratify=None if task.regression else rows.labels,
+    )
     return rows.at(np.sort(rest)), rows.at(np.sort(taken))
+
+
+def _too_few(task: Task, wanted: int, rows: _Rows, names: Sequence[str]) -> str:
+    """Why so many rows cannot be taken, and what to do; nothing if they can."""
+    if wanted >= len(rows):
+        return "heldout, select and alpha are taken first; set them to fewer rows"
+    if task.regression:
+        return ""
+    counts = np.bincount(rows.labels)
+    classes, single = np.count_nonzero(counts), np.flatnonzero(counts == 1)
+    if len(single):
+        have = "has" if len(single) == 1 else "have"
+        reason = (
+            f"{len(single):,} of the {classes:,} labels {have} only one row left "
+            f"({a_few([names[int(label)] for label in single])}), too few to be in both parts; "
+            "leave these rows out, or correct their labels"
+        )
+    elif min(wanted, len(rows) - wanted) < classes:
+        reason = (
+            "what is taken and what is left need a row of each label; take "
+            f"{classes:,} to {len(rows) - classes:,}"
+        )
+    else:
+        return ""
+    many = classes > len(rows) // 4
+    return reason + (f"; is '{task.label}' a column of labels, or of ids?" if many else "")
 
 
 def _examples(task: Task, rows: _Rows) -> Examples:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
-from objectives.errors import UserError
+from objectives.errors import UserError, check_types
 
 if TYPE_CHECKING:
     from objectives.architecture import Architecture, BertShape
@@ -118,8 +118,9 @@ class SearchMethod(abc.ABC):
     """Kinds of units to search, some of `architecture.SPACES`: a study may count these."""
 
     def __post_init__(self) -> None:
-        """Raises UserError for a list: fields are compared and hashed. A subclass that checks more
-        calls this first."""
+        """Raises UserError for a list, as fields are compared and hashed, and for what is no number
+        or no tuple and should be. A subclass that checks more calls this first."""
+        check_types(self)
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, list):

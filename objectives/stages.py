@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from objectives.errors import UserError, check_ranges
+from objectives.errors import UserError, check_ranges, check_types
 from objectives.optimisation import Schedule
 
 Loss = Literal["prediction", "prediction+hidden", "intermediate"]
@@ -43,6 +43,7 @@ class Stage:
     """
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_ranges(
             self,
             {

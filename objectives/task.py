@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import PreTrainedTokenizerBase
 
 from objectives.data import Labels, Split
-from objectives.errors import UserError, check_ranges
+from objectives.errors import UserError, check_ranges, check_types
 from objectives.text_files import DELIMITERS, TextFile
 
 Metric = Literal["accuracy", "mcc", "f1", "pearson_spearman"]
@@ -70,7 +70,36 @@ class Task:
     """Leave out rows without a text or a label; otherwise they are refused."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, {"max_length": (self.max_length >= 3, ">= 3, of which two are marks")})
+        check_types(self)
+        self._check_data()
+        columns = self.columns
+        sizes = {"alpha": self.alpha, "select": self.select}
+        if self.heldout_split is None:
+            sizes["heldout"] = self.heldout
+        if self.train is not None:
+            sizes["train"] = self.train
+        check_ranges(
+            self,
+            {
+                "text": (
+                    isinstance(columns, tuple | list) and 1 <= len(columns) <= 2,
+                    "one column, or a tuple of two",
+                ),
+                "max_length": (self.max_length >= 3, ">= 3, of which two are marks"),
+                **{role: (rows >= 1, "a number of rows, >= 1") for role, rows in sizes.items()},
+                "seed": (0 <= self.seed < 2**32, ">= 0, below 2**32"),
+            },
+        )
+
+    def _check_data(self) -> None:
+        data = self.data
+        files = isinstance(data, Mapping) and all(isinstance(f, TextFile) for f in data.values())
+        if not (files or callable(data) or isinstance(data, str | Path)):
+            raise UserError(
+                f"Task.data is a {type(data).__name__}; give a name on the hub, a folder, or a "
+                "function that returns a datasets.Dataset: data=lambda: rows, of a DataFrame "
+                "data=lambda: Dataset.from_pandas(frame)"
+            )
 
     @classmethod
     def from_files(

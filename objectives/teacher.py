@@ -14,7 +14,7 @@ from objectives.adapters import as_bert
 from objectives.cache import content_key, written_whole
 from objectives.data import Split
 from objectives.device import Precision, autocast, matmul_dtype, to_device
-from objectives.errors import check_ranges
+from objectives.errors import check_ranges, check_types
 from objectives.exporting import save_model
 from objectives.losses import task_loss
 from objectives.optimisation import linear_schedule, weight_optimizer
@@ -44,11 +44,11 @@ class Teacher:
     it, else float32."""
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.epochs, int)
+        check_types(self)
         check_ranges(
             self,
             {
-                "epochs": (whole and self.epochs >= 1, "a whole number >= 1"),
+                "epochs": (self.epochs >= 1, ">= 1"),
                 "batch_size": (self.batch_size >= 1, ">= 1"),
                 "learning_rate": (self.learning_rate > 0, "> 0"),
             },

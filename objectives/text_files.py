@@ -13,13 +13,11 @@ import pandas
 from datasets import Dataset, Features, Value, load_dataset
 from datasets.exceptions import DatasetsError
 
-from objectives.errors import UserError, first_line
+from objectives.errors import SHOWN, UserError, did_you_mean, first_line
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".json": "", ".jsonl": ""}
 """Endings of the files that are read, and what separates their columns, if anything does."""
 _SPOKEN = {",": "','", ";": "';'", "\t": "'\\t'", "|": "'|'"}
-_SHOWN = 40
-"""Characters of a column's name that an error shows: it may be a row of text."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +74,18 @@ class TextFile:
         if not isinstance(first.index, pandas.RangeIndex):  # pandas took a column for row names
             raise UserError(
                 f"file '{self.path}': the second line has more fields than the first, which names "
-                f"{len(there)} columns; {self._quotes}"
+                f"{len(there)} column{'s' * (len(there) > 1)}; "
+                f"{self._other_delimiter(there) or self._quotes}"
             )
         missing = [column for column in columns if column not in there]
         if missing:
+            other = self._other_delimiter(there)
+            hint = "; the first line must name the columns" + did_you_mean(missing[0], there)
+            if other:
+                hint = f", one column; {other}"
             raise UserError(
                 f"file '{self.path}': no column '{missing[0]}'; there are "
-                f"{', '.join(name[:_SHOWN] for name in there)}{self._hint(there)}"
+                f"{', '.join(repr(name[:SHOWN]) for name in there)}{hint}"
             )
         return self._load(
             "csv",
@@ -110,13 +113,12 @@ class TextFile:
     def _quotes(self) -> str:
         return f"put fields that hold {_SPOKEN.get(self.delimiter, self.delimiter)} in quotes"
 
-    def _hint(self, there: Sequence[str]) -> str:
-        """What to try where a wanted column is not there."""
-        if len(there) == 1:
-            for delimiter, spoken in _SPOKEN.items():
-                if delimiter != self.delimiter and delimiter in there[0]:
-                    return f", one column; if {spoken} separates them, give delimiter={spoken}"
-        return "; the first line must name the columns"
+    def _other_delimiter(self, there: Sequence[str]) -> str:
+        """What to try where the name of the only column holds what may separate columns."""
+        for delimiter, spoken in _SPOKEN.items():
+            if len(there) == 1 and delimiter != self.delimiter and delimiter in there[0]:
+                return f"if {spoken} separates them, give delimiter={spoken}"
+        return ""
 
     def _what(self, error: BaseException) -> str:
         """What an error of pandas, Arrow or `datasets` says, its cause first."""

@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from objectives.errors import check_ranges
+from objectives.errors import check_ranges, check_types
 
 Point = tuple[float, float]
 """Metric, the higher the better, and cost, the lower the better: what a trial reports at a rung."""
@@ -34,6 +34,7 @@ class EarlyStopping(abc.ABC):
     """Shares of the steps of all stages after which a trial reports. Rising, in (0, 1)."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         rising = all(low < high for low, high in pairwise((0.0, *self.rungs, 1.0)))
         check_ranges(self, {"rungs": (bool(self.rungs) and rising, "rising, in (0, 1)")})
 

@@ -103,7 +103,15 @@ def work(
 def as_asked(
     study: Study, trials: int | None, population: PopulationSize | None, out: str | Path | None
 ) -> tuple[Study, RunFolder]:
-    """The study with what a launch says instead, and its folder."""
+    """The study with what a launch says instead, and its folder.
+
+    Raises RunError for what is no Study, such as the name of its file.
+    """
+    if not isinstance(study, Study):
+        raise RunError(
+            f"a launch takes a Study, not a {type(study).__name__}; that of a file is "
+            "orchestrator.study_file.load_study(Path('study.py'))"
+        )
     study = replace(
         study,
         trials=study.trials if trials is None else trials,

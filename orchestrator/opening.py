@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import secrets
 import socket
 from importlib.metadata import version
@@ -18,6 +19,15 @@ from orchestrator.run_folder import RunFolder
 from orchestrator.study import Study
 from orchestrator.warm_start import WARM_START, warm_start
 
+_CONTENTS = {
+    "task.data": "the rows of the task have changed, or which are train, alpha, select and heldout",
+    "teacher.checkpoint": "the weights of the teacher's checkpoint have changed",
+    "student": "the weights of the student's checkpoint have changed",
+    "augmentation.masked_lm": "the weights of the masked LM of the augmentation have changed",
+    "augmentation.word_vectors": "the word vectors of the augmentation have changed",
+}
+"""Entries of a definition that may be fingerprints, and what it means where two of them differ."""
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _DIRECTIONS = [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE]
 
 
@@ -155,7 +165,7 @@ def _check_same(
                 "give yours another name"
             )
         differs = [
-            f"{key} was {was.get(key, 'not set')}, is now {definition.get(key, 'not set')}"
+            _difference(key, was.get(key, "not set"), definition.get(key, "not set"))
             for key in sorted(was.keys() | definition.keys())
             if was.get(key) != definition.get(key)
         ]
@@ -164,6 +174,13 @@ def _check_same(
                 f"'{folder.path}' is the run of another study: {'; '.join(differs)}. "
                 "Choose another folder with --out, or give the study another name"
             )
+
+
+def _difference(key: str, was: str, now: str) -> str:
+    """How an entry of the definition has changed; two fingerprints would tell nobody."""
+    if key in _CONTENTS and _FINGERPRINT.fullmatch(was) and _FINGERPRINT.fullmatch(now):
+        return _CONTENTS[key]
+    return f"{key} was {was}, is now {now}"
 
 
 def _versions(device: str) -> dict[str, str]:

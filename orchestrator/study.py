@@ -19,7 +19,7 @@ from optuna.distributions import (
 
 from objectives.augmentation import Augmentation
 from objectives.cost import CostName, check_priced
-from objectives.errors import UserError, check_ranges
+from objectives.errors import UserError, check_ranges, check_types
 from objectives.fidelity import FULL, Fidelity
 from objectives.latency import Latency
 from objectives.pretrained import license_of
@@ -86,6 +86,7 @@ class Study:
     """Seeds data order, teacher, augmentation and sampler."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise UserError(
                 f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.', "
@@ -101,25 +102,31 @@ class Study:
                 f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...), a checkpoint "
                 "being a folder or a name on the hub"
             )
+        if not isinstance(self.method, SearchMethod):
+            raise UserError(
+                f"Study.method is {self.method!r}; give a method with its settings, such as "
+                "FisherSearch()"
+            )
         population, seq_len = self.population, self.seq_len
         check_ranges(
             self,
             {
-                "trials": (
-                    isinstance(self.trials, int) and self.trials >= 1,
-                    "a whole number >= 1",
-                ),
+                "trials": (self.trials >= 1, ">= 1"),
                 "population": (
                     population >= 1 if isinstance(population, int) else population == "auto",
                     ">= 1, or 'auto'",
                 ),
                 "seq_len": (seq_len is None or seq_len >= 1, ">= 1, or None"),
-                "seed": (isinstance(self.seed, int) and self.seed >= 0, "a whole number >= 0"),
+                "seed": (self.seed >= 0, ">= 0"),
             },
         )
         self._check_cost()
         self._check_space()
         for knobs in self.first:
+            if not isinstance(knobs, Mapping):
+                raise UserError(
+                    f"Study.first holds {knobs!r}; give dicts of knobs: ({{'target_ratio': 0.5}},)"
+                )
             self._check_names("first", knobs, set(self.space))
             for name, value in knobs.items():
                 if not _holds(self.space[name], value):

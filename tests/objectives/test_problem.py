@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -234,15 +235,15 @@ def test_preparing_leaves_global_random_state_alone(
     assert random_states() == before
 
 
-def test_texts_that_are_cut_off_are_told_by_role_before_anything_is_trained(
+def test_texts_cut_off_and_odd_labels_are_told_before_anything_is_trained(
     tiny_bert: str, planted_task: Task, tmp_path: Path
 ) -> None:
     class Told(RecordingProgress):
         def begin(self, stage: str, steps: int) -> None:
             raise InterruptedError(stage)
 
-    def notes(max_length: int) -> list[str]:
-        task, progress = replace(planted_task, max_length=max_length), Told()
+    def notes(max_length: int, data: Callable[[], Dataset] = planted_rows) -> list[str]:
+        task, progress = replace(planted_task, max_length=max_length, data=data), Told()
         inputs = read_inputs(task, Teacher(checkpoint=tiny_bert))
         with pytest.raises(InterruptedError):
             prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
@@ -261,6 +262,13 @@ def test_texts_that_are_cut_off_are_told_by_role_before_anything_is_trained(
         f"select {counts['select']} of 48, heldout {counts['heldout']} of 48"
     )
     assert notes(24) == []
+
+    def shouted() -> Dataset:
+        rows = planted_rows().to_dict()
+        louder = [label.upper() for label in rows["label"][:100]]
+        return Dataset.from_dict({**rows, "label": [*louder, *rows["label"][100:]]})
+
+    assert "'HAPPY' and 'happy'" in notes(24, shouted)[0]
 
 
 @pytest.fixture

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 
@@ -54,7 +55,24 @@ def test_per_slot_that_names_no_field_is_refused_when_the_class_is_made() -> Non
             ratio: float = 0.5
 
 
-@pytest.mark.parametrize("field", ["spaces", "width"])
-def test_a_list_is_refused_since_fields_are_compared(field: str) -> None:
-    with pytest.raises(UserError, match=rf"Stub\.{field} is a list; give a tuple: \('ffn',\)"):
-        Stub(**{field: ["ffn"]})  # type: ignore[arg-type]
+def test_a_list_is_refused_since_fields_are_compared() -> None:
+    with pytest.raises(UserError, match=r"Stub\.spaces is a list; give a tuple: \('ffn',\)"):
+        Stub(spaces=["ffn"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("spaces", "ffn", r"a tuple: mind the comma in \(x,\)"),
+        ("spaces", None, "a tuple"),
+        ("ratio", "0.5", "a number"),
+        ("ratio", None, "a number"),
+        ("width", [1], "a whole number"),
+    ],
+)
+def test_no_number_or_no_tuple_is_refused_where_one_is_wanted(
+    field: str, value: Any, wanted: str
+) -> None:
+    said = rf"Stub\.{field} is {re.escape(repr(value))}; it must be {wanted}"
+    with pytest.raises(UserError, match=said):
+        Stub(**{field: value})

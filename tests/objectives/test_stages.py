@@ -14,6 +14,7 @@ from objectives.stages import FOUR_STEPS, Stage, check_order
     ("field", "value"),
     [
         ("epochs", 0),
+        ("epochs", "3"),
         ("learning_rate", -1e-4),
         ("schedule", "cosine"),
         ("loss", "hidden"),

@@ -287,12 +287,20 @@ USER_ERRORS = {
     "no Dataset": (task_of(lambda: [1]), r"data\(\) returned list, not datasets.Dataset or"),
     "missing text column": (
         task_of(numbered, text="sentence"),
-        "no column 'sentence'; there are text, label",
+        "no column 'sentence'; there are 'text', 'label'$",
+    ),
+    "a column of another case and with blanks": (
+        task_of(lambda: numbered().rename_column("text", "Text "), text="text"),
+        "no column 'text'; there are 'Text ', 'label'; did you mean 'Text '\\?$",
+    ),
+    "a column that is misspelt": (
+        task_of(numbered, label="lable"),
+        "no column 'lable'; there are 'text', 'label'; did you mean 'label'\\?$",
     ),
     "missing second text column": (task_of(numbered, text=("text", "other")), "no column 'other'"),
     "missing label column": (
         task_of(numbered, label="sentiment"),
-        "no column 'sentiment'; there are text, label",
+        "no column 'sentiment'; there are 'text', 'label'$",
     ),
     "missing held-out split": (
         task_of(numbered, heldout_split="test"),
@@ -336,15 +344,16 @@ USER_ERRORS = {
     "no rows left for train": (task_of(numbered, select=ROWS - 16), "cannot take 6 .* 'alpha'"),
     "no rows left for a role of numbers": (
         task_of(graded, metric="pearson_spearman", select=ROWS - 10),
-        "cannot take 50 rows for 'select' out of 50",
+        "cannot take 50 rows for 'select' out of 50: heldout, select and alpha are taken first",
     ),
     "too few rows for a role": (
         task_of(numbered, heldout=100),
-        "cannot take 100 stratified rows for 'heldout' out of 60 .* set them to fewer rows$",
+        "cannot take 100 stratified rows for 'heldout' out of 60: heldout, select and alpha are "
+        "taken first; set them to fewer rows$",
     ),
-    "a role of no rows": (
-        task_of(numbered, select=0),
-        "cannot take 0 stratified rows for 'select'",
+    "fewer rows for a role than labels": (
+        task_of(lambda: numbered("abc"), select=2),
+        "cannot take 2 stratified rows for 'select' out of 50: .* row of each label; take 3 to 47$",
     ),
     "too few rows for train": (
         task_of(numbered, train=37),
@@ -352,7 +361,13 @@ USER_ERRORS = {
     ),
     "a label too rare": (
         task_of(lambda: numbered(("a", "b") * 29 + ("a", "c"))),
-        "cannot take 10 stratified rows for 'heldout'",
+        r"cannot take 10 stratified rows for 'heldout' out of 60: 1 of the 3 labels has only one "
+        r"row left \('c'\), too few to be in both parts; leave these rows out, or correct",
+    ),
+    "ids for labels": (
+        task_of(lambda: numbered([f"{row} " + "long " * 20 for row in range(ROWS)])),
+        r"60 of the 60 labels have only one row left \('0 (long ){7}lon', '1 [^']*', '10 [^']*' "
+        r"and 57 more\), .*; is 'label' a column of labels, or of ids\?$",
     ),
 }
 
@@ -401,9 +416,45 @@ def test_a_metric_that_there_is_not_is_refused() -> None:
         task_of(numbered, metric="auc")
 
 
-def test_a_text_has_room_between_its_marks() -> None:
-    with pytest.raises(UserError, match=r"Task\.max_length is 2; it must be >= 3"):
-        task_of(numbered, max_length=2)
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_length": 2}, "max_length is 2; it must be >= 3, of which two"),
+        ({"max_length": 24.5}, r"max_length is 24\.5; it must be a whole number"),
+        ({"max_length": "48"}, "max_length is '48'; it must be a whole number"),
+        ({"select": 0}, "select is 0; it must be a number of rows, >= 1"),
+        ({"heldout": 0.2}, r"heldout is 0\.2; it must be a whole number"),
+        ({"alpha": -5}, "alpha is -5; it must be a number of rows"),
+        ({"train": 0}, "train is 0; it must be a number of rows"),
+        ({"seed": -1}, "seed is -1; it must be >= 0, below"),
+        (
+            {"text": ("a", "b", "a")},
+            r"text is \('a', 'b', 'a'\); it must be one column, or a tuple",
+        ),
+        ({"text": ()}, r"text is \(\); it must be one column, or a tuple of two"),
+        ({"text": None}, "text is None; it must be one column, or a tuple of two"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=rf"Task\.{message}"):
+        task_of(numbered, **fields)
+
+
+def test_where_a_split_is_held_out_heldout_says_nothing(folder: Path) -> None:
+    assert load(task_of(str(folder), heldout_split="test", heldout=0)).roles["heldout"].texts
+
+
+@pytest.mark.parametrize(
+    "data",
+    [numbered(), DatasetDict(train=numbered()), numbered().to_pandas(), {"train": "own.csv"}, None],
+    ids=lambda data: type(data).__name__,
+)
+def test_rows_that_no_function_returns_are_refused_with_the_way_to_give_them(data: Any) -> None:
+    with pytest.raises(
+        UserError, match=rf"Task\.data is a {type(data).__name__}; .*: data=lambda: rows"
+    ) as error:
+        task_of(data)
+    assert "\n" not in str(error.value)
 
 
 def test_a_function_that_raises_is_named_with_its_reason() -> None:

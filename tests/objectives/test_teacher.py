@@ -245,3 +245,9 @@ def test_a_teacher_learns_its_task(workbench: Workbench) -> None:
     assert workbench.unpruned.metric > 0.9
     assert workbench.unpruned.heldout_metric > 0.9
     assert isinstance(workbench.select, Split)
+
+
+@pytest.mark.parametrize("field", ["epochs", "batch_size", "learning_rate"])
+def test_words_for_numbers_are_refused(field: str) -> None:
+    with pytest.raises(UserError, match=rf"Teacher\.{field} is '3'; it must be a (whole )?number"):
+        Teacher(**{"checkpoint": "bert", field: "3"})  # type: ignore[arg-type]

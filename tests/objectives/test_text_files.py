@@ -123,7 +123,7 @@ BAD_JSON = {
         in_json_lines(ROWS[:7]) + b'{"text": "alone"}\n' + in_json_lines(ROWS[7:]),
         "1 row lacks a label in column 'label' of split 'train', the first is row 8;",
     ),
-    "other keys": (b'{"tweet": "a", "label": 1}\n', "no column 'text'; there are tweet, label"),
+    "other keys": (b'{"tweet": "a", "label": 1}\n', "no column 'text'; there are 'tweet', 'label'"),
 }
 
 
@@ -230,18 +230,37 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "a missing column": (
         in_csv(header="tweet,label"),
         {},
-        "no column 'text'; there are tweet, label; the first line must name the columns",
+        "no column 'text'; there are 'tweet', 'label'; the first line must name the columns;",
     ),
-    "no header": (in_csv()[len("text,label\n") :], {}, "no column 'text'; there are text 0, no;"),
+    "a header with blanks and capitals": (
+        in_csv(header=" Label,Text "),
+        {},
+        r"there are ' Label', 'Text '; the first line .*; did you mean 'Text '\?$",
+    ),
+    "no header": (
+        in_csv()[len("text,label\n") :],
+        {},
+        "no column 'text'; there are 'text 0', 'no'; the first line must",
+    ),
     "semicolons": (
         in_csv(delimiter=";"),
         {},
-        "there are text;label, one column; if ';' separates them, give delimiter=';'",
+        "there are 'text;label', one column; if ';' separates them, give delimiter=';'$",
+    ),
+    "semicolons, and commas in the first text": (
+        in_csv([("a, b", "no"), *ROWS], delimiter=";"),
+        {},
+        "first, which names 1 column; if ';' separates them, give delimiter=';'$",
+    ),
+    "tabs, and commas in the first text": (
+        in_csv([("a, b", "no"), *ROWS], delimiter="\t"),
+        {},
+        r"which names 1 column; if '\\t' separates them, give delimiter='\\t'$",
     ),
     "tabs": (
         in_csv(delimiter="\t"),
         {},
-        r"there are text\tlabel, one column; if '\\t' separates them, give delimiter='\\t'",
+        r"there are 'text\\tlabel', one column; if '\\t' separates them, give delimiter='\\t'",
     ),
     "commas in a text": (
         in_csv([*ROWS[:7], ("a", "b", "no"), *ROWS[7:]]),
@@ -278,7 +297,7 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "a class of one row": (
         in_csv([*ROWS, ("a", "noo")]),
         {},
-        r"; the rarest label is noo, of 1 rows$",
+        r"1 of the 3 labels has only one row left \('noo'\), too few",
     ),
     "real numbers": (
         in_csv(labelled([0.5, 1.25, 3])),
@@ -339,7 +358,7 @@ def test_a_column_that_a_parquet_file_lacks_or_whose_labels_are_lists_is_named(
 ) -> None:
     frame = pandas.DataFrame(labelled([[1], [2]]), columns=["text", "label"])
     frame.to_parquet(tmp_path / "own.parquet")
-    with pytest.raises(UserError, match="no column 'sentiment'; there are text, label"):
+    with pytest.raises(UserError, match="no column 'sentiment'; there are 'text', 'label'"):
         load_file(None, "own.parquet", label="sentiment")
     with pytest.raises(UserError, match="column 'label' has lists; a row must have one label"):
         load_file(None, "own.parquet")

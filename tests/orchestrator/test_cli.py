@@ -272,7 +272,7 @@ BAD_STUDIES = {
         ('{"target_ratio": 0.5}', '{"target_ratio": 0.2}'),
         r"Study\.first has target_ratio = 0\.2, which FloatDistribution\(.* does not hold",
     ),
-    "no trials": (("trials=4", "trials=0"), r"Study\.trials is 0; it must be a whole number >= 1"),
+    "no trials": (("trials=4", "trials=0"), r"Study\.trials is 0; it must be >= 1"),
     "no population": (("population=2", "population=0"), r"Study\.population is 0"),
     "unknown data": (("data=", "data='no/such-data' or "), r"data set 'no/such-data' could not"),
     "unknown model": (

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shutil import copytree
 from typing import Any, ClassVar, Self
@@ -22,7 +23,7 @@ import torch
 from optuna.artifacts import get_all_artifact_meta
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from objectives import latency
 from objectives.architecture import Architecture, BertShape
@@ -42,7 +43,7 @@ from objectives.search_method import (
     SearchResult,
     Stopped,
 )
-from orchestrator import Study, claims, launch, worker
+from orchestrator import Study, claims, launch, launch_workers, work, worker
 from orchestrator.claims import RETRY_OF
 from orchestrator.errors import RunError
 from orchestrator.progress import LaunchProgress
@@ -610,6 +611,37 @@ def test_another_study_in_the_folder_is_refused_and_the_difference_named(
     with pytest.raises(RunError, match=r"another study: method\.batch_size was 16, is now 8\."):
         launch(other, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run") == ["finished"]
+
+
+def test_rows_and_weights_that_have_changed_are_named_in_words(
+    study: Study, tiny_bert: str, tmp_path: Path
+) -> None:
+    study = scripted(replace(study, student=tiny_bert), "result", "result")
+    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    model = AutoModel.from_pretrained(tiny_bert)
+    torch.nn.init.zeros_(model.embeddings.word_embeddings.weight)
+    model.save_pretrained(tmp_path / "other")
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "other")
+    other = replace(
+        study,
+        task=replace(study.task, train=100),
+        teacher=replace(study.teacher, checkpoint=str(tmp_path / "other")),
+        student=str(tmp_path / "other"),
+    )
+    with pytest.raises(RunError) as error:
+        launch(other, out=tmp_path / "run", device="cpu")
+    assert (
+        "another study: the weights of the student's checkpoint have changed; the rows of the task "
+        "have changed, or which are train, alpha, select and heldout; the weights of the teacher's "
+        "checkpoint have changed. Choose another folder"
+    ) in str(error.value)
+
+
+def test_what_is_no_study_is_not_launched(tmp_path: Path) -> None:
+    for start in (launch, work, partial(launch_workers, workers=1)):
+        with pytest.raises(RunError, match=r"takes a Study, not a str; .*load_study\(Path\("):
+            start("study.py", out=tmp_path / "run")  # type: ignore[operator]
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_study_with_augmented_text_runs_and_remembers_it(

@@ -75,6 +75,11 @@ def test_the_ends_of_the_space_lie_in_it(
             r"MaskSearch\.precision is 'float16'; it must be one of auto, ",
         ),
         ("target_ratio", (0.1, 1), r"\(0\.1, 1\); give an Optuna distribution"),
+        (
+            "target_ratio",
+            CategoricalDistribution(["0.5", "0.8"]),
+            r"MaskSearch\.target_ratio is '0\.5'; it must be a number",
+        ),
     ],
 )
 def test_a_space_holds_no_value_that_every_trial_refuses(
@@ -104,6 +109,11 @@ def test_choices_that_no_storage_keeps_as_they_are_are_refused(study: Study) -> 
         spaces = CategoricalDistribution([("heads", "ffn"), ("ffn",)])  # type: ignore[list-item]
     with pytest.raises(UserError, match=r"Study\.space has spaces = .*a storage keeps no others"):
         replace(study, space={"spaces": spaces}, first=())
+
+
+def test_one_stage_is_no_tuple_of_stages() -> None:
+    with pytest.raises(UserError, match=r"FisherSearch\.stages is Stage\(.*mind the comma in \(x"):
+        FisherSearch(stages=Stage(name="recover", epochs=1))  # type: ignore[arg-type]
 
 
 def test_a_value_that_goes_with_some_of_another_knob_is_held(study: Study) -> None:
@@ -157,6 +167,15 @@ def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None
             {"teacher": "bert-base-uncased"},
             r"Study\.teacher is 'bert-base-uncased'; give a Teacher",
         ),
+        ({"method": FisherSearch}, r"Study\.method is <class .*FisherSearch'>; give a method with"),
+        (
+            {"first": {"target_ratio": 0.5}},
+            r"Study\.first is \{'target_ratio': 0\.5\}; it must be a tuple: mind the comma",
+        ),
+        ({"first": ("target_ratio",)}, r"Study\.first holds 'target_ratio'; give dicts of knobs"),
+        ({"warm_start": "runs/a"}, r"Study\.warm_start is 'runs/a'; it must be a tuple"),
+        ({"student_layers": 3}, r"Study\.student_layers is 3; it must be a tuple"),
+        ({"seq_len": "48"}, r"Study\.seq_len is '48'; it must be a whole number"),
         ({"population": "Auto"}, r"Study\.population is 'Auto'; it must be >= 1, or 'auto'"),
         ({"seq_len": -1}, r"Study\.seq_len is -1; it must be >= 1, or None"),
         ({"sampler": "cma"}, r"Study\.sampler is 'cma'; it must be one of tpe, gp"),
