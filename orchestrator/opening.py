@@ -21,9 +21,11 @@ from orchestrator.warm_start import WARM_START, warm_start
 
 _CONTENTS = {
     "task.data": "the rows of the task have changed, or which are train, alpha, select and heldout",
-    "teacher.checkpoint": "the weights of the teacher's checkpoint have changed",
-    "student": "the weights of the student's checkpoint have changed",
-    "augmentation.masked_lm": "the weights of the masked LM of the augmentation have changed",
+    "teacher.checkpoint": (
+        "the teacher's checkpoint has changed (weights, config.json or tokenizer)"
+    ),
+    "student": "the student's checkpoint has changed (weights or config.json)",
+    "augmentation.masked_lm": "the masked LM of the augmentation has changed",
     "augmentation.word_vectors": "the word vectors of the augmentation have changed",
 }
 """Entries of a definition that may be fingerprints, and what it means where two of them differ."""

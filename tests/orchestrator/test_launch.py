@@ -631,9 +631,9 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
     with pytest.raises(RunError) as error:
         launch(other, out=tmp_path / "run", device="cpu")
     assert (
-        "another study: the weights of the student's checkpoint have changed; the rows of the task "
-        "have changed, or which are train, alpha, select and heldout; the weights of the teacher's "
-        "checkpoint have changed. Choose another folder"
+        "another study: the student's checkpoint has changed (weights or config.json); the rows of "
+        "the task have changed, or which are train, alpha, select and heldout; the teacher's "
+        "checkpoint has changed (weights, config.json or tokenizer). Choose another folder"
     ) in str(error.value)
 
 
