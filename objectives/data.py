@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -45,8 +46,9 @@ class Split:
     """The tokenised rows of one role: `train`, `alpha`, `select` or `heldout`."""
 
     role: str
-    input_ids: list[list[int]]
-    token_type_ids: list[list[int]]
+    input_ids: list[array[int]]
+    """Of each row its tokens: arrays, which take a quarter of the memory of lists."""
+    token_type_ids: list[array[int]]
     labels: Labels
     pad_token_id: int
     max_length: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -200,8 +201,9 @@ def _logits(
         row = [tokenizer.cls_token_id, *whole, tokenizer.sep_token_id]
         row[sentence.position(place)] = tokenizer.mask_token_id
         second = [*whole, tokenizer.sep_token_id]
-        types.append(([0] * len(row) + [1] * len(second))[: masked_lm.longest])
-        ids.append((row + second)[: masked_lm.longest])
+        segments = [0] * len(row) + [1] * len(second)
+        types.append(array("b", segments[: masked_lm.longest]))
+        ids.append(array("i", (row + second)[: masked_lm.longest]))
     split = Split(
         role="masked",
         input_ids=ids,

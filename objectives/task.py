@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,16 +175,17 @@ def tokenise(
 ) -> Split:
     """One role as token ids."""
 
-    def encode(texts: Sequence[tuple[str, ...]], length: int) -> tuple[list[list[int]], ...]:
-        input_ids: list[list[int]] = []
-        token_type_ids: list[list[int]] = []
+    def encode(texts: Sequence[tuple[str, ...]], length: int) -> tuple[list[array[int]], ...]:
+        input_ids: list[array[int]] = []
+        token_type_ids: list[array[int]] = []
         for start in range(0, len(texts), _TOKENISED_TOGETHER):
             columns = zip(*texts[start : start + _TOKENISED_TOGETHER], strict=True)
             encoded = tokenizer(*map(list, columns), truncation=True, max_length=length)
             ids = encoded["input_ids"]
-            input_ids += ids
             # RoBERTa's tokenizers and DistilBERT's do not tell the second text from the first.
-            token_type_ids += encoded.get("token_type_ids") or [[0] * len(row) for row in ids]
+            types = encoded.get("token_type_ids") or (bytes(len(row)) for row in ids)
+            input_ids += (array("i", row) for row in ids)
+            token_type_ids += (array("b", row) for row in types)
         return input_ids, token_type_ids
 
     # One token more than is kept shows which texts are too long.

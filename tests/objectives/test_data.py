@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import islice
 
 import numpy as np
@@ -18,8 +19,8 @@ def split_of(lengths: list[int], max_length: int = 64) -> Split:
     """Row r holds `lengths[r]` tokens r + 10 and has label r % 3."""
     return Split(
         role="train",
-        input_ids=[[row + 10] * length for row, length in enumerate(lengths)],
-        token_type_ids=[[1] * length for length in lengths],
+        input_ids=[array("i", [row + 10] * length) for row, length in enumerate(lengths)],
+        token_type_ids=[array("b", [1] * length) for length in lengths],
         labels=np.arange(len(lengths), dtype=np.int64) % 3,
         pad_token_id=PAD,
         max_length=max_length,

@@ -58,7 +58,7 @@ def test_students_get_less_and_what_judges_them_is_the_same(
 def test_a_text_alone_is_cut_off_before_its_last_token(benches: Mapping[str, Workbench]) -> None:
     full, low = (benches[name].problem.alpha for name in ("full", "low"))
     for whole, cut in zip(full.input_ids, low.input_ids, strict=True):
-        assert cut == (whole if len(whole) <= 8 else [*whole[:7], whole[-1]])
+        assert list(cut) == [*whole[: min(len(whole), 8) - 1], whole[-1]]
     assert np.array_equal(full.labels, low.labels)
 
 
@@ -94,7 +94,7 @@ def test_of_a_pair_both_texts_are_left(low_pairs: Workbench) -> None:
             first = ids.index(separator)
             assert first in (5, 6)
             assert ids[-1] == separator
-            assert types == [0] * (first + 1) + [1] * (11 - first)
+            assert list(types) == [0] * (first + 1) + [1] * (11 - first)
 
 
 def test_rows_are_those_of_train_with_their_labels(benches: Mapping[str, Workbench]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
         progress = RecordingProgress()
         train = replace(
             whole,
-            input_ids=[[first_token, *ids[1:max_length]] for ids in whole.input_ids],
+            input_ids=[array("i", [first_token, *ids[1:max_length]]) for ids in whole.input_ids],
             token_type_ids=[types[:max_length] for types in whole.token_type_ids],
             max_length=max_length,
         )
