@@ -393,7 +393,7 @@ def _span(trial: FrozenTrial) -> tuple[float | None, float | None]:
     if start is None:
         return None, None
     began: float = trial.user_attrs.get(BEGAN, start.timestamp())
-    if LAST_SEEN in trial.user_attrs:
+    if trial.state is TrialState.FAIL and LAST_SEEN in trial.user_attrs:
         return began, max(began, trial.user_attrs[LAST_SEEN])
     return began, began + max(0.0, (complete - start).total_seconds()) if complete else None
 

@@ -162,10 +162,12 @@ def test_a_result_of_another_version_is_refused_in_one_line() -> None:
             trial_record(row)
 
 
-def of_zone(hours: int, attributes: dict[str, float]) -> TrialRecord:
+def of_zone(
+    hours: int, attributes: dict[str, float], state: TrialState = TrialState.FAIL
+) -> TrialRecord:
     """A trial of ten minutes, as a worker so far east writes it."""
     start = datetime(2026, 11, 21, 12 + hours, 0, 0)
-    row = optuna.trial.create_trial(state=TrialState.FAIL, user_attrs=attributes)
+    row = optuna.trial.create_trial(state=state, user_attrs=attributes)
     row.datetime_start, row.datetime_complete = start, start + timedelta(minutes=10)
     return trial_record(row)
 
@@ -182,6 +184,8 @@ def test_a_trial_whose_worker_died_ended_when_that_was_heard_last() -> None:
     began = 1_795_262_400.0
     assert of_zone(0, {BEGAN: began, LAST_SEEN: began + 90}).seconds == 90
     assert of_zone(0, {BEGAN: began, LAST_SEEN: began - 5}).seconds == 0
+    lived = {BEGAN: began, LAST_SEEN: began + 90}  # and told it before the others could fail it
+    assert of_zone(0, lived, TrialState.PRUNED).seconds == 600
 
 
 def test_a_trial_of_an_older_version_has_the_times_of_this_zone() -> None:
