@@ -49,7 +49,8 @@ def check_types(owner: Any) -> None:
         if value is None and NoneType in kinds:
             continue
         wanted = None
-        if kinds <= {int, NoneType} and not isinstance(value, Integral):
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if kinds <= {int, NoneType} and not whole:
             wanted = "a whole number"
         elif kinds <= {int, float, NoneType} and not isinstance(value, SupportsFloat):
             wanted = "a number"

@@ -108,7 +108,7 @@ class _Run:
         self.slots = list(range(len(members)))
         """Who is where in the population and in alpha: those that no one has stopped yet."""
         self.population: Population
-        """Of those that search; not there once the last of them is cut."""
+        """Of those that search; let go when the last of them is cut."""
         self.curves: list[list[CurvePoint]] = [[] for _ in members]
         self.stopped: Set[int] = frozenset()
 

@@ -94,12 +94,12 @@ class Task:
 
     def _check_data(self) -> None:
         data = self.data
-        files = isinstance(data, Mapping) and all(isinstance(f, TextFile) for f in data.values())
-        if not (files or callable(data) or isinstance(data, str | Path)):
+        files = isinstance(data, Mapping) and {type(file) for file in data.values()} == {TextFile}
+        if not (files or callable(data) or isinstance(data, str)):
             raise UserError(
-                f"Task.data is a {type(data).__name__}; give a name on the hub, a folder, or a "
-                "function that returns a datasets.Dataset: data=lambda: rows, of a DataFrame "
-                "data=lambda: Dataset.from_pandas(frame)"
+                f"Task.data is a {type(data).__name__}; give a name on the hub or the path of a "
+                "folder, both as text, or a function that returns a datasets.Dataset: "
+                "data=lambda: rows, of a DataFrame data=lambda: Dataset.from_pandas(frame)"
             )
 
     @classmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -128,10 +127,13 @@ def remove_artifacts(
     metas = [
         meta for trial in trials for meta in get_all_artifact_meta(trial, storage=outer._storage)
     ]
-    with suppress(Exception):  # boto3 has a class for each thing that may be wrong
-        for meta in metas:
-            with suppress(ArtifactNotFound):
-                _store_of(outer, folder).remove(meta.artifact_id)
+    for meta in metas:
+        try:
+            _store_of(outer, folder).remove(meta.artifact_id)
+        except (ArtifactNotFound, ValueError):  # it is gone, or its name is none that was given
+            continue
+        except Exception:  # boto3 has a class for each thing that may be wrong
+            return
 
 
 def _store_of(outer: optuna.Study, folder: RunFolder) -> LinkingStore | Boto3ArtifactStore:

@@ -71,11 +71,12 @@ class Claims:
         try:
             with self._folder.in_turn("claim"):
                 taken = self._outer.get_trials(deepcopy=False, states=_TAKEN)
-                buried = self._bury([t for t in taken if t.state is TrialState.RUNNING], note)
-                for _ in range(min(most, self._wanted - len(taken) + buried)):
+                lost = self._bury([t for t in taken if t.state is TrialState.RUNNING], note)
+                for _ in range(min(most, self._wanted - len(taken) + len(lost))):
                     claimed.append(self._outer.ask())
                     claimed[-1].set_user_attr(WORKER, self._worker)
                     claimed[-1].set_user_attr(BEGAN, time.time())
+            remove_artifacts(lost, self._outer, self._folder)
             for trial in claimed:
                 draw(trial, self._space)
         except RunError:  # the storage is away: others bury these trials
@@ -97,10 +98,13 @@ class Claims:
         """Fail the trials that dead workers left running, where no more are wanted."""
         with self._folder.in_turn("claim"):
             running = self._outer.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-            self._bury(running, lambda _: None)
+            lost = self._bury(running, lambda _: None)
+        remove_artifacts(lost, self._outer, self._folder)
 
-    def _bury(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
-        """Fail the trials of dead workers; how many."""
+    def _bury(
+        self, running: Sequence[FrozenTrial], note: Callable[[str], object]
+    ) -> list[FrozenTrial]:
+        """Fail the trials of dead workers; which they are."""
         workers = workers_of(self._outer)
         dead = self._watch.dead(workers)
         lost = []
@@ -115,8 +119,7 @@ class Claims:
             if not workers[name].ended:
                 end_record(self._outer, workers[name])
                 self._folder.worker(name).unlink(missing_ok=True)
-        remove_artifacts(lost, self._outer, self._folder)
-        return len(lost)
+        return lost
 
     def _fail(self, trial: FrozenTrial, seen: float, note: Callable[[str], object]) -> bool:
         """Fail a trial whose worker died, `seen` for the last time then, and ask again.

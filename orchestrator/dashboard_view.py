@@ -24,6 +24,8 @@ _STRIDE = 10_000
 """Sources that one view may join: an id is that of the storage times this, plus its place."""
 _CONSTRAINTS = "constraints"
 """System attribute in which the dashboard looks for constraints; Optuna 5 has one for each."""
+_ARTIFACTS = "artifacts:"
+"""System attributes with this prefix are files of a trial."""
 _OF_TRIAL = re.compile(r"(dashboard:)(\d+)(:.*)")
 """The dashboard keeps the notes of a trial at its study, under the trial's id."""
 _NOTES = re.compile(r"dashboard:(\d+:)?note_(ver|str:\d+)")
@@ -101,6 +103,12 @@ class DashboardView(BaseStorage):
         constraints = trial.constraints
         if constraints:
             shown._system_attrs = {**trial.system_attrs, _CONSTRAINTS: list(constraints.values())}
+        if trial.state is TrialState.FAIL:  # its files are gone
+            shown._system_attrs = {
+                name: value
+                for name, value in shown._system_attrs.items()
+                if not name.startswith(_ARTIFACTS)
+            }
         return shown
 
     def _attributes(self, attributes: Mapping[str, Any], place: int) -> dict[str, Any]:

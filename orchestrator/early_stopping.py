@@ -53,7 +53,7 @@ class SuccessiveHalving(EarlyStopping):
     Trials are ordered by non-dominated rank, within a rank by how much they add to the spread of
     those before (their epsilon-net). Each decides when it arrives, among those that came before, so
     that no worker waits for another. At most 1 - `keep` of all that were reported so far are past
-    the best share: of those that decide at once it may be all, or none.
+    the best share; of those that decide at once all may stop, or none.
     """
 
     keep: float = 0.5

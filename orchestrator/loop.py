@@ -51,11 +51,10 @@ def launch(
     `trials` and `population` stand in for the study's own; `out` is the run folder (runs/NAME by
     default); `device` is "auto", "cpu" or a CUDA device; `storage` the URL of a storage other than
     the folder's own, with its password or without; `artifacts` the bucket, s3://NAME, that a new
-    study copies the files of its trials to for dashboards elsewhere; `callbacks` are
-    called with the run after each population. Ctrl-C fails the running
-    trials, whose knobs the next launch tries again, keeps the finished ones and raises
-    KeyboardInterrupt. Raises RunError or UserError for what the user can mend, before anything is
-    written wherever that is known before.
+    study copies the files of its trials to for dashboards elsewhere; `callbacks` are called with
+    the run after each population. Ctrl-C fails the running trials, whose knobs the next launch
+    tries again, keeps the finished ones and raises KeyboardInterrupt. Raises RunError or UserError
+    for what the user can mend, before anything is written wherever that is known before.
     """
     study, folder = as_asked(study, trials, population, out)
     chosen = choose_device(device)
@@ -173,7 +172,7 @@ def _read(study: Study) -> tuple[Inputs, dict[str, str]]:
         student=study.student,
         augmentation=study.augmentation,
     )
-    study.trial_method({}).check_shapes(*inputs.shapes())
+    study.check_shapes(*inputs.shapes())
     return inputs, study.definition(
         inputs.text.fingerprint,
         inputs.checkpoint_fingerprint,

@@ -22,7 +22,8 @@ from orchestrator.warm_start import WARM_START, warm_start
 _CONTENTS = {
     "task.data": "the rows of the task have changed, or which are train, alpha, select and heldout",
     "teacher.checkpoint": (
-        "the teacher's checkpoint has changed (weights, config.json or tokenizer)"
+        "the teacher's checkpoint has changed (weights, config.json or tokenizer), or another "
+        "version of maskfront made the run"
     ),
     "student": "the student's checkpoint has changed (weights or config.json)",
     "augmentation.masked_lm": "the masked LM of the augmentation has changed",

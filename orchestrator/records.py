@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from orchestrator.errors import RunError
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import read_storage
+from orchestrator.trial_files import MODEL
 
 RESULT = "result"
 """Trial attribute: a TrialResult as JSON."""
@@ -277,6 +278,7 @@ def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:
 
 def front_document(run: RunRecord) -> dict[str, Any]:
     """The front as plain data: what `maskfront front --json` prints."""
+    folder = RunFolder(run.folder)
     return {
         "fidelity": run.fidelity,
         "unpruned": _sizes_of(run.unpruned),
@@ -286,7 +288,7 @@ def front_document(run: RunRecord) -> dict[str, Any]:
                 **_sizes_of(trial.result),
                 "target_ratio": trial.result.target_ratio,
                 "knobs": trial.knobs,
-                "model": trial.result.model,
+                "model": (folder.trial(trial.number) / MODEL).relative_to(run.folder).as_posix(),
             }
             for trial in run.front
         ],

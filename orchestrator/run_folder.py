@@ -163,4 +163,5 @@ def write_file_whole(target: Path, content: str) -> None:
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()

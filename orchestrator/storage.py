@@ -134,7 +134,7 @@ def open_storage(text: str) -> BaseStorage:
 
 
 def read_storage(text: str) -> BaseStorage:
-    """Open the storage of a URL to look at it: none is created, and no file is changed by it.
+    """Open the storage of a URL to look at it: none is created, and nothing that it holds changes.
 
     It can be written to where the files can be. Raises RunError as `open_storage`, and for a file
     that does not exist.
@@ -198,7 +198,8 @@ def _read_sqlite(path: Path) -> RDBStorage:
     """SQLite as it lies there.
 
     SQLite keeps files of its own beside one with write-ahead logging, so one in a folder that
-    cannot be written is read as one that nobody writes, unless they are there.
+    cannot be written is read as one that nobody writes, unless they are there: a connection for
+    each question, since what it has read stays as it was.
     """
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         query = {"mode": "rw"}
@@ -211,17 +212,18 @@ def _read_sqlite(path: Path) -> RDBStorage:
         if _STUDIES not in _tables(connection):
             raise RunError(f"'{path}' is no database of Optuna, or an empty one")
     url = URL.create("sqlite", database=file, query={**query, "uri": "true"})
-    return _sqlite(url.render_as_string(), skip_table_creation=True)
+    settings = {"poolclass": NullPool} if "immutable" in query else {}
+    return _sqlite(url.render_as_string(), skip_table_creation=True, **settings)
 
 
 def _tables(connection: sqlite3.Connection) -> set[str]:
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
 
 
-def _sqlite(url: str, *, skip_table_creation: bool = False) -> RDBStorage:
+def _sqlite(url: str, *, skip_table_creation: bool = False, **engine: Any) -> RDBStorage:
     storage = RDBStorage(
         url,
-        engine_kwargs={"connect_args": {"timeout": 60}},
+        engine_kwargs={"connect_args": {"timeout": 60}, **engine},
         skip_table_creation=skip_table_creation,
     )
 

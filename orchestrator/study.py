@@ -17,6 +17,7 @@ from optuna.distributions import (
     distribution_to_json,
 )
 
+from objectives.architecture import BertShape
 from objectives.augmentation import Augmentation
 from objectives.cost import CostName, check_priced
 from objectives.errors import UserError, check_ranges, check_types
@@ -161,6 +162,17 @@ class Study:
             idle = [method.idle().get(name) for method in methods]
             if all(idle):
                 raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
+
+    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+        """Raise UserError if a trial may get settings that do not go with these sizes.
+
+        Each knob is asked for at its extremes, the others at their lowest.
+        """
+        lowest = {name: next(iter(_extremes(knob))) for name, knob in self.space.items()}
+        tried = [{**lowest, name: v} for name, knob in self.space.items() for v in _extremes(knob)]
+        for knobs in tried or [lowest]:
+            if self._allows(knobs):
+                self.trial_method(knobs).check_shapes(student, teacher)
 
     def _corners(self) -> Iterator[dict[str, Any]]:
         """The extreme values of all knobs, in every combination."""

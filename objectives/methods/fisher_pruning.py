@@ -58,7 +58,7 @@ class FisherPruning(OneShot):
         shape, blocks = problem.cost.shape, fisher_blocks_of_student(problem, self.spaces)
         masks = {
             space: [
-                rearranged(torch.tensor(kept), block.cpu()).tolist()
+                rearranged(torch.tensor(kept), block).tolist()
                 for kept, block in zip(rows, blocks[space], strict=True)
             ]
             for space, rows in chosen.masks(shape, self.spaces).items()

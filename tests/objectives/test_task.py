@@ -447,7 +447,15 @@ def test_where_a_split_is_held_out_heldout_says_nothing(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [numbered(), DatasetDict(train=numbered()), numbered().to_pandas(), {"train": "own.csv"}, None],
+    [
+        numbered(),
+        DatasetDict(train=numbered()),
+        numbered().to_pandas(),
+        {"train": "own.csv"},
+        {},
+        Path("rows"),
+        None,
+    ],
     ids=lambda data: type(data).__name__,
 )
 def test_rows_that_no_function_returns_are_refused_with_the_way_to_give_them(data: Any) -> None:

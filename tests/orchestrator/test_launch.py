@@ -21,6 +21,7 @@ import optuna
 import pytest
 import torch
 from optuna.artifacts import get_all_artifact_meta
+from optuna.distributions import IntDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
@@ -45,11 +46,12 @@ from objectives.search_method import (
 )
 from orchestrator import Study, claims, launch, launch_workers, work, worker
 from orchestrator.claims import RETRY_OF
+from orchestrator.dashboard_view import DashboardView, Source
 from orchestrator.errors import RunError
 from orchestrator.progress import LaunchProgress
 from orchestrator.records import BUDGET, RESULT, load_run, read_run
 from orchestrator.run_folder import RunFolder
-from orchestrator.storage import open_storage
+from orchestrator.storage import open_storage, read_storage
 from orchestrator.study_file import load_study
 from tests.conftest import graded_rows
 
@@ -243,6 +245,14 @@ def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> 
         ),
         ({"method": MaskSearch(heads_kept=5)}, r"heads_kept is 5; the student has 4 a layer"),
         (
+            {
+                "method": MaskSearch(heads_by="softmax"),
+                "space": {"heads_kept": IntDistribution(1, 6)},
+                "first": (),
+            },
+            r"heads_kept is 6; the student has 4 a layer",
+        ),
+        (
             {"method": WidthSearch(shares=(0.9, 1)), "student_layers": (1,)},
             "of the 4 heads of a layer all of them are as many units",
         ),
@@ -399,6 +409,10 @@ def test_a_trial_that_failed_leaves_no_weights(
     )
     assert list(folder.artifacts.iterdir()) == []
     assert list(folder.trial(0).parent.iterdir()) == []
+    storage = read_storage(folder.storage)
+    view = DashboardView(lambda: {"": Source(storage, "tiny")}, joined=False)
+    shown = view.get_all_trials(storage.get_study_id_from_name("tiny"))[0]
+    assert get_all_artifact_meta(shown, storage=view) == []
 
 
 def test_first_knobs_that_are_added_later_are_tried(study: Study, tmp_path: Path) -> None:
@@ -633,7 +647,8 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
     assert (
         "another study: the student's checkpoint has changed (weights or config.json); the rows of "
         "the task have changed, or which are train, alpha, select and heldout; the teacher's "
-        "checkpoint has changed (weights, config.json or tokenizer). Choose another folder"
+        "checkpoint has changed (weights, config.json or tokenizer), or another version of "
+        "maskfront made the run. Choose another folder"
     ) in str(error.value)
 
 

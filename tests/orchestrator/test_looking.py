@@ -121,3 +121,24 @@ def test_what_is_read_may_be_written_where_its_files_may(tmp_path: Path) -> None
     optuna.load_study(storage=read_storage(url), study_name="s").set_user_attr("note", "mine")
     again = optuna.load_study(storage=open_storage(url), study_name="s")
     assert again.user_attrs == {"note": "mine"}
+
+
+def test_a_look_that_lasts_sees_what_is_written_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a dashboard does, of a run that others may write and it may not."""
+    url = sqlite_url(tmp_path / "study.db")
+
+    def write_a_trial() -> None:
+        writer = optuna.storages.RDBStorage(url)
+        optuna.create_study(storage=writer, study_name="s", load_if_exists=True).ask()
+        writer.engine.dispose()
+
+    write_a_trial()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+        storage = read_storage(url)
+    look = optuna.load_study(storage=storage, study_name="s")
+    assert len(look.get_trials(deepcopy=False)) == 1
+    write_a_trial()
+    assert len(look.get_trials(deepcopy=False)) == 2

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from objectives.architecture import BertShape
 from objectives.budget import TargetSchedule
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
@@ -184,3 +185,12 @@ def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None
 def test_what_a_study_refuses(study: Study, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         replace(study, **changes)
+
+
+def test_only_what_a_trial_may_get_has_to_go_with_the_sizes(study: Study) -> None:
+    small = BertShape(layers=1, hidden=8, heads=2, head_dim=4, ffn=8, labels=2)
+    of_eight = MaskSearch(heads_by="softmax", heads_kept=8)
+    tuned = replace(study, method=of_eight, space={"heads_kept": IntDistribution(1, 2)}, first=())
+    tuned.check_shapes(small, small)
+    with pytest.raises(UserError, match=r"heads_kept is 8; the student has 2 a layer"):
+        replace(tuned, space={}).check_shapes(small, small)
