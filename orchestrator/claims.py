@@ -72,10 +72,14 @@ class Claims:
             with self._folder.in_turn("claim"):
                 taken = self._outer.get_trials(deepcopy=False, states=_TAKEN)
                 lost = self._bury([t for t in taken if t.state is TrialState.RUNNING], note)
-                for _ in range(min(most, self._wanted - len(taken) + len(lost))):
+                wanted = min(most, self._wanted - len(taken) + len(lost))
+                while len(claimed) < wanted:
                     claimed.append(self._outer.ask())
                     claimed[-1].set_user_attr(WORKER, self._worker)
                     claimed[-1].set_user_attr(BEGAN, time.time())
+                    if self._asked_twice(claimed[-1]):
+                        claimed[-1].set_user_attr(FAILURE, "its knobs were asked for twice")
+                        self._outer.tell(claimed.pop(), state=TrialState.FAIL)
             remove_artifacts(lost, self._outer, self._folder)
             for trial in claimed:
                 draw(trial, self._space)
@@ -93,6 +97,15 @@ class Claims:
                     self._outer.tell(trial, state=TrialState.FAIL)
             raise
         return claimed
+
+    def _asked_twice(self, trial: optuna.Trial) -> bool:
+        """Whether it retries what an earlier trial does: the answer to its first asking was lost,
+        and it was asked for again."""
+        cut_off = trial.user_attrs.get(RETRY_OF)
+        return cut_off is not None and any(
+            known.user_attrs.get(RETRY_OF) == cut_off and known.number < trial.number
+            for known in self._outer.get_trials(deepcopy=False)
+        )
 
     def bury(self) -> None:
         """Fail the trials that dead workers left running, where no more are wanted."""

@@ -140,6 +140,22 @@ def test_what_a_killed_worker_had_is_failed_and_tried_again_clean(url: str, tmp_
     assert [worker.ended for worker in workers_of(study).values()] == [True, True]
 
 
+def test_knobs_whose_asking_was_answered_late_are_tried_once(url: str, tmp_path: Path) -> None:
+    """A storage that went away at that moment may have done it both times."""
+    folder, study = RunFolder(tmp_path / "run"), study_of(url)
+    for _ in range(2):
+        study.enqueue_trial({"x": 0.25, "y": 0.5}, user_attrs={RETRY_OF: 7})
+    with ExitStack() as stack:
+        claimed = claims_of(study, folder, stack, wanted=2).take(2)
+    assert [trial.params["x"] == 0.25 for trial in claimed] == [True, False]
+    assert [trial.state for trial in study.trials] == [
+        TrialState.RUNNING,
+        TrialState.FAIL,
+        TrialState.RUNNING,
+    ]
+    assert study.trials[1].user_attrs[FAILURE] == "its knobs were asked for twice"
+
+
 _DIES = """
 import os, sys
 from contextlib import ExitStack
