@@ -75,7 +75,9 @@ def read_augmentation(settings: Augmentation) -> Augmenter:
         masked_lm=masked_lm,
         glove=glove,
         definition={
-            "masked_lm": pretrained.fingerprint_with_tokenizer(settings.masked_lm),
+            "masked_lm": pretrained.fingerprint_with_tokenizer(
+                settings.masked_lm, masked_lm.tokenizer
+            ),
             "word_vectors": "embeddings of the masked LM" if glove is None else glove.fingerprint,
             "copies": settings.copies,
             "probability": settings.probability,

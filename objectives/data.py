@@ -6,6 +6,7 @@ import hashlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -64,7 +65,7 @@ class Split:
     def __len__(self) -> int:
         return len(self.input_ids)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of its tokens, hexadecimal, shortened to 16 digits."""
         digest = hashlib.sha256()

@@ -24,6 +24,9 @@ from objectives.problem import Problem
 
 Squares = Literal["loss", "logits"]
 
+Gradients = Iterator[tuple[str, Tensor]]
+"""Of one batch after the other, and of each searched space: (B, layers, *units_of)."""
+
 _BATCH_SIZE = 32
 
 
@@ -60,60 +63,15 @@ def squared_gradients(
     return {space: gradient.square().mean(1) for space, gradient in gradients.items()}
 
 
-def mean_over_rows(
+def gradients_of_rows(
     model: BertForSequenceClassification,
     split: Split,
     shape: BertShape,
     spaces: tuple[str, ...],
     squares: Squares,
     device: str,
-    of_gradients: Callable[[Tensor], Tensor],
-) -> dict[str, Tensor]:
-    """Mean over the rows of a function of their gradients at open masks.
-
-    The function takes (B, layers, *units_of) of one space to (B, ...), the result is (...).
-    """
-    total: dict[str, Tensor] = {}
-    for space, gradient in _gradients(model, split, shape, spaces, squares, device):
-        part = of_gradients(gradient).sum(0) / len(split)
-        if space in total:
-            total[space] += part
-        else:
-            total[space] = part
-    return total
-
-
-def _mean_products(
-    model: BertForSequenceClassification,
-    split: Split,
-    shape: BertShape,
-    spaces: tuple[str, ...],
-    squares: Squares,
-    device: str,
-) -> dict[str, Tensor]:
-    """Mean over the rows of the products of any two gradients of a layer, on the CPU.
-
-    (layers, units, units) each: large, so a layer is added at a time, in place.
-    """
-    total = {}
-    for space in spaces:
-        (units,) = units_of(shape, space)
-        total[space] = torch.zeros(shape.layers, units, units, device=device)
-    for space, gradient in _gradients(model, split, shape, spaces, squares, device):
-        for block, rows in zip(total[space], gradient.unbind(1), strict=True):
-            block += torch.einsum("ri,rj->ij", rows, rows) / len(split)
-    return {space: blocks.cpu() for space, blocks in total.items()}
-
-
-def _gradients(
-    model: BertForSequenceClassification,
-    split: Split,
-    shape: BertShape,
-    spaces: tuple[str, ...],
-    squares: Squares,
-    device: str,
-) -> Iterator[tuple[str, Tensor]]:
-    """The gradients of the rows at open masks, a batch at a time: (B, layers, *units_of)."""
+) -> Gradients:
+    """The gradients of all rows at open masks, a batch at a time."""
     population = Population.of([model])
     for weight in population.weights.values():
         weight.requires_grad_(False)
@@ -124,6 +82,35 @@ def _gradients(
     for batch in split.in_order(_BATCH_SIZE, device):
         for space, gradient in row_gradients(population, batch, masks, squares).items():
             yield space, gradient[0]
+
+
+def mean_over_rows(
+    gradients: Gradients, rows: int, of_gradients: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """Mean over so many rows of a function of their gradients, (layers, *units_of) each."""
+    total: dict[str, Tensor] = {}
+    for space, gradient in gradients:
+        part = of_gradients(gradient).sum(0) / rows
+        if space in total:
+            total[space] += part
+        else:
+            total[space] = part
+    return total
+
+
+def _mean_products(gradients: Gradients, rows: int) -> dict[str, Tensor]:
+    """Mean over so many rows of the products of any two gradients of a layer, on the CPU.
+
+    (layers, units, units) each: large, so a layer is added at a time, in place.
+    """
+    total: dict[str, Tensor] = {}
+    for space, gradient in gradients:
+        _, layers, units = gradient.shape
+        if space not in total:
+            total[space] = gradient.new_zeros(layers, units, units)
+        for block, of_layer in zip(total[space], gradient.unbind(1), strict=True):
+            block += torch.einsum("ri,rj->ij", of_layer, of_layer) / rows
+    return {space: blocks.cpu() for space, blocks in total.items()}
 
 
 def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
@@ -167,11 +154,11 @@ def _worked_out_once(
     name: str,
     spaces: tuple[str, ...],
     squares: Squares,
-    mean: Callable[..., dict[str, Tensor]],
+    mean: Callable[[Gradients, int], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
     key = (name, spaces, squares)
     if key not in problem.memory:
-        problem.memory[key] = mean(
+        gradients = gradients_of_rows(
             problem.student,
             problem.alpha,
             problem.cost.shape,
@@ -179,6 +166,7 @@ def _worked_out_once(
             squares,
             problem.device,
         )
+        problem.memory[key] = mean(gradients, len(problem.alpha))
     worked_out: dict[str, Tensor] = problem.memory[key]
     return worked_out
 

@@ -166,12 +166,11 @@ def fingerprint_of_weights(checkpoint: str) -> str:
         return hashlib.file_digest(weights, "sha256").hexdigest()[:16]
 
 
-def fingerprint_with_tokenizer(checkpoint: str) -> str:
-    """`fingerprint`, and that of its tokenizer: the vocabulary, and how it reads a line.
+def fingerprint_with_tokenizer(checkpoint: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """`fingerprint`, and of the checkpoint's tokenizer the vocabulary and how it reads a line.
 
     Not of the tokenizer's files, which each version of transformers writes in its own way.
     """
-    tokenizer = load_tokenizer(checkpoint)
     made_of = {
         "model": fingerprint(checkpoint),
         "vocabulary": tokenizer.get_vocab(),

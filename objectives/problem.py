@@ -182,7 +182,7 @@ def read_inputs(
         seq_len=task.max_length if seq_len is None else seq_len,
         text=text,
         tokenizer=tokenizer,
-        checkpoint_fingerprint=pretrained.fingerprint_with_tokenizer(teacher.checkpoint),
+        checkpoint_fingerprint=pretrained.fingerprint_with_tokenizer(teacher.checkpoint, tokenizer),
         student_fingerprint=None if student is None else pretrained.fingerprint(student),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,7 +111,7 @@ def upload(
     """
     url = outer.user_attrs.get(ARTIFACTS)
     try:
-        store = _store_of(outer, folder)
+        store = _store_at(url, folder)
         for file in files:
             upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
     except Exception as error:
@@ -127,16 +128,14 @@ def remove_artifacts(
     metas = [
         meta for trial in trials for meta in get_all_artifact_meta(trial, storage=outer._storage)
     ]
-    for meta in metas:
-        try:
-            _store_of(outer, folder).remove(meta.artifact_id)
-        except (ArtifactNotFound, ValueError):  # it is gone, or its name is none that was given
-            continue
-        except Exception:  # boto3 has a class for each thing that may be wrong
-            return
+    with suppress(Exception):  # boto3 has a class for each thing that may be wrong
+        store = _store_at(outer.user_attrs.get(ARTIFACTS), folder)
+        for meta in metas:
+            # It may be gone, or its name none that was given.
+            with suppress(ArtifactNotFound, ValueError):
+                store.remove(meta.artifact_id)
 
 
-def _store_of(outer: optuna.Study, folder: RunFolder) -> LinkingStore | Boto3ArtifactStore:
-    """Where the artifacts of a study go."""
-    url = outer.user_attrs.get(ARTIFACTS)
+def _store_at(url: str | None, folder: RunFolder) -> LinkingStore | Boto3ArtifactStore:
+    """The bucket, or if it is None that of the run folder."""
     return LinkingStore(folder.artifacts) if url is None else bucket_store(url)

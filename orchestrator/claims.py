@@ -74,12 +74,14 @@ class Claims:
                 lost = self._bury([t for t in taken if t.state is TrialState.RUNNING], note)
                 wanted = min(most, self._wanted - len(taken) + len(lost))
                 while len(claimed) < wanted:
-                    claimed.append(self._outer.ask())
-                    claimed[-1].set_user_attr(WORKER, self._worker)
-                    claimed[-1].set_user_attr(BEGAN, time.time())
-                    if self._asked_twice(claimed[-1]):
-                        claimed[-1].set_user_attr(FAILURE, "its knobs were asked for twice")
-                        self._outer.tell(claimed.pop(), state=TrialState.FAIL)
+                    trial = self._outer.ask()
+                    claimed.append(trial)
+                    trial.set_user_attr(WORKER, self._worker)
+                    trial.set_user_attr(BEGAN, time.time())
+                    if self._asked_twice(trial):
+                        trial.set_user_attr(FAILURE, "its knobs were asked for twice")
+                        self._outer.tell(trial, state=TrialState.FAIL)
+                        claimed.remove(trial)
             remove_artifacts(lost, self._outer, self._folder)
             for trial in claimed:
                 draw(trial, self._space)

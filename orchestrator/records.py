@@ -18,7 +18,6 @@ from optuna.trial import FrozenTrial, TrialState
 from orchestrator.errors import RunError
 from orchestrator.run_folder import RunFolder
 from orchestrator.storage import read_storage
-from orchestrator.trial_files import MODEL
 
 RESULT = "result"
 """Trial attribute: a TrialResult as JSON."""
@@ -288,7 +287,7 @@ def front_document(run: RunRecord) -> dict[str, Any]:
                 **_sizes_of(trial.result),
                 "target_ratio": trial.result.target_ratio,
                 "knobs": trial.knobs,
-                "model": (folder.trial(trial.number) / MODEL).relative_to(run.folder).as_posix(),
+                "model": folder.model(trial.number).relative_to(run.folder).as_posix(),
             }
             for trial in run.front
         ],

@@ -15,6 +15,8 @@ from sqlalchemy.engine import URL
 from orchestrator.errors import RunError
 from orchestrator.locks import KernelLock
 
+MODEL = "model"
+"""Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
 _LAUNCH = "launch.json"
 
 
@@ -109,6 +111,10 @@ class RunFolder:
     def trial(self, number: int) -> Path:
         """The folder of a finished trial: architecture, result, curve, model."""
         return self.path / "trials" / f"{number:05d}"
+
+    def model(self, number: int) -> Path:
+        """The folder of a finished trial's cut model."""
+        return self.trial(number) / MODEL
 
     def exists(self) -> bool:
         """Whether a run lies in this folder."""

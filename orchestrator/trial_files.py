@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.heat_map import draw_heat_map
+from orchestrator.run_folder import MODEL
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 _ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
 _HEAT_MAP, _RUNGS = "architecture.png", "rungs.json"
-MODEL = "model"
-"""Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
 
 
 def write_trial(

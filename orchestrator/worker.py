@@ -50,7 +50,7 @@ from orchestrator.records import (
 from orchestrator.run_folder import RunFolder
 from orchestrator.rungs import WithRungs
 from orchestrator.study import Study
-from orchestrator.trial_files import MODEL, write_rungs, write_trial
+from orchestrator.trial_files import write_rungs, write_trial
 
 Callback = Callable[[RunRecord], object]
 """Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
@@ -307,7 +307,7 @@ class Worker:
             **self._yardstick(),
             target_ratio=float(found.target_ratio),  # a method's own may be a tensor's or numpy's
             tolerance=float(found.tolerance),
-            model=(self.folder.trial(number) / MODEL).relative_to(self.folder.path).as_posix(),
+            model=self.folder.model(number).relative_to(self.folder.path).as_posix(),
             seconds=time.monotonic() - started,
         )
 

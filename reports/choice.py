@@ -7,7 +7,6 @@ from pathlib import Path
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
 from orchestrator.run_folder import RunFolder
-from orchestrator.trial_files import MODEL
 from reports.recommended import knee as find_knee
 
 
@@ -75,7 +74,7 @@ def model_folder(run: RunRecord, trial: int) -> Path:
     What its result says of that is not followed: it comes from a storage that others may write to.
     """
     check_finished(run, trial)
-    folder = RunFolder(run.folder).trial(trial) / MODEL
+    folder = RunFolder(run.folder).model(trial)
     if not (folder / "model.safetensors").is_file():
         raise RunError(
             f"'{folder}', the model of trial {trial}, is gone; choose another trial, "

@@ -17,7 +17,6 @@ from orchestrator.busy_clock import BusyClock
 from orchestrator.errors import RunError
 from orchestrator.records import FinishedTrial, RunRecord, TrialResult
 from orchestrator.run_folder import RunFolder
-from orchestrator.trial_files import MODEL
 from reports.outer_loop import hypervolume
 
 RATIOS = (0.75, 0.5, 0.33, 0.25, 0.1)
@@ -195,8 +194,7 @@ def _best_at(runs: Sequence[RunRecord], ratio: float) -> list[Model] | None:
         within = [trial for trial in run.front if trial.result.ratio <= (1 + _SLACK) * ratio]
         if not within:
             return None
-        folder = RunFolder(run.folder).trial(within[-1].number) / MODEL
-        models.append((folder, within[-1].result))
+        models.append((RunFolder(run.folder).model(within[-1].number), within[-1].result))
     return models
 
 

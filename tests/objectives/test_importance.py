@@ -13,7 +13,7 @@ from transformers import BertForSequenceClassification
 
 from objectives.architecture import units_of
 from objectives.data import Split
-from objectives.importance import Squares, _directions, mean_over_rows
+from objectives.importance import Squares, _directions, gradients_of_rows, mean_over_rows
 from objectives.population import Population
 from objectives.problem import Problem
 from tests.conftest import TINY
@@ -24,7 +24,8 @@ def squares_of(
     model: BertForSequenceClassification, split: Split, spaces: tuple[str, ...], of: Squares
 ) -> dict[str, Tensor]:
     """Fisher information of the masks of a tiny model."""
-    return mean_over_rows(model, split, TINY, spaces, of, "cpu", Tensor.square)
+    gradients = gradients_of_rows(model, split, TINY, spaces, of, "cpu")
+    return mean_over_rows(gradients, len(split), Tensor.square)
 
 
 def first_rows(split: Split, rows: int) -> Split:
@@ -87,9 +88,7 @@ def test_it_is_the_mean_over_rows_of_each_rows_squared_gradient(
 def test_it_agrees_with_finite_differences_of_the_loss(uncertain: Problem) -> None:
     split = first_rows(uncertain.alpha, 1)
     population = Population.of([uncertain.student])
-    importance = mean_over_rows(
-        uncertain.student, split, TINY, SPACES, "loss", "cpu", Tensor.square
-    )
+    importance = squares_of(uncertain.student, split, SPACES, "loss")
     for space, value in importance.items():
         for place in value.flatten().topk(3).indices.tolist():
             losses = []
@@ -128,9 +127,7 @@ def test_the_directions_of_logits_stand_for_all_their_differences(outputs: int) 
 
 def test_units_without_effect_have_none_and_planted_units_have_some(problem: Problem) -> None:
     planted = planted_problem(problem)
-    importance = mean_over_rows(
-        planted.student, planted.alpha, TINY, SPACES, "loss", "cpu", Tensor.square
-    )
+    importance = squares_of(planted.student, planted.alpha, SPACES, "loss")
     for space in ("heads", "ffn"):
         found = [tuple(row.nonzero().flatten().tolist()) for row in importance[space]]
         assert found == [getattr(layer, space) for layer in PLANTED.layers]
