@@ -41,7 +41,9 @@ def serve(source: str | Path, port: int = 8080, started: Callable[[str], object]
     try:
         server.run()
     finally:
-        server.close()
+        # server.close() also closes the pipe by which workers wake it: one that is late would write
+        # into whatever file has the pipe's number by then, a database among them.
+        server.socket.close()
 
 
 def application(source: str | Path) -> App:

@@ -51,7 +51,13 @@ class Served:
         self.thread.start()
 
     def close(self) -> None:
-        """In the server's own thread: a socket must not go while select waits for it."""
+        """In the server's own thread: a socket must not go while select waits for it.
+
+        Its workers go first: one that still wakes the server would write to a pipe that is closed,
+        whose number the next database may have by then.
+        """
+        self.server.task_dispatcher.shutdown()
+        assert not self.server.task_dispatcher.threads
         close_all = self.server.asyncore.close_all
         self.server.trigger.pull_trigger(partial(close_all, self.server._map))
         self.thread.join(timeout=10)
