@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from numbers import Integral
 from types import NoneType, UnionType
@@ -39,27 +39,46 @@ def did_you_mean(name: str, there: Sequence[str]) -> str:
 
 
 def check_types(owner: Any) -> None:
-    """Raise UserError for the first field of a dataclass whose type wants a number, a whole one, or
-    a tuple, and that holds none: a range is checked afterwards. A list may stand for a tuple."""
+    """Raise UserError for the first field of a dataclass whose type wants numbers, whole ones, a
+    tuple, or another dataclass, and that holds none: a range is checked afterwards. A list may
+    stand for a tuple."""
     types = get_type_hints(type(owner))
     for field in fields(owner):
-        hint, value = types[field.name], getattr(owner, field.name)
-        union = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-        kinds = {get_origin(kind) or kind for kind in union}
-        if value is None and NoneType in kinds:
-            continue
-        wanted = None
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if kinds <= {int, NoneType} and not whole:
-            wanted = "a whole number"
-        elif kinds <= {int, float, NoneType} and not isinstance(value, SupportsFloat):
-            wanted = "a number"
-        elif kinds <= {tuple, NoneType} and not isinstance(value, tuple | list):
-            wanted = "a tuple: mind the comma in (x,)"
+        value = getattr(owner, field.name)
+        wanted = _wanted(types[field.name], value)
         if wanted:
             raise UserError(
                 f"{type(owner).__name__}.{field.name} is {value!r}; it must be {wanted}"
             )
+
+
+def _wanted(hint: Any, value: Any) -> str | None:
+    """What a value of this type must be, if this one is none."""
+    union = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if value is None and NoneType in union:
+        return None
+    choices = [choice for choice in union if choice is not NoneType]
+    kinds = {get_origin(choice) or choice for choice in choices}
+    if kinds == {int} and (isinstance(value, bool) or not isinstance(value, Integral)):
+        return "a whole number"
+    if kinds <= {int, float} and not isinstance(value, SupportsFloat):
+        return "a number"
+    if kinds == {tuple}:
+        return _wanted_tuple(get_args(choices[0]), value)
+    if isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):
+        return f"a {hint.__name__}"
+    return None
+
+
+def _wanted_tuple(hints: tuple[Any, ...], value: Any) -> str | None:
+    if not isinstance(value, tuple | list):
+        return "a tuple: mind the comma in (x,)"
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    if len(value) != len(hints):
+        return f"a tuple of {len(hints)}"
+    wanted = next(filter(None, map(_wanted, hints, value)), None)
+    return wanted and f"a tuple of which each is {wanted}"
 
 
 def check_ranges(owner: object, ranges: Mapping[str, tuple[bool, str]]) -> None:

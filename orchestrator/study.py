@@ -20,7 +20,7 @@ from optuna.distributions import (
 from objectives.architecture import BertShape
 from objectives.augmentation import Augmentation
 from objectives.cost import CostName, check_priced
-from objectives.errors import UserError, check_ranges, check_types
+from objectives.errors import UserError, check_ranges, check_types, did_you_mean
 from objectives.fidelity import FULL, Fidelity
 from objectives.latency import Latency
 from objectives.pretrained import license_of
@@ -87,6 +87,16 @@ class Study:
     """Seeds data order, teacher, augmentation and sampler."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.teacher, Teacher):
+            raise UserError(
+                f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...), a checkpoint "
+                "being a folder or a name on the hub"
+            )
+        if not isinstance(self.method, SearchMethod):
+            raise UserError(
+                f"Study.method is {self.method!r}; give a method with its settings, such as "
+                "FisherSearch()"
+            )
         check_types(self)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise UserError(
@@ -97,16 +107,6 @@ class Study:
             raise UserError(
                 "Study.student and Study.student_layers are both set; a student is either a "
                 "checkpoint of its own or some layers of the teacher"
-            )
-        if not isinstance(self.teacher, Teacher):
-            raise UserError(
-                f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...), a checkpoint "
-                "being a folder or a name on the hub"
-            )
-        if not isinstance(self.method, SearchMethod):
-            raise UserError(
-                f"Study.method is {self.method!r}; give a method with its settings, such as "
-                "FisherSearch()"
             )
         population, seq_len = self.population, self.seq_len
         check_ranges(
@@ -190,7 +190,8 @@ class Study:
         for name in knobs:
             if name not in known:
                 raise UserError(
-                    f"Study.{where} names '{name}', which is not among {', '.join(sorted(known))}"
+                    f"Study.{where} names '{name}', which is not among "
+                    f"{', '.join(sorted(known))}{did_you_mean(name, sorted(known))}"
                 )
 
     def at_once(self, device: str, workers: int = 1) -> int:

@@ -115,6 +115,8 @@ def test_choices_that_no_storage_keeps_as_they_are_are_refused(study: Study) -> 
 def test_one_stage_is_no_tuple_of_stages() -> None:
     with pytest.raises(UserError, match=r"FisherSearch\.stages is Stage\(.*mind the comma in \(x"):
         FisherSearch(stages=Stage(name="recover", epochs=1))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"is \('recover',\); it must be .* each is a Stage$"):
+        FisherSearch(stages=("recover",))  # type: ignore[arg-type]
 
 
 def test_a_value_that_goes_with_some_of_another_knob_is_held(study: Study) -> None:
@@ -176,6 +178,9 @@ def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None
         ({"first": ("target_ratio",)}, r"Study\.first holds 'target_ratio'; give dicts of knobs"),
         ({"warm_start": "runs/a"}, r"Study\.warm_start is 'runs/a'; it must be a tuple"),
         ({"student_layers": 3}, r"Study\.student_layers is 3; it must be a tuple"),
+        ({"student_layers": (0, "1")}, r"is \(0, '1'\); .* tuple of which each is a whole number"),
+        ({"task": "cola"}, r"Study\.task is 'cola'; it must be a Task$"),
+        ({"space": {"targt_ratio": FloatDistribution(0.1, 1)}}, r"; did you mean 'target_ratio'\?"),
         ({"seq_len": "48"}, r"Study\.seq_len is '48'; it must be a whole number"),
         ({"population": "Auto"}, r"Study\.population is 'Auto'; it must be >= 1, or 'auto'"),
         ({"seq_len": -1}, r"Study\.seq_len is -1; it must be >= 1, or None"),
