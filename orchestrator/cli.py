@@ -44,27 +44,28 @@ Run = Annotated[
 ]
 Runs = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN...", help="Folders of runs: several are laid over one another."),
+    typer.Argument(metavar="RUN...", help="Folders of runs; several share the same axes."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Storage = Annotated[
     str | None,
     typer.Option(
         help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or "
-        "journal:///FILE; the run folder's own by default. Its password may stand in the "
+        "journal:///FILE; the run folder's own by default. The password can be set in the "
         "environment: MASKFRONT_STORAGE_PASSWORD."
     ),
 ]
 Name = Annotated[str, typer.Option("--study", help="Variable or name of the study.")]
 Trials = Annotated[
-    int | None, typer.Option(help="Trials wanted, stopped ones too; the study's own by default.")
+    int | None,
+    typer.Option(help="Trials wanted, counting stopped ones; by default the study's own number."),
 ]
 Population = Annotated[
     Any,  # int, or "auto": typer takes no other union than that with None
     typer.Option(
         metavar="K|auto",
         parser=lambda text: text if text == "auto" else int(text),
-        help="Trials that train together; the study's own by default.",
+        help="Trials that train together; by default the study's own number.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
@@ -90,11 +91,12 @@ def run(
     device: Device = "auto",
     storage: Storage = None,
     artifacts: Annotated[
-        str | None, typer.Option(help="s3://BUCKET, where dashboards elsewhere find the files.")
+        str | None,
+        typer.Option(help="s3://BUCKET to copy the files to, for dashboards on other machines."),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes, or tasks of a cluster; one a GPU, else 1, by default."),
+        typer.Option(help="Processes, or tasks of a cluster; by default one per GPU, else 1."),
     ] = None,
     backend: Annotated[
         Backend, typer.Option(help="What starts the workers: this machine, or a cluster.")
@@ -163,7 +165,7 @@ def work(
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Help a study that `run` has begun, from this or another machine, until it is finished."""
+    """Add a worker to a study that `run` has begun, on this or another machine, until it ends."""
     from orchestrator.loop import work as join
     from orchestrator.study_file import load_study
 
@@ -181,11 +183,13 @@ def work(
 @app.command()
 def status(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="Folder of a run; or --storage.", show_default=False),
     ] = None,
     storage: Storage = None,
     name: Annotated[
-        str | None, typer.Option("--study", help="Its name in the storage, if that has several.")
+        str | None,
+        typer.Option("--study", help="Name of the study, if the storage holds several."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -211,7 +215,7 @@ def serve_storage(
     storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 13000,
     host: Annotated[
-        str, typer.Option(help="Address to serve at; any other than this lets everyone in.")
+        str, typer.Option(help="Address to serve at; any but the default lets everyone in.")
     ] = "127.0.0.1",
 ) -> None:
     """Serve a storage to very many workers (grpc://HOST:PORT), until Ctrl-C."""
@@ -242,11 +246,12 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The page; RUN/report.html for one run. A name in .svg, .png or .pdf: the front."
+            help="Name of the page, of one run RUN/report.html by default; a name that ends in "
+            ".svg, .png or .pdf draws the front alone."
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Write the page anew while the study runs.")
+        bool, typer.Option("--watch", help="Rewrite the page while the study runs.")
     ] = False,
 ) -> None:
     """Write the HTML page of a run, or of several on the same axes, or a picture of the front."""
@@ -312,7 +317,8 @@ def export(
     ] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file too.")] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="And one in int8, measured on the data of --study-file.")
+        bool,
+        typer.Option("--int8", help="ONNX in int8 too, measured on the data of --study-file."),
     ] = False,
     study_file: Annotated[
         Path | None,
@@ -322,7 +328,7 @@ def export(
         str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
     ] = None,
 ) -> None:
-    """Write a model that transformers loads anywhere: chosen by number, size, worth or knee."""
+    """Write a model that transformers loads anywhere: chosen by trial, size, metric or knee."""
     from objectives.device import quiet_libraries
     from orchestrator.records import read_run
     from orchestrator.study_file import load_study_of
@@ -363,13 +369,22 @@ def bench(
         Path | None,
         typer.Option(help="The model to compare with; the unpruned twin of the first by default."),
     ] = None,
-    batch: Annotated[list[int] | None, typer.Option(help="Sequences; 1, 8 and 32.")] = None,
-    length: Annotated[list[int] | None, typer.Option(help="Tokens in each; 128.")] = None,
-    engine: Annotated[
-        list[str] | None, typer.Option(help="eager, compile or onnxruntime; all by default.")
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(help="Sequences in a batch, repeatable; 1, 8 and 32 by default."),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Forward passes of each that are timed.")] = 20,
-    threads: Annotated[int | None, typer.Option(help="Of one operation on the CPU.")] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(help="Tokens in a sequence, repeatable; 128 by default."),
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="eager, compile or onnxruntime, repeatable; all by default."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Timed forward passes of each model.")] = 20,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of one operation on the CPU.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
     as_json: AsJson = False,
 ) -> None:
