@@ -1,4 +1,4 @@
-# make demo  runs the quickstart study; make test  passes the tests. Both set up .venv first;
+# make demo  runs the quickstart study; make test  runs the tests. Both set up .venv first;
 # make install  does no more than that.
 
 PYTHON ?= python3

@@ -27,7 +27,7 @@ from objectives.search_method import Progress
 from objectives.teacher_logits import fingerprint
 
 _LIMIT = 4 * 2**30
-"""Bytes of a file at most: 800,000 tokens of MiniLM-L6, 200,000 of BERT-base."""
+"""Bytes of a file at most: 800,000 tokens of MiniLM-L6, 215,000 of BERT-base."""
 _KEPT = "hidden states of the teacher"
 _TEACHER = "teacher as a population"
 

@@ -40,8 +40,9 @@ _TAKEN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 class Claims:
     """Takes trials of a study for one worker.
 
-    Workers claim in turn, under a lock of the run folder: so what is wanted is counted once, and a
-    running trial without a worker was left by one that died between two writes.
+    Workers claim in turn, under a lock of the run folder. So the trials that are still wanted are
+    counted once, and a running trial that names no worker can only be left from one that died
+    between two writes.
     """
 
     def __init__(
@@ -101,8 +102,8 @@ class Claims:
         return claimed
 
     def _asked_twice(self, trial: optuna.Trial) -> bool:
-        """Whether it retries what an earlier trial does: the answer to its first asking was lost,
-        and it was asked for again."""
+        """Whether an earlier trial has its knobs: they were enqueued again, since the storage's
+        answer to the first time was lost."""
         cut_off = trial.user_attrs.get(RETRY_OF)
         return cut_off is not None and any(
             known.user_attrs.get(RETRY_OF) == cut_off and known.number < trial.number
@@ -160,11 +161,12 @@ class Claims:
 
 
 def ask_again(outer: optuna.Study, trial: FrozenTrial, *, blamed: bool) -> bool:
-    """Enqueue the knobs of a trial that is about to be failed, clean of all else; whether it did.
+    """Enqueue the knobs of a trial that is about to be failed; whether they are tried again.
 
-    First this, then the failure: killed in between, the trial is buried and finds that it was asked
-    again already. Not if the knobs were `blamed` once too often. Optuna's own retry would carry
-    over constraints, which cannot be set twice, and artifacts.
+    They are not if they were `blamed` once too often. The knobs are enqueued before the trial is
+    failed: if this process is killed in between, whoever fails the trial next finds them enqueued
+    and adds nothing. Optuna's own retry would carry over artifacts, and constraints, which cannot
+    be set twice.
     """
     knobs = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
     retries = trial.user_attrs.get(_RETRIES, 0) + blamed

@@ -329,12 +329,8 @@ def export(
     ] = None,
 ) -> None:
     """Write a model that transformers loads anywhere: chosen by trial, size, metric or knee."""
-    from objectives.device import quiet_libraries
     from orchestrator.records import read_run
-    from orchestrator.study_file import load_study_of
     from reports.choice import choose
-    from reports.export import export as export_model
-    from reports.hub import check_push, push
 
     record = read_run(run)
     number = choose(record, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
@@ -343,6 +339,12 @@ def export(
             "--int8 and --study-file go together: what int8 loses is measured on the study's own "
             "data, which a run folder does not hold"
         )
+
+    from objectives.device import quiet_libraries  # what was refused above need not wait for torch
+    from orchestrator.study_file import load_study_of
+    from reports.export import export as export_model
+    from reports.hub import check_push, push
+
     if push_to_hub is not None:
         check_push(push_to_hub)
     quiet_libraries()

@@ -56,13 +56,12 @@ Sources = Mapping[str, Source]
 
 
 class DashboardView(BaseStorage):
-    """Sources joined into one that can be looked at, and in which notes can be written.
+    """Several sources shown as one storage, which is read-only but for notes.
 
-    `find` gives the sources and is asked again at each look at the list of studies, so that a run
-    that begins appears. A single source that is not `joined` by others keeps its ids. `remarks`
-    are shown before the user attributes of a study, from which they are made. Whatever else would
-    write raises PermissionError: what a dashboard deletes or renames is a run that no
-    launch would continue.
+    `find` gives the sources. It is called whenever studies are listed, so that a new run appears.
+    A single source, not `joined` by others, keeps its ids. `remarks` makes of the user attributes
+    of a study what is shown before them. Every other write raises PermissionError: no launch would
+    continue a run that a dashboard had renamed or deleted in part.
     """
 
     def __init__(

@@ -83,12 +83,10 @@ class SuccessiveHalving(EarlyStopping):
 class Hurdles(EarlyStopping):
     """Progressive dynamic hurdles (So et al. 2019), for two objectives.
 
-    The fitness of a trial at a rung is by how many others it is dominated there; the hurdle of the
-    rung is the mean of that. A trial that is worse than the hurdle stops, one that is equal goes
-    on. Of those that have arrived, the first by number set the hurdle, as many as `every` divides:
-    before there are so many, all go on. It stands until so many more have arrived, but for a trial
-    that arrives after one of a higher number, as with several workers: that takes its place among
-    those that set the hurdle.
+    The fitness of a trial at a rung is the number of others that dominate it there. The hurdle is
+    the mean fitness of the first n trials by number, n the largest multiple of `every` that have
+    arrived. A trial that more others dominate than that stops; while n is 0 all go on. With several
+    workers a trial may arrive after one of a higher number: it joins those n.
     """
 
     every: int = 8

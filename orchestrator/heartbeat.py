@@ -150,9 +150,9 @@ class Watch:
     def dead(self, workers: Mapping[str, WorkerRecord]) -> set[str]:
         """Names of the workers that have ended, however they did.
 
-        A worker of this machine is dead when its lock is free; another when its beat has stood
-        still for `GRACE` seconds of our own clock. A gap between two looks counts as a quarter of
-        that at most: in a long one the storage may have been away, for all of us.
+        A worker of this machine is dead when its lock is free, one of another machine when its beat
+        has not changed for `GRACE` seconds of our own clock. The time between two looks counts for
+        a quarter of that at most: if it was long, the storage may have been away for all workers.
         """
         now = self._clock()
         passed, self._looked = min(now - self._looked, GRACE / 4), now

@@ -183,7 +183,7 @@ def _read(study: Study) -> tuple[Inputs, dict[str, str]]:
 
 @contextmanager
 def writing(folder: RunFolder) -> Iterator[None]:
-    """A disk or a database that refuses a write, as one line."""
+    """Turn what a disk or a database raises when it refuses a write into a RunError."""
     try:
         yield
     except OSError as error:

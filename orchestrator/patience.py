@@ -26,7 +26,8 @@ def patient(storage: _Storage, shown: str, seconds: float = PATIENCE) -> _Storag
 
     Each call is one transaction, and all may be made twice: a second result of the same trial is
     recognised, and a trial that was created in vain is unowned, so that the next claim buries it;
-    one that was enqueued in vain runs a second time, which costs that time alone.
+    knobs that were enqueued in vain are tried twice, which costs that time alone, but for those of
+    a trial that is tried again (`Claims`).
     After `seconds` the call raises RunError, which shows the storage as `shown`.
     """
     for name in sorted(BaseStorage.__abstractmethods__):

@@ -15,10 +15,10 @@ from orchestrator.records import RUNG, Rung
 
 
 class WithRungs:
-    """The `Progress` of a population whose students may stop early; the rest it passes on.
+    """The `Progress` of a population whose students may stop early; other calls are passed on.
 
-    What a trial reports is an attribute of it, so that workers anywhere see it, and a killed study
-    still has it. All that report in one step of a population are decided on together.
+    What a trial reports is stored as an attribute of it, so that all workers see it and it outlives
+    a killed study. Trials that report in one step of a population are decided on together.
     """
 
     def __init__(

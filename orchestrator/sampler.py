@@ -48,13 +48,13 @@ def make_sampler(
 
 
 class FairTpe(TPESampler):
-    """Two-objective TPE to which a trial that was stopped early is never a good one.
+    """Two-objective TPE that never takes a trial that was stopped early for a good one.
 
-    Optuna's own counts the good ones as a tenth of all trials, and where fewer have finished inside
-    their budget it takes stopped ones, in no order, for the rest.
+    Optuna's own takes a tenth of all trials for good, and fills up with stopped ones, in no order,
+    where fewer have finished inside their budget.
 
-    A batch of asks is spread, as running trials count as bad (constant liar). All knobs of a trial
-    are drawn from one look at the others, where Optuna's own looks again for each.
+    Asks that come together are spread, since running trials count as bad (constant liar). All knobs
+    of a trial are drawn from one reading of the storage, where Optuna's own reads once a knob.
     """
 
     def __init__(self, *, seed: int, n_startup_trials: int):

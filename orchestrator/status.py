@@ -188,10 +188,10 @@ def _stopped(study: optuna.Study, records: Sequence[TrialRecord]) -> tuple[dict[
 
 
 def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
-    """Finished and stopped trials a second, while any trial was at work.
+    """Finished and stopped trials per second in which any trial was at work.
 
-    Looks at the time in which the last of them ran. A trial that lies in it in part, or still runs,
-    counts in part: many end together, and more begin than have ended.
+    Taken over the time in which the latest of them ran. A trial counts for the share of its own
+    time that lies in it, also one that still runs, since those of a population end together.
     """
     counted = [t for t in records if t.state in ("finished", "stopped") and t.seconds]
     recent = sorted(counted, key=_end)[-_RECENT:]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def mendable() -> Iterator[None]:
-    """A mistake in a study is one line, as one in a run is."""
+    """Turn a UserError, a mistake in a study, into a RunError, which a command prints as a line."""
     from objectives.errors import UserError
 
     try:

@@ -24,13 +24,13 @@ _RATIO = "target_ratio"
 
 
 def warm_start(study: Study, definition: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
-    """Where the first knobs are from, and the knobs; none if the study names no runs.
+    """The first knobs, each behind a text that says where they come from.
 
-    First the ends of the front, the largest and the smallest target ratio of the space, if it has
-    one: a method is asked for a ratio, not for the unpruned model or a uniform one, and these are
-    the nearest to it; the other knobs are drawn. Then the fronts of the runs, the nearest run
-    first, that is, the one whose definition differs in the fewest entries; half of the wanted
-    trials at most. Knobs outside this study's ranges are moved to their edge.
+    First the largest and the smallest target ratio of the space, if it has one, the other knobs
+    drawn: they stand for the ends of the front. Then the fronts of the runs, the most similar run
+    first (the one whose definition differs in the fewest entries), at most half of the wanted
+    trials. Knobs outside this study's ranges are moved to their edge. Nothing if the study names no
+    runs.
 
     Raises RunError for a run that tells nothing of these knobs.
     """

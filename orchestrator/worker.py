@@ -59,8 +59,8 @@ _Fate = Literal["drop", "ask again", "ask again a few times"]
 """What becomes of the knobs of a trial that failed; a few times: as often as a worker may die with
 them."""
 _HOPELESS = 8
-"""Trials in a row, of two populations at least, that fail before a worker gives up; of its first
-two populations all."""
+"""A worker gives up when so many trials in a row have failed, in two populations at least, or when
+all of its first two populations have."""
 _GIVEN_UP = (UpdateFinishedTrialError, ValueError)
 """What Optuna raises for an attribute, and for the values, of a trial that has ended already."""
 _IDLE = 2.0
@@ -141,7 +141,7 @@ class Worker:
             self.outer.set_metric_names([self.bench.metric, unpruned.unit])
 
     def _yardstick(self) -> dict[str, Any]:
-        """What the sizes of all models of the run are measured in, and against."""
+        """Units of sizes, and the sizes of the unpruned model: a run has but one of each."""
         return {
             "unit": self.bench.problem.cost.unit,
             "cost_full": self.bench.problem.cost_full,

@@ -83,7 +83,7 @@ def architectures_view(run: RunRecord) -> ArchitecturesView:
 
 
 def _cut(run: RunRecord, result: TrialResult, name: str) -> bool:
-    """Whether more of this width is gone than goes with the heads."""
+    """Whether units of this kind were cut beyond those that left with their heads."""
     full = run.unpruned.widths[name]
     for layer, width in enumerate(result.widths[name]):
         heads = result.heads_per_layer[layer]

@@ -72,9 +72,9 @@ def hypervolume(run: RunRecord) -> Hypervolume:
 def quartiles(
     histories: Sequence[Sequence[tuple[float, float]]],
 ) -> tuple[list[float], list[list[float]]]:
-    """Where any of several staircases (x, y) steps, and the quartiles of their heights there.
+    """Every x at which one of several step curves (x, y) steps, and the quartiles of all there.
 
-    A staircase is 0 before its first step. It ends where the first of them ends.
+    A curve is 0 before its first step. The result ends where the shortest curve ends.
     """
     end = min(history[-1][0] for history in histories)
     steps = sorted({x for history in histories for x, _ in history if x <= end})
