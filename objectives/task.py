@@ -212,27 +212,23 @@ def metric_value(
     predictions: Labels,
     *,
     classes: int = 2,
-    counts: Labels | None = None,
 ) -> float:
     """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
 
     `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more
-    the mean over those that occur. `counts` says how often each row stands there, at least once; a
-    correlation has none.
+    the mean over those that occur.
     """
     if metric == "accuracy":
-        return float(accuracy_score(labels, predictions, sample_weight=counts))
+        return float(accuracy_score(labels, predictions))
     if metric == "mcc":
-        return float(matthews_corrcoef(labels, predictions, sample_weight=counts))
+        return float(matthews_corrcoef(labels, predictions))
     if metric == "pearson_spearman":
         if not np.isfinite(predictions).all():
             return float("nan")
         pearson = _correlation(labels, predictions)
         return (pearson + _correlation(rankdata(labels), rankdata(predictions))) / 2
     average = "binary" if classes == 2 else "macro"
-    return float(
-        f1_score(labels, predictions, average=average, zero_division=0.0, sample_weight=counts)
-    )
+    return float(f1_score(labels, predictions, average=average, zero_division=0.0))
 
 
 def _correlation(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:

@@ -70,6 +70,21 @@ def test_a_rare_class_that_a_sample_lacks_is_no_mistake() -> None:
     assert bootstrap_interval("f1", truth, truth, 3) == (1.0, 1.0)
 
 
+@pytest.mark.filterwarnings("ignore:A single label was found")
+@pytest.mark.parametrize("metric", ["mcc", "f1"])
+@pytest.mark.parametrize("labels", [2, 3])
+def test_a_sample_of_one_label_or_one_answer_has_the_metric_of_its_rows(
+    metric: Metric, labels: int
+) -> None:
+    truth = np.repeat([0, labels - 1], [28, 2])
+    said = np.repeat([0, labels - 1, 0], [1, 1, 28])
+    generator = np.random.default_rng(0)
+    draws = [generator.integers(30, size=30) for _ in range(500)]
+    assert any(np.ptp(truth[rows]) == 0 for rows in draws), "else it would test nothing"
+    theirs = [metric_value(metric, truth[rows], said[rows], classes=labels) for rows in draws]
+    assert resampled_metrics(metric, truth, said, labels) == pytest.approx(theirs)
+
+
 def test_models_of_one_split_meet_the_same_samples() -> None:
     """Two models that are right in the same rows, and wrong in other ways, are equally sure."""
     truth, said = answers(300, 0.7, 3)
