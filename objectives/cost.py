@@ -174,15 +174,18 @@ class Units(Cost):
         return 0
 
     def layer(self, widths: Widths[Count]) -> Count:
+        heads = widths.heads
+        attends = heads.clamp(max=1) if isinstance(heads, Tensor) else min(heads, 1)
         counts = {
-            "heads": widths.heads,
+            "heads": heads,
             "ffn": widths.ffn,
             "qk": widths.query_key,
             "v": widths.value,
-            "input": widths.query_inputs,
-            "input_qkv": widths.query_inputs + widths.key_inputs + widths.value_inputs,
+            # A layer without heads reads nothing, whatever its masks of inputs say.
+            "input": attends * widths.query_inputs,
+            "input_qkv": attends * (widths.query_inputs + widths.key_inputs + widths.value_inputs),
         }
-        total = 0 * widths.heads
+        total = 0 * heads
         for space in self.spaces:
             total = total + counts[space]
         return total

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import BertConfig
+from transformers.initialization import no_init_weights
 
 from objectives.architecture import Architecture, BertShape, LayerUnits, Widths
 from objectives.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
@@ -81,7 +82,7 @@ def cut(
     pruned_config = PrunedBertConfig.from_dict(
         {**own, "head_dim": shape.head_dim, "per_layer_config": sizes}
     )
-    with torch.random.fork_rng(devices=[]):  # what transformers fills in is overwritten below
+    with no_init_weights():  # drawn at random they take longer than all else, for nothing
         model = PrunedBertForSequenceClassification(pruned_config)
     kept = dict(weights)
     for number, layer in enumerate(architecture.layers):

@@ -211,6 +211,19 @@ def test_units_are_counted_once_and_only_where_they_are_searched() -> None:
     assert Units(shape, ("ffn", "heads")).full == 2 * (3 + 6)
 
 
+@pytest.mark.parametrize("inputs", ["input", "input_qkv"])
+def test_a_layer_without_heads_reads_nothing_whatever_its_inputs_masks_say(inputs: str) -> None:
+    spaces = ("heads", "ffn", inputs)
+    masks = masks_of(EMPTY, TINY, spaces)
+    masks["heads"][:, 1, 0] = 1  # the other layers have none
+    open_masks = {**masks, inputs: torch.ones_like(masks[inputs])}
+    cut = Architecture.from_masks(
+        TINY, {space: mask[0].bool().tolist() for space, mask in open_masks.items()}
+    )
+    for cost in costs(TINY, 16, spaces):
+        assert cost.expected(open_masks).item() == cost.exact(cut)
+
+
 def test_a_cost_names_its_unit_with_what_it_depends_on() -> None:
     assert Flops(TINY, 48).unit == "flops@48"
     assert Params(TINY, 0).unit == "params"
