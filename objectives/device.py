@@ -17,13 +17,17 @@ from objectives.errors import UserError, first_line
 def choose_device(name: str) -> str:
     """The torch device of a name: "auto" takes a GPU where there is one. Raises UserError."""
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = first_line(error)
         raise UserError(f"device '{name}' cannot be used here ({reason}); try 'cpu'") from error
+    if device.type == "cuda":
+        # cuDNN's attention makes a plan for each shape, which takes longer than the few steps of
+        # that shape: batches differ in length, cut students in heads.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return str(device)
 
 
@@ -90,7 +94,14 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether a search failed for want of memory, the device's or the machine's."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    texts = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+    texts = (
+        "can't allocate memory",
+        "CUDA error: out of memory",
+        "CUDA driver error: out of memory",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+        "CUBLAS_STATUS_NOT_INITIALIZED",  # what it says where its workspace finds no room
+        "CUDNN_STATUS_ALLOC_FAILED",
+    )
     return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
 
 

@@ -31,15 +31,20 @@ def joint(models: Sequence[Model]) -> tuple[Widths[int], ...]:
     return tuple(_joint([model[layer] for model in models]) for layer in range(len(models[0])))
 
 
+def in_eights(wide: Sequence[Widths[int]]) -> tuple[Widths[int], ...]:
+    """FFN widths rounded up to multiples of 8, in which a GPU multiplies numbers of 16 bits."""
+    return tuple(layer._replace(ffn=-(-layer.ffn // 8) * 8) for layer in wide)
+
+
 def fuse(
-    states: Sequence[Mapping[str, Tensor]], models: Sequence[Model], hidden: int
+    states: Sequence[Mapping[str, Tensor]], models: Sequence[Model], wide: Model, hidden: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The weights of K models that were cut from one, each (K, ...), and what they read.
 
-    `states` are their state dicts. What a projection reads is (K, inputs) int64 under the name of
-    the projection, where `hidden` stands for a zero; it is missing where all models read all.
+    `states` are their state dicts, `wide` the widths that all are padded to. What a projection
+    reads is (K, inputs) int64 under the name of the projection, where `hidden` stands for a zero;
+    it is missing where all models read all.
     """
-    wide = joint(models)
     weights = {
         name: torch.stack(
             [

@@ -22,8 +22,9 @@ from objectives.cutting import head_dim_of, widths_of
 from objectives.data import Batch
 from objectives.device import autocast
 from objectives.errors import UserError
-from objectives.fusing import fuse, joint, take
+from objectives.fusing import fuse, in_eights, joint, take
 from objectives.pretrained import Classifier
+from objectives.pruned_bert import PrunedBertConfig
 
 EMBEDDINGS = "bert.embeddings."
 """What the names of their weights begin with."""
@@ -90,7 +91,12 @@ class Population:
         assert isinstance(embeddings, BertEmbeddings)
         activation: nn.Module = ACT2FN[config.hidden_act]
         widths = tuple(widths_of(model.config) for model in models)
-        if len(set(widths)) > 1 and activation(torch.zeros(1)).item() != 0:
+        padded = joint(widths)
+        pads = activation(torch.zeros(1)).item() == 0  # a neuron that only pads gives nothing
+        on_gpu = next(models[0].parameters()).device.type != "cpu"
+        if on_gpu and pads and isinstance(config, PrunedBertConfig):  # no masks of neurons
+            padded = in_eights(padded)
+        if len(set(widths)) > 1 and not pads:
             raise UserError(
                 f"models that were cut differently cannot train together: their activation "
                 f"{config.hidden_act!r} is not 0 at 0; train them one by one"
@@ -99,13 +105,13 @@ class Population:
             {n: v for n, v in model.state_dict().items() if not n.startswith(EMBEDDINGS)}
             for model in models
         ]
-        weights, reads = fuse(states, widths, config.hidden_size)
+        weights, reads = fuse(states, widths, padded, config.hidden_size)
         return cls(
-            weights={name: weight.requires_grad_() for name, weight in weights.items()},
+            weights={name: _by_inputs(w).requires_grad_() for name, w in weights.items()},
             reads=reads,
             embeddings=embeddings.eval().requires_grad_(False),
             widths=widths,
-            padded=joint(widths),
+            padded=padded,
             head_dim=head_dim_of(config),
             activation=activation,
             pooler_activation=models[0].get_submodule("bert.pooler.activation"),
@@ -159,8 +165,12 @@ class Population:
         B, S, D = embedded_BSD.shape
         K = self.size
         hidden_KTD = embedded_BSD.view(1, B * S, D).expand(K, -1, -1)
-        allowed = batch.attention_mask[None, :, None, None, :].expand(K, -1, -1, -1, -1)
-        allowed_N11S = allowed.reshape(K * B, 1, 1, S)
+        # What is added to scores: each layer would make it of a mask of bools anew.
+        device = embedded_BSD.device
+        scores_dtype = embedded_BSD.dtype if device.type == "cpu" else self.matmul_dtype
+        unseen_BS = torch.zeros(B, S, dtype=scores_dtype, device=device)
+        unseen_BS.masked_fill_(~batch.attention_mask, -torch.inf)
+        unseen_N11S = unseen_BS.expand(K, -1, -1).reshape(K * B, 1, 1, S)
         for number, widths in enumerate(self.padded):
             own = {space: _of_layer(space, mask, number) for space, mask in masks.items()}
             if trace is not None:
@@ -168,7 +178,7 @@ class Population:
             # The classifier reads the first position only; a trace wants all.
             first_only = trace is None and number == len(self.padded) - 1
             hidden_KTD = self._attention(
-                number, widths.heads, hidden_KTD, allowed_N11S, own, trace, first_only=first_only
+                number, widths.heads, hidden_KTD, unseen_N11S, own, trace, first_only=first_only
             )
             hidden_KTD = self._feed_forward(number, hidden_KTD, own, B)
         if trace is not None:
@@ -182,7 +192,7 @@ class Population:
         layer: int,
         heads: int,
         hidden_KTD: Tensor,
-        allowed_N11S: Tensor,
+        unseen_N11S: Tensor,
         masks: Mapping[str, Tensor],
         trace: Trace | None,
         *,
@@ -192,7 +202,7 @@ class Population:
         name = f"bert.encoder.layer.{layer}.attention."
         weight_KDV = self.weights[name + "output.dense.weight"]
         bias_K1D = self.weights[name + "output.dense.bias"][:, None]
-        sequences = len(allowed_N11S) // self.size
+        sequences = len(unseen_N11S) // self.size
         residual_KTD = _first(hidden_KTD, sequences) if first_only else hidden_KTD
         if heads:
             read = self._inputs(name + "self.", hidden_KTD, sequences, masks)
@@ -213,7 +223,7 @@ class Population:
                 query.transpose(1, 2),
                 key.transpose(1, 2),
                 value.transpose(1, 2),
-                allowed_N11S,
+                unseen_N11S,
                 self.head_dim**-0.5,
             )
             mask_KBH = masks.get("heads")
@@ -287,15 +297,32 @@ class Population:
         return torch.addcmul(shift_KD[:, None], normed_KTD, scale_KD[:, None])
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale: float) -> Tensor:
-    """What the heads see, (N, H, S, P) all; a CPU's own attention learns slowly in bfloat16."""
-    device = query.device.type
-    with torch.autocast(device, enabled=device != "cpu" and torch.is_autocast_enabled(device)):
-        if device == "cpu":
-            query, key, value = _float32(query), _float32(key), _float32(value)
-        return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, scale=scale
-        )
+def _attend(query: Tensor, key: Tensor, value: Tensor, unseen: Tensor, scale: float) -> Tensor:
+    """What the heads see, (N, H, S, P) all but `unseen`, which is added to the scores."""
+    if query.device.type == "cpu":  # whose own attention learns slowly in bfloat16
+        with torch.autocast("cpu", enabled=False):
+            return functional.scaled_dot_product_attention(
+                _float32(query), _float32(key), _float32(value), attn_mask=unseen, scale=scale
+            )
+    # A GPU has fast kernels for heads of one size, a multiple of 8.
+    size = value.shape[-1]
+    wide = -(-max(query.shape[-1], size) // 8) * 8
+    query, key, value = (
+        functional.pad(heads, (0, wide - heads.shape[-1])) if heads.shape[-1] < wide else heads
+        for heads in (query, key, value)
+    )
+    context = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=unseen, scale=scale
+    )
+    return context[..., :size]
+
+
+def _by_inputs(weight: Tensor) -> Tensor:
+    """The same weight; a matrix (K, O, I) lies in memory as (K, I, O), for so does its gradient.
+
+    Where the two lie differently autograd copies the gradient at each step.
+    """
+    return weight.mT.contiguous().mT if weight.ndim == 3 else weight
 
 
 def _float32(tensor: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from objectives.architecture import Architecture
 from objectives.data import Batch
+from objectives.device import autocast
 from objectives.distillation import (
     hidden_loss,
     intermediate_loss,
@@ -130,9 +131,10 @@ class StageTraining:
         logits = population.logits(batch, masks, student)
         teacher = teacher_trace(problem, batch, dtype, with_scores=with_scores)
         attended = batch.attention_mask
-        if with_scores:
-            return intermediate_loss(student, teacher, attended, self.heads, self.fit)
-        hidden = hidden_loss(student, teacher, attended, self.fit)
+        with autocast(dtype, problem.device):  # for the matmul of the projection
+            if with_scores:
+                return intermediate_loss(student, teacher, attended, self.heads, self.fit)
+            hidden = hidden_loss(student, teacher, attended, self.fit)
         return prediction_loss(logits, wanted) + _HIDDEN_WEIGHT * hidden
 
 

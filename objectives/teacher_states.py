@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +79,7 @@ def teacher_trace(
         kept: _KeptStates = problem.memory[_KEPT, dtype]
         return kept.trace(batch)
     if (_TEACHER, dtype) not in problem.memory:
-        problem.memory[_TEACHER, dtype] = Population.of([problem.teacher], dtype)
+        problem.memory[_TEACHER, dtype] = _frozen(Population.of([problem.teacher], dtype))
     teacher: Population = problem.memory[_TEACHER, dtype]
     trace = Trace(with_scores=with_scores)
     with torch.no_grad():
@@ -87,6 +87,15 @@ def teacher_trace(
     if not with_scores:
         trace.hidden = [hidden.half().float() for hidden in trace.hidden]
     return trace
+
+
+def _frozen(population: Population) -> Population:
+    """The same without gradients, what is multiplied cast once: else it is cast for each batch."""
+    weights = {
+        name: weight.detach().to(torch.float32 if "LayerNorm" in name else population.matmul_dtype)
+        for name, weight in population.weights.items()
+    }
+    return replace(population, weights=weights)
 
 
 @dataclass(frozen=True, eq=False)
