@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sqlite3
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,7 +36,7 @@ from orchestrator.storage import (
     parse_url,
     without_password,
 )
-from tests.servers import Postgres, free_port
+from tests.servers import Postgres
 
 _SPACE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(1e-3, 1, log=True)}
 
@@ -145,9 +146,15 @@ def test_a_wrong_password_is_one_line_without_it(
         ("grpc://127.0.0.1:{port}", "no storage proxy answers at grpc://127.0.0.1"),
     ],
 )
-def test_a_server_that_does_not_answer_is_one_line(url: str, message: str) -> None:
-    with pytest.raises(RunError, match=message) as error:
-        open_storage(url.format(port=free_port()))
+def test_a_server_that_does_not_answer_is_one_line(
+    url: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A port that is taken, so that nobody else comes to serve it, but does not listen."""
+    monkeypatch.setattr("orchestrator.storage.CONNECT_SECONDS", 1)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        with pytest.raises(RunError, match=message) as error:
+            open_storage(url.format(port=deaf.getsockname()[1]))
     assert "s3cret" not in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -160,10 +167,21 @@ def test_a_server_that_does_not_answer_is_one_line(url: str, message: str) -> No
         "grpc://127.0.0.1:{port}",
     ],
 )
-def test_a_server_that_never_answers_is_not_waited_for(url: str) -> None:
-    """It takes connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RunError):
-        open_storage(url.format(port=silent.getsockname()[1]))
+def test_a_server_that_never_answers_is_not_waited_for(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes connections and says nothing; whoever still waits after 30 s would for ever."""
+    monkeypatch.setattr("orchestrator.storage.CONNECT_SECONDS", 1)  # psycopg makes 2 of it
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hangs_up = threading.Timer(30, silent.close)
+        hangs_up.start()
+        before = time.monotonic()
+        try:
+            with pytest.raises(RunError):
+                open_storage(url.format(port=silent.getsockname()[1]))
+        finally:
+            hangs_up.cancel()
+    assert time.monotonic() - before < 20
 
 
 def test_a_server_of_something_else_is_one_line() -> None:
@@ -211,7 +229,7 @@ def test_what_is_served_is_cached_and_for_this_machine_alone(
     monkeypatch.setattr(
         proxy, "run_grpc_proxy_server", lambda storage, **at: served.update(at, storage=storage)
     )
-    serve_storage(postgres.new_database(), free_port(), lambda _: None)
+    serve_storage(postgres.new_database(), 0, lambda _: None)
     assert isinstance(served["storage"], _CachedStorage)
     assert served["host"] == "127.0.0.1"
 
