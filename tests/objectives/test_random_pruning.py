@@ -34,8 +34,10 @@ def test_a_draw_and_a_seed_decide(problem: Problem) -> None:
 
 def test_a_smaller_budget_keeps_none_that_a_larger_one_closed(problem: Problem) -> None:
     large, small = (replace(QUICK, target_ratio=r).choose(problem, 0) for r in (0.7, 0.4))
+    assert small != large
     for one, other in zip(large.layers, small.layers, strict=True):
         assert set(other.heads) <= set(one.heads)
+        assert set(other.ffn) <= set(one.ffn)
 
 
 def test_scope_layer_is_uniform(problem: Problem) -> None:
