@@ -319,24 +319,24 @@ def test_the_budget_is_met_between_the_smallest_and_the_full_model(
     seed=seeds,
     share=st.floats(0.05, 1.0),
     tolerance=st.floats(0, 0.02),
+    off=st.floats(-0.9, 0.9),
     pair=st.sampled_from([("ffn", "qk"), ("ffn", "v"), ("ffn", "input"), ("heads", "ffn")]),
 )
 def test_with_neurons_and_one_more_kind_the_band_is_met_wherever_best_units_meet_it(
-    seed: int, share: float, tolerance: float, pair: tuple[str, str]
+    seed: int, share: float, tolerance: float, off: float, pair: tuple[str, str]
 ) -> None:
     """Brute force over how many steps of each kind are taken, the best of all layers first.
 
-    In these pairs a step costs the same whatever else is kept.
+    In these pairs a step costs the same whatever else is kept. Of all bands those are drawn in
+    which some choice is, `off` their middle.
     """
-    cost, target = FLOPS, share * FLOPS.full
-    scores = drawn_scores(pair, seed)
-    reached = any(
-        abs(cost.exact(architecture) - target) <= tolerance * target
-        for architecture in every_choice(scores, pair)
-    )
+    cost, scores = FLOPS, drawn_scores(pair, seed)
+    reached = [cost.exact(architecture) for architecture in every_choice(scores, pair)]
+    nearest = min(reached, key=lambda price: abs(price - share * cost.full))
+    target = nearest * (1 + off * tolerance)
+    assume(abs(nearest - target) <= tolerance * target)  # but for rounding
     found = discretise(scores, cost, target=target, tolerance=tolerance, threshold=0.0)
-    if reached:
-        assert abs(cost.exact(found) - target) <= tolerance * target
+    assert abs(cost.exact(found) - target) <= tolerance * target
 
 
 @given(seed=seeds, share=shares)
