@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pymysql
+
+from tests.waiting import wait_for
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it would rather have another folder for its lock
@@ -104,12 +105,19 @@ class MariaDb:
             self._process = subprocess.Popen(
                 [*self._command, *here, f"--socket={self._folder}/socket"], stderr=log
             )
-        while True:
+
+        def answers() -> bool:
             assert self._process.poll() is None, (self._folder / "log").read_text()
             with suppress(pymysql.err.OperationalError):
                 self.sql("select 1")
-                return
-            time.sleep(0.05)
+                return True
+            return False
+
+        try:
+            wait_for("a MariaDB that answers", answers)
+        except BaseException:
+            self.stop()
+            raise
 
     def sql(self, statement: str) -> None:
         """Do one statement as root."""
@@ -149,16 +157,20 @@ def free_port() -> int:
 
 
 @contextmanager
-def proxy(url: str, port: int) -> Iterator[subprocess.Popen[str]]:
-    """`maskfront serve-storage` in a process of its own, ready."""
+def proxy(url: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`maskfront serve-storage` in a process of its own, ready: its URL, and the process.
+
+    Port 0 takes a free one.
+    """
     command = [sys.executable, "-m", "orchestrator.cli", "serve-storage", "--storage", url]
     process = subprocess.Popen(
         [*command, "--port", str(port)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
     )
     assert process.stdout is not None
     try:
-        assert process.stdout.readline() == f"grpc://127.0.0.1:{port}\n"
-        yield process
+        served = process.stdout.readline().rstrip()
+        assert served.startswith(f"grpc://127.0.0.1:{port or ''}"), served
+        yield served, process
     finally:
         process.kill()
         process.wait()

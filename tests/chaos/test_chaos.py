@@ -22,7 +22,7 @@ from orchestrator.locks import KernelLock
 from orchestrator.records import BUDGET, RESULT, load_run, trial_record
 from orchestrator.run_folder import RunFolder
 from tests.chaos.quick import BUSY
-from tests.servers import MariaDb, Postgres, free_port, proxy
+from tests.servers import MariaDb, Postgres, proxy
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -161,15 +161,14 @@ def test_mariadb_that_crashes(study_file: Path, tmp_path: Path, mariadb: MariaDb
 
 
 def test_proxy_that_is_killed(study_file: Path, tmp_path: Path, postgres: Postgres) -> None:
-    out, port = tmp_path / "run", free_port()
-    database = postgres.new_database()
+    out, database = tmp_path / "run", postgres.new_database()
     with ExitStack() as stack:
-        first = stack.enter_context(proxy(database, port))
+        served, first = stack.enter_context(proxy(database))
 
         def restart() -> None:
             first.kill()
             first.wait()
-            stack.enter_context(proxy(database, port))
+            stack.enter_context(proxy(database, int(served.rpartition(":")[2])))
 
-        disturbed(study_file, out, f"grpc://127.0.0.1:{port}", restart)
+        disturbed(study_file, out, served, restart)
         check_all_is_well(out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +16,16 @@ from objectives.cutting import cut
 from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress, SearchMethod, SearchResult
 from orchestrator.study import Study
+from tests.waiting import wait_for
 
 
 @dataclass(frozen=True, kw_only=True)
 class Marked(SearchMethod):
-    """Leaves a mark of its process and its environment, and kills the first that comes second."""
+    """Leaves a mark of its process and its environment.
+
+    If it `meets`, it waits for a second worker to do so; if it `kills`, the one of the lower pid
+    then kills itself.
+    """
 
     per_slot: ClassVar[frozenset[str]] = frozenset({"target_ratio"})
 
@@ -36,10 +40,8 @@ class Marked(SearchMethod):
     ) -> Iterator[Outcome]:
         folder, pid = Path(members[0].marks), os.getpid()
         (folder / f"{pid}").write_text(os.environ.get("OMP_NUM_THREADS", ""))
-        while (
-            members[0].meets and len(list(folder.iterdir())) < 2
-        ):  # until both workers are at work
-            time.sleep(0.05)
+        if members[0].meets:
+            wait_for("both workers at work", lambda: len(list(folder.iterdir())) >= 2)
         if members[0].kills and pid == min(int(path.name) for path in folder.iterdir()):
             os.kill(pid, signal.SIGKILL)
         full = Architecture.full(problem.cost.shape)

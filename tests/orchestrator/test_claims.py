@@ -24,7 +24,7 @@ from orchestrator.records import FAILURE, trial_record
 from orchestrator.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage import open_storage
-from tests.servers import MariaDb, Postgres, free_port, proxy
+from tests.servers import MariaDb, Postgres, proxy
 
 SPACE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(1e-3, 1, log=True)}
 
@@ -44,9 +44,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if kind == "postgresql":
         yield postgres.new_database()
     else:
-        port = free_port()
-        with proxy(postgres.new_database(), port):
-            yield f"grpc://127.0.0.1:{port}"
+        with proxy(postgres.new_database()) as (served, _):
+            yield served
 
 
 def study_of(url: str, worker: int = 0) -> optuna.Study:

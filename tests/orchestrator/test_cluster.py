@@ -7,11 +7,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -21,7 +21,7 @@ from orchestrator.errors import RunError
 from orchestrator.fleet import Backend
 from orchestrator.study_file import load_study
 from tests.orchestrator.marked import marked
-from tests.servers import free_port
+from tests.waiting import wait_for
 
 Cluster = Callable[[], AbstractContextManager[str]]
 
@@ -36,41 +36,40 @@ def dask_cluster() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-def listens(port: int, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            assert time.monotonic() < end, f"nothing listens at {port}"
-            time.sleep(0.1)
-
-
 @contextmanager
 def ray_cluster() -> Iterator[str]:
-    """A head node in its own process group: `ray stop` would end those of others too."""
-    port = free_port()
+    """A head node that is ended by itself: `ray stop` would end those of others too.
+
+    It takes a free port, and writes which into its folder. There it makes sockets, too: the path
+    must be short.
+    """
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-    head = subprocess.Popen(
-        [
-            *command,
-            f"--port={port}",
-            "--num-cpus=2",
-            "--num-gpus=0",
-            "--include-dashboard=false",
-            "--object-store-memory=100000000",
-        ],
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path.cwd())},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        listens(port)
-        yield f"127.0.0.1:{port}"
-    finally:
-        head.terminate()
-        head.wait(timeout=30)
+    with TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        head = subprocess.Popen(
+            [
+                *command,
+                "--port=0",
+                f"--temp-dir={folder}",
+                "--num-cpus=2",
+                "--num-gpus=0",
+                "--include-dashboard=false",
+                "--object-store-memory=100000000",
+            ],
+            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path.cwd())},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        address = Path(folder, "ray_current_cluster")
+        try:
+            wait_for("a head of Ray", lambda: address.exists() and address.read_text())
+            yield f"127.0.0.1:{address.read_text().rpartition(':')[2]}"
+        finally:
+            head.terminate()
+            try:
+                head.wait(timeout=60)  # it gives its tasks 30
+            except subprocess.TimeoutExpired:
+                head.kill()
+                head.wait()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +41,7 @@ from orchestrator.records import RUNG, load_run, read_run
 from orchestrator.rungs import WithRungs
 from orchestrator.status import run_status
 from orchestrator.storage import open_storage
+from tests.waiting import wait_for
 
 WriteStudy = Callable[..., Path]
 
@@ -237,15 +237,15 @@ class Planted(SearchMethod):
     @staticmethod
     def _second(marks: Path) -> bool:
         own = marks / f"process-{os.getpid()}"
-        with (marks / "order").open("a") as order:
+        order = marks / "order"
+        with order.open("a") as file:
             if not own.exists():
-                order.write(f"{own.name}\n")
+                file.write(f"{own.name}\n")
                 own.touch()
-        while len(came := (marks / "order").read_text().splitlines()) < 2:
-            time.sleep(0.02)
-        second = came[1] == own.name
-        while second and not (marks / "reported").exists():
-            time.sleep(0.02)
+        wait_for("both workers at work", lambda: len(order.read_text().splitlines()) >= 2)
+        second = order.read_text().splitlines()[1] == own.name
+        if second:
+            wait_for("a report of the first worker", (marks / "reported").exists)
         return second
 
 

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -54,6 +53,7 @@ from orchestrator.run_folder import RunFolder
 from orchestrator.storage import open_storage, read_storage
 from orchestrator.study_file import load_study
 from tests.conftest import graded_rows
+from tests.waiting import wait_for
 
 WriteStudy = Callable[..., Path]
 
@@ -741,7 +741,10 @@ def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path,
     victim = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     try:
         wanted = 1 if when == "within a trial" else 2
-        _wait_for(lambda: _count(folder, "COMPLETE") >= wanted and _count(folder, "RUNNING") > 0)
+        wait_for(
+            "trials that are finished, and others that run",
+            lambda: _count(folder, "COMPLETE") >= wanted and _count(folder, "RUNNING") > 0,
+        )
         if when == "within a trial":
             assert _count(folder, "RUNNING") > 0
     finally:
@@ -782,10 +785,3 @@ def _count(folder: Path, state: str) -> int:
             connection.close()
     except sqlite3.Error:
         return 0
-
-
-def _wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
