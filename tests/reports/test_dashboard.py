@@ -9,6 +9,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -83,16 +84,14 @@ class Served:
 
 @pytest.fixture(scope="module")
 def one(runs: Path) -> Iterator[Served]:
-    served = Served(runs / "seed-0")
-    yield served
-    served.close()
+    with closing(Served(runs / "seed-0")) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
 def both(runs: Path) -> Iterator[Served]:
-    served = Served(runs)
-    yield served
-    served.close()
+    with closing(Served(runs)) as served:
+        yield served
 
 
 def test_a_study_has_its_note_its_objectives_and_its_front(runs: Path, one: Served) -> None:
@@ -189,11 +188,10 @@ def test_a_run_that_cannot_be_written_keeps_no_note(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)  # root may write anything
-    served = Served(runs / "seed-1")
-    body = {"body": "mine", "version": served.json("/api/studies/1")["note"]["version"] + 1}
-    reason = served.refused("/api/studies/1/note", "PUT", body)
+    with closing(Served(runs / "seed-1")) as served:
+        body = {"body": "mine", "version": served.json("/api/studies/1")["note"]["version"] + 1}
+        reason = served.refused("/api/studies/1/note", "PUT", body)
     assert reason.startswith("no note can be kept: the run cannot be written (attempt to write a")
-    served.close()
 
 
 def test_a_folder_of_runs_is_one_dashboard(runs: Path, both: Served) -> None:
@@ -218,16 +216,13 @@ def test_a_folder_of_runs_is_one_dashboard(runs: Path, both: Served) -> None:
 def test_a_damaged_run_hides_no_other(runs: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(runs, tmp_path / "runs")
     (folder / "seed-0" / "study.db").write_bytes(b"no database")
-    served = Served(folder)
-    try:
+    with closing(Served(folder)) as served:
         (summary,) = served.json("/api/studies")["study_summaries"]
         trial = served.json(f"/api/studies/{summary['study_id']}")["trials"][0]
         artifact = trial["artifacts"][0]["artifact_id"]
         path = f"/artifacts/{summary['study_id']}/{trial['trial_id']}/{artifact}"
         with served.ask(path) as answer:
             assert answer.status == 200
-    finally:
-        served.close()
     assert summary["study_name"] == "seed-1: many"
     (folder / "seed-1" / "study.db").write_bytes(b"no database")
     for source in (folder / "seed-0", folder):  # where there is nothing else to see
@@ -236,19 +231,18 @@ def test_a_damaged_run_hides_no_other(runs: Path, tmp_path: Path) -> None:
 
 
 def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:
-    served = Served(f"sqlite:///{runs / 'seed-0' / 'study.db'}")
-    (study,) = served.json("/api/studies")["study_summaries"]
-    assert study["study_name"] == "many"
-    trial = served.json("/api/studies/1")["trials"][3]
-    (artifact,) = (
-        artifact["artifact_id"]
-        for artifact in trial["artifacts"]
-        if artifact["filename"] == "architecture.json"
-    )
-    kept = RunFolder(runs / "seed-0").trial(3) / "architecture.json"
-    with served.ask(f"/artifacts/1/{trial['trial_id']}/{artifact}") as answer:
-        assert answer.read() == kept.read_bytes()
-    served.close()
+    with closing(Served(f"sqlite:///{runs / 'seed-0' / 'study.db'}")) as served:
+        (study,) = served.json("/api/studies")["study_summaries"]
+        assert study["study_name"] == "many"
+        trial = served.json("/api/studies/1")["trials"][3]
+        (artifact,) = (
+            artifact["artifact_id"]
+            for artifact in trial["artifacts"]
+            if artifact["filename"] == "architecture.json"
+        )
+        kept = RunFolder(runs / "seed-0").trial(3) / "architecture.json"
+        with served.ask(f"/artifacts/1/{trial['trial_id']}/{artifact}") as answer:
+            assert answer.read() == kept.read_bytes()
 
 
 def in_one_storage(folder: Path, *names: str) -> str:
@@ -271,15 +265,14 @@ def test_a_run_folder_shows_its_own_study_of_a_shared_storage(tmp_path: Path) ->
         (tmp_path / "b", ["b"]),
         (storage, ["a", "b"]),
     ):
-        served = Served(source)
-        studies = served.json("/api/studies")["study_summaries"]
-        assert [study["study_name"] for study in studies] == wanted
-        for number in (study["study_id"] for study in studies):
-            trial = served.json(f"/api/studies/{number}")["trials"][1]
-            artifact = trial["artifacts"][0]["artifact_id"]
-            with served.ask(f"/artifacts/{number}/{trial['trial_id']}/{artifact}") as answer:
-                assert answer.status == 200
-        served.close()
+        with closing(Served(source)) as served:
+            studies = served.json("/api/studies")["study_summaries"]
+            assert [study["study_name"] for study in studies] == wanted
+            for number in (study["study_id"] for study in studies):
+                trial = served.json(f"/api/studies/{number}")["trials"][1]
+                artifact = trial["artifacts"][0]["artifact_id"]
+                with served.ask(f"/artifacts/{number}/{trial['trial_id']}/{artifact}") as answer:
+                    assert answer.status == 200
 
 
 @pytest.fixture
@@ -287,9 +280,8 @@ def elsewhere(tmp_path: Path) -> Iterator[Served]:
     """Two studies in one storage; the run folder of the second is on another machine."""
     storage = in_one_storage(tmp_path, "here", "there")
     shutil.move(tmp_path / "there", tmp_path / "moved")
-    served = Served(storage)
-    yield served
-    served.close()
+    with closing(Served(storage)) as served:
+        yield served
 
 
 def test_a_storage_elsewhere_says_where_the_artifacts_are(
