@@ -102,7 +102,7 @@ def logits_of_population(checkpoint: str, texts: list[tuple[str, ...]]) -> torch
     return logits[0]
 
 
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+def texts_get_close_logits(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert expected.std(0).min() > 100 * ATOL, "texts that all give the same prove nothing"
     torch.testing.assert_close(actual, expected, atol=ATOL, rtol=0)
 
@@ -111,8 +111,10 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 def test_the_logits_are_those_of_transformers(checkpoint: str, columns: int) -> None:
     texts = [pair[:columns] for pair in PAIRS]
     expected = logits_of_transformers(checkpoint, texts)
-    close(logits_of_population(checkpoint, texts), expected)
-    close(predict(adapted(checkpoint), split_of(checkpoint, texts), "cpu"), expected)
+    texts_get_close_logits(logits_of_population(checkpoint, texts), expected)
+    texts_get_close_logits(
+        predict(adapted(checkpoint), split_of(checkpoint, texts), "cpu"), expected
+    )
 
 
 def test_the_logits_of_a_real_minilm_are_those_of_transformers(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_the_logits_of_a_real_minilm_are_those_of_transformers(tmp_path: Path) -
     AutoTokenizer.from_pretrained(str(minilm)).save_pretrained(tmp_path)
     texts = [("A fine day.",), ("The train was late again, and nobody told us why.",)]
     expected = logits_of_transformers(str(tmp_path), texts)
-    close(logits_of_population(str(tmp_path), texts), expected)
+    texts_get_close_logits(logits_of_population(str(tmp_path), texts), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -165,7 +167,9 @@ def test_a_cut_model_is_saved_and_loaded_with_what_differs_from_bert(
     model = adapted(checkpoint)
     cut(model.state_dict(), model.config, Architecture.full(TINY)).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(checkpoint).save_pretrained(tmp_path)
-    close(logits_of_transformers(str(tmp_path), PAIRS), logits_of_transformers(checkpoint, PAIRS))
+    texts_get_close_logits(
+        logits_of_transformers(str(tmp_path), PAIRS), logits_of_transformers(checkpoint, PAIRS)
+    )
 
 
 def test_an_export_is_a_plain_bert_only_where_bert_computes_it(
@@ -177,7 +181,9 @@ def test_an_export_is_a_plain_bert_only_where_bert_computes_it(
     out.mkdir()
     kind = AutoConfig.from_pretrained(checkpoint).model_type
     assert write_model(trial, out) == (kind not in ("electra", "distilbert"))
-    close(logits_of_transformers(str(out), PAIRS), logits_of_transformers(checkpoint, PAIRS))
+    texts_get_close_logits(
+        logits_of_transformers(str(out), PAIRS), logits_of_transformers(checkpoint, PAIRS)
+    )
 
 
 def test_each_kind_reads_text_by_its_own_tokenizer(write: Write) -> None:
@@ -224,7 +230,9 @@ def test_a_fine_tuned_checkpoint_of_each_kind_is_the_teacher_as_it_is(
         progress=progress,
     )
     assert progress.steps == 0
-    close(predict(teacher, train, "cpu"), logits_of_transformers(checkpoint, PAIRS))
+    texts_get_close_logits(
+        predict(teacher, train, "cpu"), logits_of_transformers(checkpoint, PAIRS)
+    )
 
 
 @pytest.mark.parametrize("kind", ["electra", "roberta", "distilbert"])
@@ -252,7 +260,9 @@ def test_a_pretrained_checkpoint_is_fine_tuned_by_transformers_own_class(
     saved = AutoModelForSequenceClassification.from_pretrained(kept)
     assert saved.config.model_type == kind
     assert list(saved.config.id2label.values()) == LABELS
-    close(predict(teacher, train, "cpu")[:3], logits_of_transformers(str(kept), PAIRS))
+    texts_get_close_logits(
+        predict(teacher, train, "cpu")[:3], logits_of_transformers(str(kept), PAIRS)
+    )
 
 
 def test_no_layer_norm_of_any_kind_decays(checkpoint: str) -> None:
@@ -280,7 +290,7 @@ def test_a_distilbert_is_a_student_of_a_bert_with_the_same_words(
     inputs = read_inputs(planted_task, Teacher(checkpoint=write("bert")), student=student)
     assert inputs.student == student
     loaded = load_student(student, adapted(write("bert")), LABELS, seed=0)
-    close(
+    texts_get_close_logits(
         predict(loaded, split_of(write("bert"), PAIRS), "cpu"),
         logits_of_transformers(student, PAIRS)[:, [names.index(name) for name in LABELS]],
     )

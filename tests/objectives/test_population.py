@@ -64,7 +64,7 @@ def doubled(model: Classifier) -> Classifier:
     return copy.deepcopy(model).double()
 
 
-def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+def logits_are_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual, expected, atol=ATOL, rtol=0)
 
 
@@ -94,7 +94,7 @@ def test_an_unmasked_slot_is_berts_own_classifier(
 ) -> None:
     logits = Population.of(students).logits(batch).detach()
     for slot, student in enumerate(students):
-        close(logits[slot], logits_of(student, batch))
+        logits_are_close(logits[slot], logits_of(student, batch))
     assert (logits[0] - logits[1]).abs().min() > 100 * ATOL
 
 
@@ -133,7 +133,7 @@ def test_the_residual_path_keeps_what_q_k_and_v_do_not_read(problem: Problem, ba
     student = copy.deepcopy(problem.student)
     student.load_state_dict(no_biases)
     nothing_attended = {"heads": torch.zeros(1, TINY.layers, *units_of(TINY, "heads"))}
-    close(
+    logits_are_close(
         Population.of([student]).logits(batch, {"input": nothing_read}).detach(),
         population.logits(batch, nothing_attended).detach(),
     )
@@ -144,7 +144,7 @@ def test_padding_does_not_count(problem: Problem) -> None:
     rows = np.arange(6)
     padded = population.logits(problem.alpha.batch(rows, "cpu"))[0]
     alone = [population.logits(problem.alpha.batch(rows[[row]], "cpu"))[0, 0] for row in rows]
-    close(padded.detach(), torch.stack(alone).detach())
+    logits_are_close(padded.detach(), torch.stack(alone).detach())
 
 
 def test_masks_of_each_sequence_act_on_their_own_sequence(
@@ -162,7 +162,7 @@ def test_masks_of_each_sequence_act_on_their_own_sequence(
         logits = population.logits(batch, masks).detach()
         for row in range(sequences):
             of_row = {space: mask[:, row] for space, mask in masks.items()}
-            close(logits[:, row], population.logits(batch, of_row).detach()[:, row])
+            logits_are_close(logits[:, row], population.logits(batch, of_row).detach()[:, row])
 
 
 def test_a_slots_state_loads_into_berts_own_classifier(
@@ -174,7 +174,7 @@ def test_a_slots_state_loads_into_berts_own_classifier(
             weight += 0.01
     model = BertForSequenceClassification(students[1].config).eval()
     model.load_state_dict(population.slot(1))
-    close(logits_of(model, batch), population.logits(batch)[1].detach())
+    logits_are_close(logits_of(model, batch), population.logits(batch)[1].detach())
 
 
 def test_embeddings_are_stored_once_and_frozen(

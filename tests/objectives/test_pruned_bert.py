@@ -69,7 +69,7 @@ def saved(
     return folder
 
 
-def close(one: Classifier, other: Classifier, problem: Problem) -> None:
+def models_are_close(one: Classifier, other: Classifier, problem: Problem) -> None:
     logits = predict(one, problem.alpha, "cpu"), predict(other, problem.alpha, "cpu")
     torch.testing.assert_close(*logits, atol=ATOL, rtol=0)
 
@@ -88,7 +88,7 @@ def test_a_saved_model_loads_with_the_same_logits(
     folder = tmp_path_factory.mktemp("round-trip")
     model.save_pretrained(folder)
     loaded = PrunedBertForSequenceClassification.from_pretrained(folder)
-    close(loaded, model, problem)
+    models_are_close(loaded, model, problem)
     assert widths_of(loaded.config) == architecture.widths(TINY)
 
 
@@ -97,7 +97,7 @@ def test_the_auto_class_loads_it_without_custom_code(
 ) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(saved)
     assert type(model) is PrunedBertForSequenceClassification
-    close(model, ragged, problem)
+    models_are_close(model, ragged, problem)
 
 
 def test_weights_are_saved_as_safetensors_and_nothing_else(saved: Path) -> None:
@@ -127,12 +127,14 @@ def test_eager_and_sdpa_attention_agree(saved: Path, problem: Problem) -> None:
     )
     assert eager.bert["encoder"]["layer"][0].attention.eager
     assert not sdpa.bert["encoder"]["layer"][0].attention.eager
-    close(eager, sdpa, problem)
+    models_are_close(eager, sdpa, problem)
 
 
 def test_the_full_architecture_is_transformers_own_bert(problem: Problem) -> None:
     student = problem.student
-    close(cut(student.state_dict(), student.config, Architecture.full(TINY)), student, problem)
+    models_are_close(
+        cut(student.state_dict(), student.config, Architecture.full(TINY)), student, problem
+    )
 
 
 def test_only_kept_weights_are_stored(
@@ -193,7 +195,7 @@ def test_the_scores_keep_the_scale_of_a_whole_head(problem: Problem) -> None:
         cut(weights, problem.student.config, architecture)
         for architecture in (full, Architecture((layer,) * TINY.layers))
     )
-    close(whole, less, problem)
+    models_are_close(whole, less, problem)
 
 
 def test_it_gives_a_loss_where_labels_are_given(
@@ -225,7 +227,7 @@ def test_it_returns_a_tuple_where_transformers_own_bert_does(
         assert len(mine) == len(theirs)
         for one, other in zip(mine[:], theirs[:], strict=True):
             torch.testing.assert_close(one, other, atol=ATOL, rtol=0)
-    close(model, bert, problem)
+    models_are_close(model, bert, problem)
 
 
 @pytest.mark.parametrize(("outputs", "problem_type"), [(1, None), (1, "regression"), (3, None)])
