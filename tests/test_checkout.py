@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import tomllib
@@ -11,9 +12,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES = ["objectives", "orchestrator", "reports", "studies"]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("package", ["objectives", "orchestrator", "reports", "studies"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_the_package_is_the_one_of_this_checkout(package: str) -> None:
     spec = importlib.util.find_spec(package)
     assert spec is not None
@@ -53,3 +60,42 @@ def test_the_files_that_the_map_names_exist() -> None:
         assert missing == []
         files = {path.name for path in (ROOT / room).glob("*.py")} - {"__init__.py", "errors.py"}
         assert files - set(named) == set()
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the page's headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_between_the_pages_leads_somewhere() -> None:
+    links = [
+        (page, link)
+        for page in PAGES
+        for link in re.findall(r"\]\(([^()\s]+)\)", FENCED.sub("", page.read_text()))
+        if "://" not in link
+    ]
+    assert {page.name for page, _ in links} >= {"README.md", "tutorial.md"}
+    broken = []
+    for page, link in links:
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(f"{page.name}: {link}")
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_what_the_examples_import_is_there(page: str) -> None:
+    blocks = [text for kind, text in FENCED.findall((ROOT / page).read_text()) if kind == "python"]
+    imports = [
+        (node.module, alias.name)
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for alias in node.names
+        if node.module.split(".")[0] in PACKAGES
+    ]
+    assert imports
+    missing = [name for name in imports if not hasattr(importlib.import_module(name[0]), name[1])]
+    assert missing == []
