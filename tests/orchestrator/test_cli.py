@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -209,20 +208,24 @@ def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None
 def test_ctrl_c_ends_a_launch_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
     path = write_study(epochs=200)
     folder = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.cli", "run", str(path), "--out", str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with (tmp_path / "errors").open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.cli", "run", str(path), "--out", str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        )
     assert process.stdout is not None
-    for line in process.stdout:
-        if "search" in line:
-            break
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    try:
+        assert any(line.startswith("  search: ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    errors = (tmp_path / "errors").read_text()
+    assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert "launch again to go on" in errors
     assert [trial.failure for trial in read_run(folder).trials] == ["interrupted"] * 2
