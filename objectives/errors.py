@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from numbers import Integral
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, SupportsFloat, get_args, get_origin, get_type_hints
 
@@ -39,9 +40,11 @@ def did_you_mean(name: str, there: Sequence[str]) -> str:
 
 
 def check_types(owner: Any) -> None:
-    """Raise UserError for the first field of a dataclass whose type wants numbers, whole ones, a
-    tuple, or another dataclass, and that holds none: a range is checked afterwards. A list may
-    stand for a tuple."""
+    """Raise UserError for the first field of a dataclass that holds what its type does not allow.
+
+    Numbers, strings, paths, True and False, dataclasses, None and tuples of these are looked at; of
+    all else anything goes. A list may stand for a tuple. A range is checked afterwards.
+    """
     types = get_type_hints(type(owner))
     for field in fields(owner):
         value = getattr(owner, field.name)
@@ -52,30 +55,49 @@ def check_types(owner: Any) -> None:
             )
 
 
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    bool: "True or False",
+    Path: "a path",
+    NoneType: "None",
+}
+
+
 def _wanted(hint: Any, value: Any) -> str | None:
     """What a value of this type must be, if this one is none."""
-    union = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    if value is None and NoneType in union:
+    choices = list(get_args(hint)) if isinstance(hint, UnionType) else [hint]
+    if float in choices and int in choices:
+        choices.remove(int)
+    wanted = [_wanted_one(choice, value) for choice in choices]
+    return None if None in wanted else " or ".join(filter(None, wanted))
+
+
+def _wanted_one(kind: Any, value: Any) -> str | None:
+    if get_origin(kind) is tuple:
+        return _wanted_tuple(get_args(kind), value)
+    if kind is int:
+        good = isinstance(value, Integral) and not isinstance(value, bool)
+    elif kind is float:
+        good = isinstance(value, SupportsFloat)
+    else:
+        checked = kind in _NAMES or (isinstance(kind, type) and is_dataclass(kind))
+        good = not checked or isinstance(value, kind)
+    if good:
         return None
-    choices = [choice for choice in union if choice is not NoneType]
-    kinds = {get_origin(choice) or choice for choice in choices}
-    if kinds == {int} and (isinstance(value, bool) or not isinstance(value, Integral)):
-        return "a whole number"
-    if kinds <= {int, float} and not isinstance(value, SupportsFloat):
-        return "a number"
-    if kinds == {tuple}:
-        return _wanted_tuple(get_args(choices[0]), value)
-    if isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):
-        return f"a {hint.__name__}"
-    return None
+    if kind in _NAMES:
+        return _NAMES[kind]
+    return " or ".join(f"{own.__name__}(...)" for own in kind.__subclasses__() or [kind])
 
 
 def _wanted_tuple(hints: tuple[Any, ...], value: Any) -> str | None:
-    if not isinstance(value, tuple | list):
-        return "a tuple: mind the comma in (x,)"
+    given = isinstance(value, tuple | list)
     if hints[-1] is Ellipsis:
+        if not given:
+            return "a tuple: mind the comma in (x,)"
         hints = hints[:1] * len(value)
-    if len(value) != len(hints):
+    if not given or len(value) != len(hints):
         return f"a tuple of {len(hints)}"
     wanted = next(filter(None, map(_wanted, hints, value)), None)
     return wanted and f"a tuple of which each is {wanted}"

@@ -73,7 +73,6 @@ class Task:
     def __post_init__(self) -> None:
         check_types(self)
         self._check_data()
-        columns = self.columns
         sizes = {"alpha": self.alpha, "select": self.select}
         if self.heldout_split is None:
             sizes["heldout"] = self.heldout
@@ -82,10 +81,6 @@ class Task:
         check_ranges(
             self,
             {
-                "text": (
-                    isinstance(columns, tuple | list) and 1 <= len(columns) <= 2,
-                    "one column, or a tuple of two",
-                ),
                 "max_length": (self.max_length >= 3, ">= 3, of which two are marks"),
                 **{role: (rows >= 1, "a number of rows, >= 1") for role, rows in sizes.items()},
                 "seed": (0 <= self.seed < 2**32, ">= 0, below 2**32"),

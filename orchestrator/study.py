@@ -97,6 +97,11 @@ class Study:
                 f"Study.method is {self.method!r}; give a method with its settings, such as "
                 "FisherSearch()"
             )
+        if not isinstance(self.space, Mapping):
+            raise UserError(
+                f"Study.space is {self.space!r}; it must be a dict of knobs: "
+                "{'target_ratio': FloatDistribution(0.1, 0.9)}"
+            )
         check_types(self)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise UserError(

@@ -426,14 +426,20 @@ def test_a_metric_that_there_is_not_is_refused() -> None:
         ({"select": 0}, "select is 0; it must be a number of rows, >= 1"),
         ({"heldout": 0.2}, r"heldout is 0\.2; it must be a whole number"),
         ({"alpha": -5}, "alpha is -5; it must be a number of rows"),
+        (
+            {"text": ("a", 3)},
+            r"text is \('a', 3\); it must be a string or a tuple of which each is a string",
+        ),
+        ({"label": ["kind"]}, r"label is \['kind'\]; it must be a string$"),
+        ({"drop_missing": "no"}, "drop_missing is 'no'; it must be True or False$"),
         ({"train": 0}, "train is 0; it must be a number of rows"),
         ({"seed": -1}, "seed is -1; it must be >= 0, below"),
         (
             {"text": ("a", "b", "a")},
-            r"text is \('a', 'b', 'a'\); it must be one column, or a tuple",
+            r"text is \('a', 'b', 'a'\); it must be a string or a tuple of 2",
         ),
-        ({"text": ()}, r"text is \(\); it must be one column, or a tuple of two"),
-        ({"text": None}, "text is None; it must be one column, or a tuple of two"),
+        ({"text": ()}, r"text is \(\); it must be a string or a tuple of 2"),
+        ({"text": None}, "text is None; it must be a string or a tuple of 2"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(fields: dict[str, Any], message: str) -> None:

@@ -17,6 +17,7 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.stages import Stage
 from objectives.task import Task
 from orchestrator import Study
+from orchestrator.early_stopping import Hurdles
 
 Knob = FloatDistribution | IntDistribution | CategoricalDistribution
 RATIOS = FloatDistribution(0.3, 1, log=True)
@@ -115,7 +116,9 @@ def test_choices_that_no_storage_keeps_as_they_are_are_refused(study: Study) -> 
 def test_one_stage_is_no_tuple_of_stages() -> None:
     with pytest.raises(UserError, match=r"FisherSearch\.stages is Stage\(.*mind the comma in \(x"):
         FisherSearch(stages=Stage(name="recover", epochs=1))  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"is \('recover',\); it must be .* each is a Stage$"):
+    with pytest.raises(
+        UserError, match=r"is \('recover',\); it must be .* each is Stage\(\.\.\.\)$"
+    ):
         FisherSearch(stages=("recover",))  # type: ignore[arg-type]
 
 
@@ -179,10 +182,21 @@ def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None
         ({"warm_start": "runs/a"}, r"Study\.warm_start is 'runs/a'; it must be a tuple"),
         ({"student_layers": 3}, r"Study\.student_layers is 3; it must be a tuple"),
         ({"student_layers": (0, "1")}, r"is \(0, '1'\); .* tuple of which each is a whole number"),
-        ({"task": "cola"}, r"Study\.task is 'cola'; it must be a Task$"),
+        ({"task": "cola"}, r"Study\.task is 'cola'; it must be Task\(\.\.\.\)$"),
         ({"space": {"targt_ratio": FloatDistribution(0.1, 1)}}, r"; did you mean 'target_ratio'\?"),
         ({"seq_len": "48"}, r"Study\.seq_len is '48'; it must be a whole number"),
         ({"population": "Auto"}, r"Study\.population is 'Auto'; it must be >= 1, or 'auto'"),
+        ({"warm_start": (3,)}, r"it must be a tuple of which each is a string or a path$"),
+        ({"student": 4}, r"Study\.student is 4; it must be a string or None$"),
+        ({"fidelity": 0.5}, r"Study\.fidelity is 0\.5; it must be Fidelity\(\.\.\.\)$"),
+        ({"augmentation": True}, r"is True; it must be Augmentation\(\.\.\.\) or None$"),
+        (
+            {"early_stopping": "asha"},
+            r"must be SuccessiveHalving\(\.\.\.\) or Hurdles\(\.\.\.\) or",
+        ),
+        ({"early_stopping": Hurdles}, r"it must be SuccessiveHalving\(\.\.\.\) or Hurdles"),
+        ({"name": None}, r"Study\.name is None; it must be a string$"),
+        ({"space": None}, r"Study\.space is None; it must be a dict of knobs"),
         ({"seq_len": -1}, r"Study\.seq_len is -1; it must be >= 1, or None"),
         ({"sampler": "cma"}, r"Study\.sampler is 'cma'; it must be one of tpe, gp"),
     ],
