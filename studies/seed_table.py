@@ -1,4 +1,7 @@
-"""How near does the search as its source has it come to the source's own tables?"""
+"""How near does the search of the source report come to the report's own tables?
+
+What it leaves out is told at `objectives.methods.mask_search.PRESETS`.
+"""
 
 from __future__ import annotations
 

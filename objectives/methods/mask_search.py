@@ -66,7 +66,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 """Fields of MaskSearch by preset. Stages are no part of it: `stages.FOUR_STEPS` are the source
 report's. Left out of the two: alpha drawn from N(0, 0.01) for heads by softmax (here all equal), of
-the follow-up the labels beside the teacher's logits, and ties of its largest entries by lot."""
+the follow-up the labels beside the teacher's logits, and ties of its largest entries by lot: here
+the last layer's come first. As everywhere the embeddings are frozen, there is no dropout, and a
+constant rate has a warm-up of 10% before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
