@@ -19,7 +19,14 @@ from orchestrator.artifacts import settle_artifacts
 from orchestrator.claims import Claims
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import Heartbeat, living
-from orchestrator.opening import describe, finished_trials, join_study, open_study, settle
+from orchestrator.opening import (
+    check_no_trials,
+    describe,
+    finished_trials,
+    join_study,
+    open_study,
+    settle,
+)
 from orchestrator.patience import reason_of
 from orchestrator.progress import LaunchProgress
 from orchestrator.records import (
@@ -134,8 +141,10 @@ def opened(
     inputs, definition = _read(study)
     shown = hidden(parse_url(url))
     with folder.locked():
-        opened_storage = server or open_storage(url)
         own = folder.is_own(shown)
+        if own and not folder.database.exists():
+            check_no_trials(folder)  # before an empty database lies where the lost one belongs
+        opened_storage = server or open_storage(url)
         outer = open_study(study, folder, opened_storage, definition, own=own)
         settle(folder, outer, shown)
         check_room(url, living(outer, folder), workers)

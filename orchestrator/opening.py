@@ -52,7 +52,8 @@ def open_study(
 
     A storage of the folder's `own` has this study and no other.
 
-    Raises RunError if folder or storage hold another study, and says in what it differs.
+    Raises RunError if folder or storage hold another study, and says in what it differs; and if the
+    folder holds trials of a study that is gone.
     """
     begun = any(
         known.study_name == study.name and DEFINITION in known.user_attrs
@@ -62,6 +63,8 @@ def open_study(
     folder.artifacts.mkdir(parents=True, exist_ok=True)
     folder.cache.mkdir(exist_ok=True)
     _check_same(study, folder, storage, definition, own=own)
+    if not begun:
+        check_no_trials(folder)
     outer = optuna.create_study(
         storage=storage,
         study_name=study.name,
@@ -74,6 +77,17 @@ def open_study(
             outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
         outer.set_user_attr(DEFINITION, definition)
     return outer
+
+
+def check_no_trials(folder: RunFolder) -> None:
+    """Refuse a new study over the trials of one that is lost: their models would be replaced."""
+    trials = folder.trial(0).parent
+    if trials.is_dir() and any(trials.iterdir()):
+        lost = folder.storage if folder.address.exists() else folder.database.name
+        raise RunError(
+            f"'{folder.path}' holds trials of a study whose database is gone; choose another "
+            f"folder with --out, or put {lost} back"
+        )
 
 
 def describe(outer: optuna.Study, study: Study, device: str) -> None:

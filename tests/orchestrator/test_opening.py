@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from orchestrator import Study, launch
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import WORKERS, WorkerRecord
 from orchestrator.records import HOME, WANTED, load_run
+from orchestrator.run_folder import RunFolder
+from orchestrator.storage import read_storage
 from tests.orchestrator.test_launch import scripted
 
 
@@ -36,8 +40,42 @@ def test_a_launch_killed_between_folder_and_study_is_launched_again(
     run = launch(scripted(study, "result"), device="cpu", **place)
     assert [trial.state for trial in run.trials] == ["finished"]
     (tmp_path / "study.db").unlink()
-    with pytest.raises(RunError, match="is not where the files of study 'tiny' lie"):
+    with pytest.raises(RunError, match=r"database is gone; .*, or put sqlite:///.*/study\.db back"):
         launch(scripted(study, "result"), device="cpu", **place)
+
+
+def test_the_trials_of_a_lost_database_are_not_replaced(study: Study, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    (run.path / "cache").mkdir(parents=True)
+    launch(scripted(study, "result"), out=run.path, device="cpu")  # a cache alone is no run
+    result = (run.trial(0) / "result.json").read_bytes()
+    whole, copy = sqlite3.connect(run.database), sqlite3.connect(tmp_path / "copy.db")
+    with closing(whole), closing(copy):
+        whole.backup(copy)
+    for file in run.path.glob("study.db*"):
+        file.unlink()
+    elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
+    others: list[tuple[Study, str | None]] = [
+        (study, None),
+        (replace(study, name="another"), None),
+        (study, elsewhere),
+    ]
+    for other, storage in others:
+        with pytest.raises(RunError, match=r"run' holds trials of a .* or put study\.db back"):
+            launch(scripted(other, "result"), out=run.path, storage=storage, device="cpu")
+    assert not run.database.exists()
+    assert (run.trial(0) / "result.json").read_bytes() == result
+    assert read_storage(elsewhere).get_all_studies() == []
+
+    run.database.touch()
+    with pytest.raises(RunError, match="holds trials of a study whose database is gone"):
+        launch(scripted(study, "result"), out=run.path, device="cpu")
+    for file in run.path.glob("study.db*"):
+        file.unlink()
+    (tmp_path / "copy.db").rename(run.database)
+    more = launch(scripted(study, "result", "result"), out=run.path, device="cpu")
+    assert [trial.state for trial in more.trials] == ["finished", "finished"]
+    assert (run.trial(0) / "result.json").read_bytes() == result
 
 
 def test_a_launch_that_is_refused_changes_nothing(study: Study, tmp_path: Path) -> None:
