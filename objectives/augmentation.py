@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from objectives import pretrained
-from objectives.cache import content_key, written_whole
+from objectives.cache import content_key, made_anew, written_whole
 from objectives.errors import check_ranges, check_types
 from objectives.replacements import MaskedLM, Sentence, find_options, open_masked_lm
 from objectives.search_method import Progress
@@ -106,6 +106,8 @@ def augment(
     file = cache / f"augmentation-{key}.jsonl"
     copies = _read(file)
     if copies is None:
+        if file.is_file():
+            progress.note(made_anew(file, "its checksum is wrong"))
         copies = list(_copies(augmenter, roles, seed, device, progress))
         _write(file, copies)
     places = np.array([place for place, _ in copies], dtype=np.int64)

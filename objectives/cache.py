@@ -5,9 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from objectives.errors import first_line
 
 
 def content_key(ingredients: Mapping[str, object]) -> str:
@@ -33,6 +39,35 @@ def written_whole(target: Path) -> Iterator[Path]:
         unfinished.replace(target)
     finally:
         _remove(unfinished)
+
+
+def made_anew(path: Path, reason: str) -> str:
+    """What a user is told of a file or a folder that a full disk or a lost machine cut short."""
+    return f"'{path}' is damaged ({reason}), and is made anew"
+
+
+def read_array(
+    file: Path,
+    shape: tuple[int, ...],
+    dtype: type[np.generic],
+    note: Callable[[str], object],
+    *,
+    mapped: bool = False,
+) -> NDArray[Any] | None:
+    """The array that was written to this file; None if there is no file, or it holds anything but
+    a whole array of this shape and type, which `note` is told."""
+    try:
+        array = np.load(file, mmap_mode="c" if mapped else None, allow_pickle=False)
+        if (array.shape, array.dtype) != (shape, dtype):
+            raise ValueError(f"{array.dtype}{array.shape} in place of {dtype.__name__}{shape}")
+    except FileNotFoundError:
+        return None
+    except OSError:  # a disk that refuses to read would not like to be written to
+        raise
+    except Exception as error:  # ValueError mostly; numpy's parser of headers raises others too
+        note(made_anew(file, first_line(error)))
+        return None
+    return array  # type: ignore[no-any-return]
 
 
 def _remove(path: Path) -> None:

@@ -7,14 +7,15 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives import pretrained
 from objectives.adapters import as_bert
-from objectives.cache import content_key, written_whole
+from objectives.cache import content_key, made_anew, written_whole
 from objectives.data import Split
 from objectives.device import Precision, autocast, matmul_dtype, to_device
-from objectives.errors import check_ranges, check_types
+from objectives.errors import check_ranges, check_types, first_line
 from objectives.exporting import save_model
 from objectives.losses import task_loss
 from objectives.optimisation import linear_schedule, weight_optimizer
@@ -90,11 +91,15 @@ def load_teacher(
         "seed": seed,
     }
     folder = cache / content_key(ingredients)
-    if not folder.is_dir():
-        model = _fine_tune(teacher, label_names, train, seed=seed, device=device, progress=progress)
-        with written_whole(folder) as unfinished:
-            save_model(model, unfinished)
-            pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
+    if folder.is_dir():
+        try:
+            return _load(str(folder), device)
+        except (OSError, ValueError, SafetensorError) as error:
+            progress.note(made_anew(folder, first_line(error)))
+    model = _fine_tune(teacher, label_names, train, seed=seed, device=device, progress=progress)
+    with written_whole(folder) as unfinished:
+        save_model(model, unfinished)
+        pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
     return _load(str(folder), device)
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from objectives.adapters import settings_of
-from objectives.cache import content_key, written_whole
+from objectives.cache import content_key, read_array, written_whole
+from objectives.cutting import count_labels
 from objectives.data import Split
 from objectives.evaluate import EVALUATION_BATCH, predict
 from objectives.pretrained import Classifier
@@ -23,13 +24,14 @@ def kept_logits(
     """`evaluate.predict`, or what it has left in `cache`; the caller holds a lock."""
     kind = torch.device(device).type
     file = cache / f"teacher-logits-{fingerprint(teacher, train, kind)}.npy"
-    if not file.is_file():
+    logits = read_array(file, (len(train), count_labels(teacher.config)), np.float32, progress.note)
+    if logits is None:
         cache.mkdir(parents=True, exist_ok=True)
         progress.begin("let the teacher answer train", -(-len(train) // EVALUATION_BATCH))
         logits = predict(teacher, train, device, progress).numpy()
         with written_whole(file) as unfinished, unfinished.open("wb") as stream:
             np.save(stream, logits, allow_pickle=False)
-    return torch.from_numpy(np.load(file, allow_pickle=False))
+    return torch.from_numpy(logits)
 
 
 def fingerprint(teacher: Classifier, train: Split, how: str) -> str:

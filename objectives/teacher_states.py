@@ -18,7 +18,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
-from objectives.cache import written_whole
+from objectives.cache import read_array, written_whole
 from objectives.data import Batch
 from objectives.evaluate import EVALUATION_BATCH
 from objectives.population import Population, Trace
@@ -51,17 +51,17 @@ def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Set
     file = problem.cache / f"teacher-states-{name}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
-        states = _read(file)
+        states = read_array(file, shape, np.float16, progress.note, mapped=True)
         if states is None:
             if size > shutil.disk_usage(problem.cache).free // 2:
                 return stopped
             stopped |= _write(file, shape, problem, dtype, progress)
-            states = _read(file)
+            states = read_array(file, shape, np.float16, progress.note, mapped=True)
             assert states is not None, f"{file} was written and is not there"
     starts = np.empty_like(lengths)
     starts[order] = np.cumsum(lengths[order]) - lengths[order]
     problem.memory[_KEPT, dtype] = _KeptStates(
-        states, torch.from_numpy(starts), torch.from_numpy(starts + lengths - 1)
+        torch.from_numpy(states), torch.from_numpy(starts), torch.from_numpy(starts + lengths - 1)
     )
     return stopped
 
@@ -115,14 +115,6 @@ class _KeptStates:
         places_BS = torch.minimum(places_BS, self.last[batch.rows][:, None])
         states = self.states.index_select(0, places_BS.flatten()).float()
         return Trace(hidden=[h[None] for h in states.unflatten(0, (B, S)).unbind(2)])
-
-
-def _read(file: Path) -> Tensor | None:
-    """The states in this file, mapped; None if it is not there or was cut short."""
-    try:
-        return torch.from_numpy(np.load(file, mmap_mode="c"))
-    except (FileNotFoundError, ValueError, EOFError):
-        return None
 
 
 def _write(

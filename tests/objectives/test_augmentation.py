@@ -357,6 +357,7 @@ def test_a_damaged_cache_is_made_again(
     progress = RecordingProgress()
     again = make(cache=tmp_path, progress=progress)
     assert progress.steps > 0
+    assert progress.notes == [f"'{file}' is damaged (its checksum is wrong), and is made anew"]
     assert list(again.texts) == list(first.texts)
     assert file.read_bytes() == whole
 

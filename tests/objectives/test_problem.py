@@ -113,6 +113,30 @@ def test_the_teacher_answers_train_once_for_all_launches(
     assert torch.equal(answers(), first)
 
 
+def test_the_teachers_answers_are_never_half_trusted(workbench: Workbench, tmp_path: Path) -> None:
+    teacher, train = workbench.problem.teacher, workbench.problem.train
+
+    def answers() -> tuple[torch.Tensor, RecordingProgress]:
+        progress = RecordingProgress()
+        kept = teacher_logits.kept_logits
+        return kept(teacher, train, cache=tmp_path, device="cpu", progress=progress), progress
+
+    first, _ = answers()
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    fewer_rows = whole.replace(b"(240, 3)", b"(239, 3)")
+    for damaged in (b"", whole[:5], whole[:60], whole[:-4], bytes(len(whole)), fewer_rows):
+        file.write_bytes(damaged)
+        again, progress = answers()
+        assert torch.equal(again, first)
+        assert progress.taken == progress.wanted == [4]
+        (note,) = progress.notes
+        assert note.startswith(f"'{file}' is damaged (")
+        assert note.endswith("), and is made anew")
+        assert file.read_bytes() == whole
+    assert answers()[1].notes == []
+
+
 def test_a_mended_config_is_another_teacher_with_answers_of_its_own(
     checkpoint: str, planted_task: Task, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
         data: str = "data",
         max_length: int = whole.max_length,
         first_token: int = whole.input_ids[0][0],
+        notes: list[str] | None = None,
     ) -> tuple[BertForSequenceClassification, int]:
         progress = RecordingProgress()
         train = replace(
@@ -60,6 +61,8 @@ def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
             progress=progress,
         )
         assert progress.taken == progress.wanted
+        if notes is not None:
+            notes += progress.notes
         return model, progress.steps
 
     return load_it
@@ -127,6 +130,30 @@ def test_whatever_decides_a_teacher_makes_another(load: Load) -> None:
         model, steps = load(**change)
         assert steps > 0, change
         assert change == {"data": "other data"} or not same(first, model), change
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_teacher_that_was_cut_short_is_fine_tuned_anew(
+    load: Load, tmp_path: Path, name: str
+) -> None:
+    first, steps = load()
+    (folder,) = tmp_path.iterdir()
+    whole = (folder / name).read_bytes()
+    for length in (0, 60, len(whole) // 2, None):
+        (folder / name).unlink()  # what was loaded is mapped from it
+        if length is not None:
+            (folder / name).write_bytes(whole[:length])
+        notes: list[str] = []
+        again, more = load(notes=notes)
+        assert more == steps
+        assert same(first, again)
+        (note,) = notes
+        assert note.startswith(f"'{folder}' is damaged (")
+        assert note.endswith("), and is made anew")
+        assert (folder / name).read_bytes() == whole
+    notes = []
+    assert load(notes=notes)[1] == 0
+    assert notes == []
 
 
 def test_fine_tuning_is_seeded_and_leaves_global_random_state_alone(

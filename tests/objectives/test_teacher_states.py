@@ -69,11 +69,14 @@ def test_the_next_process_reads_the_file(fresh: Problem) -> None:
     assert not progress.wanted
     [file] = fresh.cache.glob("*.npy")
     content = file.read_bytes()
-    for damaged in (content[:-100], b""):
+    for damaged in (content[:-100], content[:60], content[:7], b"", bytes(len(content))):
         file.write_bytes(damaged)
         progress = RecordingProgress()
         keep_states(replace(fresh), torch.float32, progress)
         assert progress.wanted, "a file that was cut short is written anew"
+        [note] = progress.notes
+        assert note.startswith(f"'{file}' is damaged (")
+        assert note.endswith("), and is made anew")
         assert file.read_bytes() == content
 
 
