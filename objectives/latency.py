@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture, BertShape, Widths
-from objectives.cache import content_key, written_whole
+from objectives.cache import content_key, made_anew, written_whole
 from objectives.cost import Cost, Count, check_priced
 from objectives.cutting import shape_of
 from objectives.device import to_device
+from objectives.errors import first_line
 from objectives.pruned_bert import PrunedBertConfig, PrunedBertLayer
 from objectives.search_method import Progress
 
@@ -167,7 +168,8 @@ def load_latency(
         "torch": torch.__version__,
     }
     file = cache / f"latency-{content_key(ingredients)}.json"
-    if not file.is_file():
+    table = _kept(file, progress)
+    if table is None:
         heads, ffn = _grid(shape.heads), _grid(shape.ffn)
         milliseconds, rest = _measure(
             model, heads, ffn, batch=batch, seq_len=seq_len, device=device, progress=progress
@@ -175,7 +177,6 @@ def load_latency(
         table = {"heads": heads, "ffn": ffn, "milliseconds": milliseconds, "rest": rest}
         with written_whole(file) as unfinished:
             unfinished.write_text(json.dumps({**ingredients, "table": table}, indent=1))
-    table = json.loads(file.read_text())["table"]
     return Latency(
         shape,
         conditions,
@@ -184,6 +185,17 @@ def load_latency(
         milliseconds=tuple(tuple(row) for row in table["milliseconds"]),
         rest=table["rest"],
     )
+
+
+def _kept(file: Path, progress: Progress) -> dict[str, Any] | None:
+    try:
+        table: dict[str, Any] = json.loads(file.read_bytes())["table"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        progress.note(made_anew(file, first_line(error)))
+        return None
+    return table
 
 
 def monotone(table: NDArray[np.float64]) -> NDArray[np.float64]:

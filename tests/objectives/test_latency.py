@@ -179,6 +179,20 @@ def test_a_table_is_measured_once(problem: Problem, tmp_path: Path) -> None:
     assert json.loads(file.read_text())["torch"] == torch.__version__
 
 
+def test_a_damaged_table_is_measured_anew(problem: Problem, tmp_path: Path) -> None:
+    load(problem, tmp_path, RecordingProgress())
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"{}", bytes(len(whole))):
+        file.write_bytes(damaged)
+        progress = RecordingProgress()
+        load(problem, tmp_path, progress)
+        assert progress.steps > 0
+        (note,) = progress.notes
+        assert note.startswith(f"'{file}' is damaged (")
+        assert json.loads(file.read_text())["table"]
+
+
 def test_what_a_time_depends_on_has_a_table_of_its_own(problem: Problem, tmp_path: Path) -> None:
     load(problem, tmp_path, RecordingProgress())
     other = load_latency(
