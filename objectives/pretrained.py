@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,6 +24,7 @@ from transformers.utils import cached_file
 
 from objectives.adapters import ADAPTERS, settings_of
 from objectives.cache import content_key
+from objectives.data import Split
 from objectives.errors import UserError, first_line
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 
@@ -177,6 +178,21 @@ def fingerprint_with_tokenizer(checkpoint: str, tokenizer: PreTrainedTokenizerBa
         "line": tokenizer(_PROBE)["input_ids"],
     }
     return content_key(made_of)
+
+
+def check_tokens(
+    checkpoint: str, tokenizer: PreTrainedTokenizerBase, splits: Iterable[Split]
+) -> None:
+    """Raise UserError for a token of these rows, or of their padding, that the checkpoint has no
+    embedding of. What the tokenizer knows besides does not matter."""
+    known = read_config(checkpoint).vocab_size
+    last = max(max(s.pad_token_id, *map(max, filter(None, s.input_ids))) for s in splits)
+    if last >= known:
+        raise UserError(
+            f"model '{checkpoint}': its vocab_size is {known:,}, but the tokenizer gives the token "
+            f"{tokenizer.convert_ids_to_tokens(last)!r} the number {last:,}; call "
+            "model.resize_token_embeddings(len(tokenizer)), and save the model again"
+        )
 
 
 def license_of(checkpoint: str) -> str | None:

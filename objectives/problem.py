@@ -205,6 +205,12 @@ def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: T
         )
 
 
+def _check_tokens(inputs: Inputs, splits: Mapping[str, Split]) -> None:
+    for checkpoint in (inputs.teacher.checkpoint, inputs.student):
+        if checkpoint is not None:
+            pretrained.check_tokens(checkpoint, inputs.tokenizer, splits.values())
+
+
 def prepare(
     inputs: Inputs,
     *,
@@ -224,6 +230,7 @@ def prepare(
     """
     task = inputs.task
     splits = {role: inputs.split(role) for role in tasks.ROLES}
+    _check_tokens(inputs, splits)
     _note_truncated(splits, progress)
     for note in (
         *odd_labels(inputs.text),
@@ -254,6 +261,7 @@ def prepare(
     for role in ("train", "alpha"):
         if texts[role] is not inputs.text.roles[role] or length < task.max_length:
             splits[role] = tasks.tokenise(texts[role], role, inputs.tokenizer, length)
+            _check_tokens(inputs, {role: splits[role]})
     train = fidelity.train(splits["train"], seed)
     student = _student(inputs, teacher, seed)
     cost_of_teacher, cost_of_student = (

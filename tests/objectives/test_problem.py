@@ -173,6 +173,31 @@ def test_a_student_keeps_the_layers_it_is_told_to(
     assert not student.training
 
 
+def test_a_token_that_the_model_has_no_embedding_of_is_named(
+    tiny_bert: str, planted_task: Task, tmp_path: Path
+) -> None:
+    folder = str(copytree(tiny_bert, tmp_path / "grown"))
+    tokenizer = load_tokenizer(folder)
+    tokenizer.add_tokens(["nowhere"])
+    tokenizer.save_pretrained(folder)
+    size = BertConfig.from_pretrained(folder).vocab_size
+    teacher = Teacher(checkpoint=folder, epochs=1)
+    inputs = read_inputs(planted_task, teacher)
+    assert len(inputs.tokenizer) == size + 1
+    prepare(inputs, cache=tmp_path / "a", seed=0, device="cpu", progress=SilentProgress())
+
+    for role, rows in inputs.text.roles.items():
+        text = ("joy nowhere bab",)
+        odd = replace(rows, texts=[*rows.texts[:-1], text])
+        roles = {**inputs.text.roles, role: odd}
+        other = replace(inputs, text=replace(inputs.text, roles=roles))
+        with pytest.raises(
+            UserError, match=rf"vocab_size is {size}, but .* 'nowhere' the number {size}; call mod"
+        ):
+            prepare(other, cache=tmp_path / "b", seed=0, device="cpu", progress=SilentProgress())
+    assert not (tmp_path / "b").exists(), "before the teacher is fine-tuned"
+
+
 def test_ratio_1_is_the_teacher_and_not_the_shorter_student(prepared: Workbench) -> None:
     assert len(prepared.unpruned.widths["heads"]) == TINY.layers
     assert prepared.problem.cost_full == prepared.unpruned.flops == Flops(TINY, 16).full
