@@ -28,7 +28,7 @@ from objectives.roles import load
 from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student
 from objectives.task import LabelledText, Metric, Task
-from objectives.teacher import Teacher, check_labels, load_teacher, teacher_notes
+from objectives.teacher import Teacher, check_answers, check_labels, load_teacher, teacher_notes
 from objectives.teacher_logits import kept_logits
 
 _LATENCY_BATCH = 1
@@ -285,7 +285,9 @@ def prepare(
         widths=_widths(Architecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
     )
     progress.advance()
+    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     teacher_logits = kept_logits(teacher, train, cache=cache, device=device, progress=progress)
+    check_answers(inputs.teacher, teacher_logits)
     return Workbench(
         problem=Problem(
             teacher=teacher,

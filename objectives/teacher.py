@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives import pretrained
@@ -15,7 +16,7 @@ from objectives.adapters import as_bert
 from objectives.cache import content_key, made_anew, written_whole
 from objectives.data import Split
 from objectives.device import Precision, autocast, matmul_dtype, to_device
-from objectives.errors import check_ranges, check_types, first_line
+from objectives.errors import UserError, check_ranges, check_types, first_line
 from objectives.exporting import save_model
 from objectives.losses import task_loss
 from objectives.optimisation import linear_schedule, weight_optimizer
@@ -107,6 +108,21 @@ def check_labels(teacher: Teacher, label_names: Sequence[str]) -> None:
     """Raise UserError for a label of the task that a fine-tuned teacher does not know."""
     if pretrained.has_classifier(teacher.checkpoint):
         pretrained.label_order(teacher.checkpoint, label_names)
+
+
+def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:
+    """Raise UserError if a logit of the teacher, or a metric of its logits, is nan or infinite."""
+    if all(torch.as_tensor(answer).isfinite().all() for answer in answers):
+        return
+    remedy = "repair its checkpoint"
+    if not pretrained.has_classifier(teacher.checkpoint):
+        remedy = (
+            "fine-tune it at a lower learning rate (Teacher.learning_rate, now "
+            f"{teacher.learning_rate:g}), or repair the checkpoint"
+        )
+    raise UserError(
+        f"teacher '{teacher.checkpoint}': its answers are not finite (nan or infinite); {remedy}"
+    )
 
 
 def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> list[str]:

@@ -198,6 +198,39 @@ def test_a_token_that_the_model_has_no_embedding_of_is_named(
     assert not (tmp_path / "b").exists(), "before the teacher is fine-tuned"
 
 
+@pytest.mark.parametrize("role", ["train", "select", "heldout"])
+def test_a_teacher_whose_answers_are_not_finite_is_refused(
+    checkpoint: str, planted_task: Task, tmp_path: Path, role: str
+) -> None:
+    broken = str(copytree(checkpoint, tmp_path / "broken"))
+    model = BertForSequenceClassification.from_pretrained(checkpoint)
+    masked = load_tokenizer(broken).mask_token_id
+    model.bert.embeddings.word_embeddings.weight.data[masked] = torch.nan
+    model.save_pretrained(broken)
+    inputs = read_inputs(planted_task, Teacher(checkpoint=broken))
+    prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+
+    rows = inputs.text.roles[role]
+    odd = replace(rows, texts=[*rows.texts[:-1], ("joy [MASK]",)])
+    text = replace(inputs.text, roles={**inputs.text.roles, role: odd})
+    with pytest.raises(UserError, match=r"broken': its answers are not finite .*; repair its ch"):
+        prepare(
+            replace(inputs, text=text),
+            cache=tmp_path,
+            seed=0,
+            device="cpu",
+            progress=SilentProgress(),
+        )
+
+
+def test_a_teacher_that_diverged_in_its_fine_tuning_is_refused(
+    tiny_bert: str, planted_task: Task, tmp_path: Path
+) -> None:
+    inputs = read_inputs(planted_task, Teacher(checkpoint=tiny_bert, epochs=1, learning_rate=1e30))
+    with pytest.raises(UserError, match=r"lower learning rate \(Teacher.learning_rate, now 1e\+30"):
+        prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+
+
 def test_ratio_1_is_the_teacher_and_not_the_shorter_student(prepared: Workbench) -> None:
     assert len(prepared.unpruned.widths["heads"]) == TINY.layers
     assert prepared.problem.cost_full == prepared.unpruned.flops == Flops(TINY, 16).full
