@@ -210,11 +210,20 @@ def license_of(checkpoint: str) -> str | None:
 def _own_config(checkpoint: str) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"model '{checkpoint}': no such folder, and no model of that name could be loaded "
-            f"from the hub ({first_line(error)})"
-        ) from error
+    except Exception as error:  # a config.json makes transformers raise almost anything
+        reason = first_line(error).rstrip(":")
+        if not Path(checkpoint).is_dir():
+            problem = (
+                f"no such folder, and no model of that name could be loaded from the hub ({reason})"
+            )
+        elif not (Path(checkpoint) / "config.json").is_file():
+            problem = (
+                "no config.json in the folder; name the one that save_pretrained of transformers "
+                "wrote the model to"
+            )
+        else:
+            problem = f"its config.json cannot be read ({reason}); repair it, or save it anew"
+        raise UserError(f"model '{checkpoint}': {problem}") from error
     differs = None
     if config.model_type not in ADAPTERS:
         differs = f"'{config.model_type}'"

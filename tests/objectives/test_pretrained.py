@@ -129,6 +129,40 @@ def test_a_checkpoint_that_is_not_there_is_named(name: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_folder_without_config_is_no_name_of_the_hub(copied: Path) -> None:
+    (copied / "config.json").unlink()
+    with pytest.raises(
+        UserError, match=r"copied': no config\.json in the folder; name the one that"
+    ):
+        read_config(str(copied))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"id2label": {"zero": "joy", "one": "grief"}}, "invalid literal for int.*'zero'"),
+        ({"id2label": ["joy", "grief"]}, "'list' object has no attribute 'items'"),
+        ({"hidden_size": "32"}, "Validation error for field 'hidden_size'"),
+        ({"model_type": "no-such-type"}, ".* model type `no-such-type`.*"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_named(
+    copied: Path, changes: dict[str, Any], reason: str
+) -> None:
+    folder = rewritten(copied / "config.json", **changes)
+    message = rf"^model '.*copied': its config\.json cannot be read \({reason}\); repair it"
+    with pytest.raises(UserError, match=message) as error:
+        read_config(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_config_that_was_cut_short_is_named(copied: Path) -> None:
+    file = copied / "config.json"
+    file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(UserError, match=r"its config\.json cannot be read \(.*not a valid JSON"):
+        read_config(str(copied))
+
+
 def test_a_checkpoint_without_safetensors_is_refused(copied: Path) -> None:
     (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
     for read in (has_classifier, fingerprint):
