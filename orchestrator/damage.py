@@ -33,7 +33,12 @@ def damages(folder: Path, files: Iterable[Path]) -> list[str]:
     """A line on each of these files that is damaged, which names it by its path in `folder`; and on
     what a folder that is there lacks."""
     gone = [name for name in _NEEDED if folder.is_dir() and not (folder / name).exists()]
-    lines = [f"{name} is gone" for name in gone]
+    return [f"{name} is gone" for name in gone] + damaged_files(folder, files)
+
+
+def damaged_files(folder: Path, files: Iterable[Path]) -> list[str]:
+    """The lines on files alone."""
+    lines = []
     for file in sorted(files):
         check = _CHECKS.get(file.suffix)
         problem = check(file) if check and file.is_file() else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.damage import damaged_files
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
 from orchestrator.run_folder import RunFolder, write_file_whole
@@ -57,9 +58,10 @@ class Speed:
 def bench_front(run: RunRecord, **settings: Any) -> Bench:
     """Time the models of a run's front as `objectives.bench.bench` does.
 
-    Raises RunError if the front is empty or a model of it is gone, and what `bench` raises.
+    Raises RunError if the front is empty or a model of it is gone or damaged, and what `bench`
+    raises.
     """
-    folders = [model_folder(run, row.number) for row in run.front]
+    folders = [_whole_model(run, row.number) for row in run.front]
     if not folders:
         raise RunError(f"'{run.folder}' has no model on its front yet; there is nothing to time")
 
@@ -67,6 +69,17 @@ def bench_front(run: RunRecord, **settings: Any) -> Bench:
 
     layers = len(run.unpruned.heads_per_layer)
     return bench(folders, unpruned_layers=layers, **settings)
+
+
+def _whole_model(run: RunRecord, trial: int) -> Path:
+    model = model_folder(run, trial)
+    damaged = damaged_files(model.parent, model.rglob("*"))
+    if damaged:
+        raise RunError(
+            f"'{model.parent}': trial {trial} is damaged: {'; '.join(damaged)}; put the file back "
+            "from a copy, or name the folders of the other models"
+        )
+    return model
 
 
 def keep_speeds(run: RunRecord, timed: Bench) -> Path:

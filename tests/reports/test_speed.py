@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -68,6 +69,16 @@ def test_without_times_there_are_none(mixed_run: RunRecord, timed: RunRecord) ->
     with pytest.raises(RunError, match=r"'.*00003/model', the model of trial 3, is gone"):
         bench_front(timed, **SETTINGS)
     assert len(read_speeds(timed)) == 2, "what was kept is still there"
+
+
+def test_a_damaged_model_is_named_as_export_names_it(timed: RunRecord, tmp_path: Path) -> None:
+    run = replace(timed, folder=copytree(timed.folder, tmp_path / "run"), trials=timed.trials[:2])
+    weights = RunFolder(run.folder).model(1) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(
+        RunError, match=r"00001': trial 1 is damaged: model/model\.safetensors is .*; put the file"
+    ):
+        bench_front(run, **SETTINGS)
 
 
 @pytest.mark.parametrize("text", ['{"form', "[]", '{"format": "maskfront-bench-0"}'])
