@@ -22,3 +22,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"orchestrator.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'orchestrator' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,6 +10,15 @@ from orchestrator.run_folder import RunFolder
 from reports.recommended import knee as find_knee
 
 
+def check_run(run: object) -> None:
+    """Raises RunError for what is no RunRecord, such as the folder of a run."""
+    if not isinstance(run, RunRecord):
+        raise RunError(
+            f"{run!r} is a {type(run).__name__}, not a RunRecord; that of a run's folder is "
+            "orchestrator.records.read_run('runs/STUDY')"
+        )
+
+
 def choose(
     run: RunRecord,
     *,
@@ -27,6 +36,7 @@ def choose(
     Raises RunError for none or several ways, for a trial that has no model, for an empty front, and
     where nothing on the front gets there; then it says what comes nearest.
     """
+    check_run(run)
     ways = {
         "--trial": trial is not None,
         "--max-ratio": max_ratio is not None,
@@ -85,6 +95,7 @@ def model_folder(run: RunRecord, trial: int) -> Path:
 
 def check_finished(run: RunRecord, trial: int) -> None:
     """Raises RunError for a trial that has not finished, and says what became of it."""
+    check_run(run)
     rows = {row.number: row for row in run.trials}
     row = rows.get(trial)
     if row is not None and row.result is not None:

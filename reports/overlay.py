@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
+from reports.choice import check_run
 
 _SEEDLESS = ("seed", "name")
 """What seeds of one study may differ in."""
@@ -73,11 +74,14 @@ class Overlay:
         return groups
 
 
-def overlay(runs: Sequence[RunRecord]) -> Overlay:
-    """Put runs on one page. Raises RunError if they count different things.
+def overlay(runs: RunRecord | Sequence[RunRecord]) -> Overlay:
+    """Put runs on one page, or one. Raises RunError if they count different things.
 
     A run is called by its study, and by its folder too where that does not tell it from another.
     """
+    runs = runs if isinstance(runs, Sequence) else [runs]
+    for run in runs:
+        check_run(run)
     costs = dict.fromkeys(run.unpruned.cost_name for run in runs)
     if len(costs) > 1:
         raise RunError(

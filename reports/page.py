@@ -54,17 +54,19 @@ class _Part:
     damaged: Mapping[int, Sequence[str]]
 
 
-def write_report(runs: Sequence[RunRecord], target: str | Path, live: bool = False) -> Path:
-    """Write the page of these runs, whole or not at all; returns its path.
+def write_report(
+    runs: RunRecord | Sequence[RunRecord], target: str | Path, live: bool = False
+) -> Path:
+    """Write the page of one run or of several, whole or not at all; returns its path.
 
     `live` adds a switch that reloads the page. Raises RunError if the runs share no axes, OSError
     if the disk refuses.
     """
     target = Path(target)
     together = overlay(runs)
-    curves = [read_curves(run) for run in runs]
-    speeds = [read_speeds(run) for run in runs]
-    parts = [_part(together, place) for place in range(len(runs))]
+    curves = [read_curves(run) for run in together.runs]
+    speeds = [read_speeds(run) for run in together.runs]
+    parts = [_part(together, place) for place in range(len(together.runs))]
     sections = (
         speed_section(together, speeds),
         budget_section(together, curves),

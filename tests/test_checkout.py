@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -25,6 +27,14 @@ def test_the_package_is_the_one_of_this_checkout(package: str) -> None:
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.origin == str(ROOT / package / "__init__.py")
+
+
+def test_what_is_imported_when_asked_for_is_listed_before() -> None:
+    code = (
+        "import sys, orchestrator; listed = set(orchestrator.__all__) <= set(dir(orchestrator)); "
+        "sys.exit(not listed or 'torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_every_direct_dependency_is_pinned() -> None:

@@ -11,6 +11,8 @@ import pytest
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
 from reports.choice import choose, model_folder
+from reports.export import export
+from reports.page import write_report
 
 
 @pytest.fixture
@@ -83,6 +85,20 @@ def test_a_trial_without_a_model_says_what_became_of_it(
 def test_a_front_without_a_knee_gives_its_cheapest_model(make_run: Any, make_trial: Any) -> None:
     rows = [(200_000, 0.5), (600_000, 0.6), (900_000, 0.9)]
     assert choose(make_run([make_trial(n, *row) for n, row in enumerate(rows)]), knee=True) == 0
+
+
+def test_a_folder_is_no_record(mixed_run: RunRecord, tmp_path: Path) -> None:
+    folder: Any = tmp_path
+    message = r"is a PosixPath, not a RunRecord; .* orchestrator.records.read_run\('runs/STUDY'\)$"
+    for call in (
+        lambda: choose(folder, knee=True),
+        lambda: export(folder, 0, tmp_path / "out"),
+        lambda: write_report(folder, tmp_path / "report.html"),
+        lambda: write_report([mixed_run, folder], tmp_path / "report.html"),
+    ):
+        with pytest.raises(RunError, match=message):
+            call()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_front_has_nothing_to_choose(make_run: Any, make_trial: Any) -> None:

@@ -369,6 +369,11 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
+def test_one_run_needs_no_list(mixed_run: RunRecord, tmp_path: Path) -> None:
+    one = Page(write_report(mixed_run, tmp_path / "one.html"))
+    assert one.words == Page(write_report([mixed_run], tmp_path / "listed.html")).words
+
+
 def test_a_space_is_read_from_the_definition(make_many: Callable[..., RunRecord]) -> None:
     assert make_many(1).space == SPACE
 
