@@ -28,7 +28,14 @@ from objectives.roles import load
 from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student
 from objectives.task import LabelledText, Metric, Task
-from objectives.teacher import Teacher, check_answers, check_labels, load_teacher, teacher_notes
+from objectives.teacher import (
+    Teacher,
+    check_answers,
+    check_labels,
+    load_teacher,
+    teacher_notes,
+    weak_teacher_note,
+)
 from objectives.teacher_logits import kept_logits
 
 _LATENCY_BATCH = 1
@@ -286,6 +293,10 @@ def prepare(
     )
     progress.advance()
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
+    labels, classes = splits["select"].labels, len(inputs.text.label_names)
+    weak = weak_teacher_note(inputs.teacher, task.metric, unpruned.interval[0], labels, classes)
+    if weak:
+        progress.note(weak)
     teacher_logits = kept_logits(teacher, train, cache=cache, device=device, progress=progress)
     check_answers(inputs.teacher, teacher_logits)
     return Workbench(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -14,13 +15,14 @@ from transformers import BertForSequenceClassification, PreTrainedModel
 from objectives import pretrained
 from objectives.adapters import as_bert
 from objectives.cache import content_key, made_anew, written_whole
-from objectives.data import Split
+from objectives.data import Labels, Split
 from objectives.device import Precision, autocast, matmul_dtype, to_device
 from objectives.errors import UserError, check_ranges, check_types, first_line
 from objectives.exporting import save_model
 from objectives.losses import task_loss
 from objectives.optimisation import linear_schedule, weight_optimizer
 from objectives.search_method import Progress
+from objectives.task import Metric, metric_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +147,31 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
             f"{', '.join(f'Teacher.{name}' for name in idle)} does nothing"
         )
     return notes
+
+
+def weak_teacher_note(
+    teacher: Teacher, metric: Metric, surely: float, labels: Labels, classes: int
+) -> str | None:
+    """What a user should know of a teacher that may be no better than one answer for all rows.
+
+    `surely` is the lower end of the interval of its metric on the selection split, which has these
+    labels.
+    """
+    constant = 0.0  # of a correlation
+    if metric in ("accuracy", "f1"):
+        likely = {int(np.bincount(labels).argmax()), 1}
+        answers = (np.full_like(labels, answer) for answer in likely)
+        constant = max(metric_value(metric, labels, a, classes=classes) for a in answers)
+    if surely > constant:
+        return None
+    remedy = "take another one"
+    if not pretrained.has_classifier(teacher.checkpoint):
+        remedy = f"fine-tune it longer (Teacher.epochs, now {teacher.epochs})"
+    return (
+        f"the teacher may have learnt nothing: its {metric} on the selection split is surely no "
+        f"more than {surely:.4f}, and one answer for all rows has {constant:.4f}; {remedy}, before "
+        "students learn from it"
+    )
 
 
 def _load(folder: str, device: str) -> BertForSequenceClassification:

@@ -10,6 +10,7 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertForSequenceClassification
@@ -19,7 +20,14 @@ from objectives.data import Split
 from objectives.errors import UserError
 from objectives.pretrained import label_order
 from objectives.problem import Workbench
-from objectives.teacher import Teacher, check_labels, load_teacher, teacher_notes
+from objectives.task import Metric
+from objectives.teacher import (
+    Teacher,
+    check_labels,
+    load_teacher,
+    teacher_notes,
+    weak_teacher_note,
+)
 from tests.conftest import MARKERS
 from tests.objectives.conformance import RecordingProgress, random_states
 
@@ -214,6 +222,28 @@ def test_how_to_fine_tune_a_teacher_that_is_fine_tuned_does_nothing(
     assert note.endswith("Teacher.epochs, Teacher.learning_rate does nothing")
     assert teacher_notes(Teacher(checkpoint=fine_tuned), LABELS) == []
     assert teacher_notes(Teacher(checkpoint=tiny_bert, **asked), LABELS) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "counts", "constant"),
+    [
+        ("accuracy", [30, 60, 10], 0.6),
+        ("mcc", [30, 60, 10], 0.0),
+        ("f1", [30, 60, 10], (2 * 60 / 160) / 3),
+        ("f1", [80, 20], 2 * 20 / 120),  # that of class 1: to answer it always is the best
+    ],
+)
+def test_a_teacher_that_may_be_no_better_than_one_answer_is_noted(
+    tiny_bert: str, fine_tuned: str, metric: Metric, counts: list[int], constant: float
+) -> None:
+    labels, classes = np.repeat(np.arange(len(counts)), counts), len(counts)
+
+    def note(checkpoint: str, surely: float) -> str | None:
+        return weak_teacher_note(Teacher(checkpoint=checkpoint), metric, surely, labels, classes)
+
+    assert f"one answer for all rows has {constant:.4f}; take" in str(note(fine_tuned, constant))
+    assert "Teacher.epochs, now 3" in str(note(tiny_bert, constant - 0.1))
+    assert note(fine_tuned, constant + 0.001) is None
 
 
 def test_labels_are_matched_by_name(fine_tuned: str, tmp_path: Path) -> None:
