@@ -9,26 +9,28 @@ its logits, losses and gradients are compared with the product's.
 
 Batches are padded to 128 tokens, as such code does by default, or bucketed: of like length, padded
 to the longest, and then the plain loop reads the teacher from a cache too. It trains all weights,
-or leaves the embeddings frozen as the product does. Model and tweets are the quickstart's; the
-classifier on top is random, for no number here depends on it.
+or leaves the embeddings frozen as the product does. Model and tweets are the quickstart's, for what
+batches of like length save depends on the tweets' lengths; the classifier on top is random.
+`--made-up` takes random weights and texts of about these lengths, and needs neither package of
+requirements-demo.txt (see `benchmarks.made_up` for what it needs).
 
     python -m benchmarks.inner_search [--threads 2 | --cpu-time] [--blocks 8] [--steps 3]
+        [--device cpu] [--made-up] [--out benchmarks/results]
 
-The variants take turns in blocks of a few steps, on the same batches. On a machine that does other
-work, `--cpu-time` takes the processor's time of one thread for the time on the clock. Prints a
-table (quartiles over all steps, ratios within blocks) and writes
-benchmarks/results/inner_search-cpu.json.
+The variants take turns in blocks of a few steps (30 on a GPU), on the same batches; a block is
+timed as a whole, after a step that is not (five on a GPU). On a machine that does other work,
+`--cpu-time` takes the processor's time of one thread for the time on the clock. Prints a table
+(quartiles over the blocks, ratios within them) and writes
+benchmarks/results/inner_search-<device>.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import statistics
-import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,6 +45,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoTokenizer, BertForSequenceClassification
 
+from benchmarks import made_up
+from benchmarks.timing import STEPS, WARM_UP, Now, Stopwatch, clock, describe, kind_of, seconds_of
 from objectives.budget import hinge_loss
 from objectives.data import Batch, Split
 from objectives.device import Precision, autocast, matmul_dtype, quiet_libraries
@@ -50,10 +54,10 @@ from objectives.distillation import prediction_loss
 from objectives.methods.mask_search import MaskSearch
 from objectives.population import Population
 from objectives.problem import Problem, prepare, read_inputs
+from objectives.search_method import SilentProgress
 from objectives.stages import Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
-from studies.quickstart import minilm, study
 
 LENGTH = 128
 TARGET, TOLERANCE = 0.5, 0.05
@@ -194,76 +198,49 @@ def _logits(model: BertForSequenceClassification, batch: Batch) -> Tensor:
     ).logits
 
 
-Now = Callable[[], float]
-"""Seconds since some moment, when the device has done its work."""
-
-
-class Clock:
-    """A `Progress` that takes the time at each step of a search and stops it after `steps`."""
-
-    rungs = ()
-
-    def __init__(self, steps: int, now: Now, students: int = 1):
-        self.steps, self.now, self.students = steps, now, students
-        self.stage = ""
-        self.times: list[float] = []
-
-    def note(self, line: str) -> None:
-        """Not of interest here."""
-
-    def begin(self, stage: str, steps: int) -> None:
-        """Only the stage that searches is timed."""
-        self.stage = stage
-
-    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
-        """There are no rungs."""
-
-    def advance(self) -> Set[int]:
-        """The time now; stops all students when there are enough."""
-        if self.stage == "search":
-            self.times.append(self.now())
-        return set(range(self.students)) if len(self.times) > self.steps else set()
-
-    @property
-    def seconds(self) -> list[float]:
-        """Of each step but the first, which is a warm-up."""
-        assert len(self.times) == self.steps + 1, f"{len(self.times)} steps, not {self.steps + 1}"
-        return list(np.diff(self.times))
-
-
 @dataclass(frozen=True)
 class Variant:
     """One way to take the step, and how to time a block of it."""
 
     name: str
-    run: Callable[[int], list[float]]
-    """From a seed to the seconds of each step of a block."""
+    run: Callable[[int], float]
+    """From a seed to the seconds of a step, the mean of a block."""
 
 
-def product(name: str, problem: Problem, steps: int, now: Now) -> Variant:
+def searching(steps: int, rows: int) -> MaskSearch:
+    """METHOD, in a search of so many steps on so many rows."""
+    stage = replace(METHOD.stages[0], epochs=steps * METHOD.batch_size / rows)
+    return replace(METHOD, stages=(stage,))
+
+
+def product(name: str, problem: Problem, steps: int, warm_up: int, now: Now) -> Variant:
     """The method of the product on one student."""
+    method = searching(steps + warm_up, len(problem.train))
 
-    def run(seed: int) -> list[float]:
-        clock = Clock(steps, now)
-        list(MaskSearch.search([METHOD], problem, seed=seed, progress=clock))
-        return clock.seconds
+    def run(seed: int) -> float:
+        watch = Stopwatch("search", steps, warm_up, now)
+        list(MaskSearch.search([method], problem, seed=seed, progress=watch))
+        return watch.seconds
 
     return Variant(name, run)
 
 
 def plain(
-    name: str, problem: Problem, steps: int, now: Now, *, cached: bool, frozen: bool
+    name: str,
+    problem: Problem,
+    steps: int,
+    warm_up: int,
+    now: Now,
+    *,
+    cached: bool,
+    frozen: bool,
 ) -> Variant:
     """The plain loop; its student goes on where the last block ended."""
     loop = PlainLoop(problem, cached=cached, frozen=frozen)
 
-    def run(seed: int) -> list[float]:
-        times = []
+    def run(seed: int) -> float:
         loop.draw(seed)
-        for _ in range(steps + 1):
-            loop.step()
-            times.append(now())
-        return list(np.diff(times))
+        return seconds_of(loop.step, steps, warm_up, now)
 
     return Variant(name, run)
 
@@ -316,16 +293,28 @@ def check_agreement(problem: Problem) -> float:
     return worst
 
 
-def make_problem(folder: Path, device: str) -> Problem:
+def make_problem(
+    folder: Path, device: str, length: int = LENGTH, train: int = 4000, alpha: int = 500
+) -> Problem:
     """The quickstart's model and tweets, with a random classifier."""
+    from studies.quickstart import minilm, study  # packages of requirements-demo.txt
+
     checkpoint = folder / "teacher"
     torch.manual_seed(0)
     BertForSequenceClassification.from_pretrained(minilm, num_labels=3).save_pretrained(checkpoint)
     AutoTokenizer.from_pretrained(minilm).save_pretrained(checkpoint)
-    task: Task = replace(study.task, max_length=LENGTH, alpha=500, select=64, heldout=64)
-    inputs = read_inputs(task, Teacher(checkpoint=str(checkpoint)), seq_len=LENGTH)
-    ignored = Clock(0, time.perf_counter)
-    return prepare(inputs, cache=folder, seed=0, device=device, progress=ignored).problem
+    roles = {"train": train, "alpha": alpha, "select": 64, "heldout": 64}
+    task: Task = replace(study.task, max_length=length, **roles)
+    inputs = read_inputs(task, Teacher(checkpoint=str(checkpoint)), seq_len=length)
+    return prepare(inputs, cache=folder, seed=0, device=device, progress=SilentProgress()).problem
+
+
+def make_up_problem(
+    folder: Path, device: str, length: int = LENGTH, train: int = 4000, alpha: int = 500
+) -> Problem:
+    """As many rows, about as long, of random words; the model's weights are random."""
+    checkpoint = made_up.make_checkpoint(folder / "teacher")
+    return made_up.make_problem(checkpoint, length, device, train=train, alpha=alpha, cache=folder)
 
 
 def padded(problem: Problem) -> Problem:
@@ -337,33 +326,19 @@ def padded(problem: Problem) -> Problem:
     return replace(problem, train=train, alpha=alpha)
 
 
-def row(
-    name: str, blocks: list[list[float]], seconds: dict[str, list[list[float]]]
-) -> dict[str, Any]:
+def row(name: str, blocks: list[float], seconds: dict[str, list[float]]) -> dict[str, Any]:
     """Quartiles of the seconds of a step, and of the ratios to each reference in the same block."""
     ratios = {
         reference: statistics.quantiles(
-            [sum(other) / sum(own) for own, other in zip(blocks, seconds[reference], strict=True)],
-            n=4,
+            [other / own for own, other in zip(blocks, seconds[reference], strict=True)], n=4
         )
         for reference in REFERENCES
     }
-    every = [step for block in blocks for step in block]
     return {
         "variant": name,
-        "seconds_quartiles": statistics.quantiles(every, n=4),
+        "seconds_quartiles": statistics.quantiles(blocks, n=4),
         "times_as_fast_as": ratios,
     }
-
-
-def describe(device: str) -> str:
-    """The name of the processor that computes."""
-    if device != "cpu":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{(names or [platform.processor()])[0]}, {os.cpu_count()} cores"
 
 
 def main() -> None:
@@ -372,28 +347,28 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--blocks", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--made-up", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    kind = kind_of(options.device)
     if options.cpu_time:
         options.threads = 1
     torch.set_num_threads(options.threads)
     quiet_libraries()
     with TemporaryDirectory() as folder:
-        bucketed = make_problem(Path(folder), options.device)
-    long, steps = padded(bucketed), options.steps
+        make = make_up_problem if options.made_up else make_problem
+        bucketed = make(Path(folder), options.device)
+    long, steps = padded(bucketed), options.steps or (3 if kind == "cpu" else STEPS[kind])
     difference = max(map(check_agreement, (bucketed, long)))
     print(  # noqa: T201
         "Plain loop and product agree on logits, losses and gradients of one batch, bucketed and "
         f"padded: largest relative difference {difference:.1e} (allowed {AGREEMENT:.0e})."
     )
 
-    def now() -> float:
-        if options.device != "cpu":
-            torch.cuda.synchronize(options.device)
-        return time.process_time() if options.cpu_time else time.perf_counter()
-
-    on_short, on_long = (bucketed, steps, now), (long, steps, now)
+    times = (steps, WARM_UP[kind], clock(options.device, processor=options.cpu_time))
+    on_short, on_long = (bucketed, *times), (long, *times)
     variants = [
         plain("plain, padded, all weights", *on_long, cached=False, frozen=False),
         plain(PADDED, *on_long, cached=False, frozen=True),
@@ -402,7 +377,7 @@ def main() -> None:
         product("maskfront, padded", *on_long),
         product("maskfront, bucketed", *on_short),
     ]
-    seconds: dict[str, list[list[float]]] = {variant.name: [] for variant in variants}
+    seconds: dict[str, list[float]] = {variant.name: [] for variant in variants}
     for block in range(options.blocks):
         first = block % len(variants)  # nobody always comes after the same neighbour
         for variant in variants[first:] + variants[:first]:
@@ -429,14 +404,14 @@ def main() -> None:
         "python": platform.python_version(),
         "blocks": options.blocks,
         "steps": steps,
+        "made_up": options.made_up,
         "batch_size": METHOD.batch_size,
         "mean_tokens": statistics.fmean(map(len, bucketed.train.input_ids)),
         "largest_difference": difference,
         "rows": rows,
     }
-    target = Path(__file__).parent / "results" / f"inner_search-{options.device.split(':')[0]}.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(document, indent=2) + "\n")
+    out = options.out / f"inner_search-{kind}.json"
+    out.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

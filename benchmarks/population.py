@@ -2,8 +2,9 @@
 
 The step is that of `MaskSearch` on MiniLM-L6, as in `benchmarks.inner_search`: weights on a batch
 of train against the teacher's answers, alpha on a batch of its own, 32 sequences padded to one
-length. A trial is taken to be STEPS of them, three epochs of CoLA. All variants multiply in one
-precision, the plain loop by autocast.
+length. A trial is taken to be TRIAL_STEPS of them, three epochs of CoLA. All variants multiply in
+one precision, the plain loop by autocast. Weights and texts are random (`benchmarks.made_up`): the
+masks stay open, so a step costs the same whatever they hold.
 
 - `fused`: the product, K students at once; K = 1 is its plain case.
 - `plain-loop`: transformers with masks by forward hooks, its answers of the teacher cached and its
@@ -12,15 +13,21 @@ precision, the plain loop by autocast.
 
     python -m benchmarks.population [--sizes 1 2 4 8] [--processes 2] [--lengths 32]
         [--precision auto | float32 | bfloat16] [--device cpu] [--threads 2]
-        [--steps 4] [--rounds 3]
+        [--steps 4] [--rounds 3] [--out benchmarks/results]
 
-Operations are those of a step that the host asks of the device, views left out: a GPU is idle while
-they take longer to ask for than to do.
+On a GPU the sizes are 1 to 64 unless they are named, and the steps 30. Needs torch, transformers,
+rich, and what `objectives` imports (see `benchmarks.made_up`).
 
-Each measurement is a process of its own, for its peak of memory; variants take turns, round after
-round. The share of the device that is reached: FLOPs of all matmuls of a step, and bytes of
-weights, gradients and moments that it must move at least, each over what a large matmul and a large
-copy reach in the same run. Prints a table, writes benchmarks/results/population-<device>.json.
+Steps are timed from a look at the clock to the next, which waits for the device, with none between;
+the first, on a GPU the first five, are not. Operations are those of a step that the host asks of
+the device, views left out: a GPU is idle while they take longer to ask for than to do.
+
+Variants take turns, round after round. Each is measured in a process of its own, for its peak of
+memory (Linux only); on a GPU, where torch keeps count, one process measures plain loop and all
+sizes, the smallest first. What finds no memory, or ends, has a row that says so. The share of the
+device that is reached: FLOPs of all matmuls of a step, and bytes of weights, gradients and moments
+that it must move at least, each over what a large matmul and a large copy reach in the same run.
+Prints a table; writes population-<device>.json after each measurement.
 """
 
 from __future__ import annotations
@@ -28,14 +35,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, get_args
@@ -49,16 +55,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.inner_search import METHOD, Clock, PlainLoop, describe, padded
-from objectives.device import Precision, matmul_dtype, quiet_libraries
+from benchmarks.inner_search import METHOD, PlainLoop, padded, searching
+from benchmarks.made_up import make_checkpoint, make_problem
+from benchmarks.timing import STEPS, WARM_UP, Stopwatch, clock, describe, kind_of, seconds_of
+from objectives.device import Precision, free_memory, matmul_dtype, out_of_memory, quiet_libraries
 from objectives.methods.mask_search import MaskSearch
-from objectives.pretrained import load_tokenizer
-from objectives.problem import Problem, prepare, read_inputs
+from objectives.problem import Problem
 from objectives.search_method import SilentProgress
-from objectives.teacher import Teacher
-from studies.quickstart import minilm, study
 
-STEPS = 804
+SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 2, 4, 8, 16, 32, 64)}
+TRIAL_STEPS = 804
 """Of a trial: three epochs of CoLA's 8,551 sentences in batches of 32."""
 BYTES_OF_A_WEIGHT = {"float32": 40, "bfloat16": 46}
 """Moved in a step at least: read forward and backward, its gradient written; then AdamW reads it,
@@ -92,82 +98,99 @@ class Operations(TorchDispatchMode):
 
 
 class Counted(SilentProgress):
-    """How many there have been at the end of each step."""
+    """How many there have been at the end of each step; all students stop after the second."""
 
-    def __init__(self, counter: Operations) -> None:
-        self.counter = counter
+    def __init__(self, counter: Operations, students: int) -> None:
+        self.counter, self.students = counter, students
         self.counts: list[int] = []
 
     def advance(self) -> Set[int]:
-        """Note the count; nobody stops."""
+        """Note the count."""
         self.counts.append(self.counter.count)
-        return frozenset()
+        return set(range(self.students)) if len(self.counts) == 2 else frozenset()
 
 
-def make_checkpoint(folder: Path) -> str:
-    """MiniLM with a classifier; it is random, for no number here depends on it."""
-    torch.manual_seed(0)
-    transformers.BertForSequenceClassification.from_pretrained(
-        str(minilm), num_labels=3
-    ).save_pretrained(folder)
-    load_tokenizer(str(minilm)).save_pretrained(folder)
-    return str(folder)
+Found = dict[str, Any]
+"""Of one process: seconds of a step and its peak of memory; FLOPs of its matmuls and operations, if
+they were asked for. Or "failed", and why."""
 
 
-def make_problem(checkpoint: str, length: int, device: str) -> Problem:
-    """A few tweets, their batches padded to `length`."""
-    task = replace(study.task, max_length=length, train=320, alpha=320, select=64, heldout=64)
-    inputs = read_inputs(task, Teacher(checkpoint=checkpoint), seq_len=length)
-    with TemporaryDirectory() as cache:
-        problem = prepare(
-            inputs, cache=Path(cache), seed=0, device=device, progress=SilentProgress()
-        ).problem
-    return padded(problem)
+@dataclass(frozen=True)
+class Job:
+    """What a process is to measure, and how."""
+
+    checkpoint: str
+    length: int
+    precision: Precision
+    device: str
+    threads: int
+    steps: int
 
 
-def measure(
-    variant: Variant, precision: Precision, checkpoint: str, device: str, threads: int, steps: int
-) -> dict[str, float]:
-    """Of one process: seconds of a step, its peak of memory, the FLOPs of its matmuls."""
-    torch.set_num_threads(threads)
-    problem = make_problem(checkpoint, variant.length, device)
+def serve(job: Job) -> None:
+    """In a process of its own: measure each variant that a line of its input names."""
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    torch.set_num_threads(job.threads)
+    problem = padded(make_problem(job.checkpoint, job.length, job.device))
+    for line in sys.stdin:
+        if not line.strip():  # are you ready?
+            told.write("{}\n")
+        else:
+            of_variant, count = json.loads(line)
+            told.write(json.dumps(attempt(Variant(**of_variant), job, problem, count)) + "\n")
+        told.flush()
 
-    def now() -> float:
-        if device != "cpu":
-            torch.cuda.synchronize(device)
-        return time.perf_counter()
 
-    print("ready", flush=True)  # noqa: T201
-    sys.stdin.readline()
+def attempt(variant: Variant, job: Job, problem: Problem, count: bool) -> Found:
+    """`measure`, or that there is not enough memory for it."""
+    try:
+        return measure(variant, job, problem, count)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return {"failed": "out of memory"}
+
+
+def measure(variant: Variant, job: Job, problem: Problem, count: bool) -> Found:
+    """Of this process alone; `count` FLOPs and operations too."""
+    free_memory()
+    kind, now = kind_of(job.device), clock(job.device)
+    if kind == "cuda":
+        torch.cuda.reset_peak_memory_stats(job.device)
+    warm_up = WARM_UP[kind]
     if variant.name == "fused":
-        clock = Clock(steps, now, students=variant.size)
-        members = searching(steps + 2, variant.size, precision)
-        list(MaskSearch.search(members, problem, seed=0, progress=clock))
-        seconds = clock.seconds
+        members = population(job.steps + warm_up, variant.size, job.precision, problem)
+        watch = Stopwatch("search", job.steps, warm_up, now, variant.size)
+        list(MaskSearch.search(members, problem, seed=0, progress=watch))
+        seconds = watch.seconds
     else:
-        loop = PlainLoop(problem, cached=True, frozen=True, precision=precision)
-        times = []
-        for _ in range(steps + 1):
-            loop.step()
-            times.append(now())
-        seconds = [after - before for before, after in pairwise(times)]
-    peak = (
-        1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if device == "cpu"
-        else torch.cuda.max_memory_allocated(device)
-    )
-    return {
-        "seconds": statistics.median(seconds),
-        "peak": peak,
-        "flops": flops_of_step(problem),
-        "operations": operations_of_step(variant, precision, problem),
-    }
+        loop = PlainLoop(problem, cached=True, frozen=True, precision=job.precision)
+        seconds = seconds_of(loop.step, job.steps, warm_up, now)
+        del loop
+    found: Found = {"seconds": seconds, "peak": peak_of_memory(job.device)}
+    if count:
+        free_memory()
+        found["flops"] = flops_of_step(problem)
+        found["operations"] = operations_of_step(variant, job.precision, problem)
+    return found
 
 
-def searching(steps: int, students: int, precision: Precision) -> list[MaskSearch]:
+def peak_of_memory(device: str) -> int:
+    """Bytes of the device, since they were last counted from 0; of a CPU the process's."""
+    if kind_of(device) == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    # Not getrusage: its peak is at least that of whoever started the process.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    [peak] = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    return 1024 * int(peak)
+
+
+def population(
+    steps: int, students: int, precision: Precision, problem: Problem
+) -> list[MaskSearch]:
     """Students of several ratios, in a search of so many steps."""
-    stage = replace(METHOD.stages[0], epochs=steps * METHOD.batch_size / 320)
-    method = replace(METHOD, stages=(stage,), precision=precision)
+    method = replace(searching(steps, len(problem.train)), precision=precision)
     return [replace(method, target_ratio=0.3 + 0.4 * slot / students) for slot in range(students)]
 
 
@@ -183,7 +206,8 @@ def operations_of_step(variant: Variant, precision: Precision, problem: Problem)
     """Of the second step, which has no more to prepare."""
     counter = Operations()
     if variant.name == "fused":
-        counted, members = Counted(counter), searching(2, variant.size, precision)
+        members = population(2, variant.size, precision, problem)
+        counted = Counted(counter, variant.size)
         with counter:
             list(MaskSearch.search(members, problem, seed=0, progress=counted))
         return counted.counts[1] - counted.counts[0]
@@ -222,56 +246,108 @@ def ceilings(
     }
 
 
-def run(
-    variant: Variant, precision: Precision, checkpoint: str, device: str, threads: int, steps: int
-) -> list[dict[str, float]]:
-    """The processes of a variant, begun together once all are ready."""
-    own = max(1, threads // variant.processes)
-    arguments = json.dumps([variant.__dict__, precision, checkpoint, device, own, steps])
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.population", "--measure", arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(own)},
-        )
-        for _ in range(variant.processes)
-    ]
-    pipes: list[tuple[IO[str], IO[str]]] = []
-    for child in children:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        pipes.append((child.stdin, child.stdout))
-    for _, out in pipes:
-        assert out.readline() == "ready\n", "a measurement failed; its error is above"
-    for into, _ in pipes:
-        into.write("go\n")
-        into.flush()
-    found = [json.loads(out.readline()) for _, out in pipes]
-    for child in children:
-        child.wait()
-    return found
+class Processes:
+    """Those that measure a variant at once; they begin together."""
+
+    def __init__(self, job: Job, count: int) -> None:
+        own = replace(job, threads=max(1, job.threads // count))
+        command = [sys.executable, "-m", "benchmarks.population", "--serve"]
+        self.children = [
+            subprocess.Popen(
+                [*command, json.dumps(asdict(own))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": str(own.threads)},
+            )
+            for _ in range(count)
+        ]
+        self.pipes: list[tuple[IO[str], IO[str]]] = []
+        for child in self.children:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            self.pipes.append((child.stdin, child.stdout))
+
+    def ask(self, line: str) -> list[Found]:
+        """The answer of each; of one that has ended, that it did."""
+        for into, _ in self.pipes:
+            with suppress(BrokenPipeError):  # told below
+                into.write(line + "\n")
+                into.flush()
+        answers = [out.readline() for _, out in self.pipes]
+        return [
+            json.loads(answer) if answer else {"failed": f"ended with {child.wait()}"}
+            for answer, child in zip(answers, self.children, strict=True)
+        ]
+
+    def end(self) -> None:
+        """All of them."""
+        for child, (into, out) in zip(self.children, self.pipes, strict=True):
+            with suppress(BrokenPipeError):  # what it did not read
+                into.close()
+            child.wait()
+            out.close()
+
+
+def measured(
+    variants: Sequence[Variant], job: Job, counted: Set[Variant]
+) -> Iterator[tuple[Variant, list[Found]]]:
+    """What these found, one after another, all in the same processes unless one of them ends.
+
+    FLOPs and operations are known of those that are `counted`.
+    """
+    processes = None
+    for variant in variants:
+        if processes is None:
+            processes = Processes(job, variant.processes)
+        ready = processes.ask("")
+        question = json.dumps([asdict(variant), variant not in counted])
+        found = ready if failed(ready) else processes.ask(question)
+        if any(answer.get("failed", "").startswith("ended") for answer in found):
+            processes.end()
+            processes = None
+        yield variant, found
+    if processes is not None:
+        processes.end()
+
+
+def failed(answers: Sequence[Found]) -> bool:
+    """Whether one of the processes has nothing to tell but why."""
+    return any("failed" in answer for answer in answers)
+
+
+def together(variants: Sequence[Variant], device: str) -> list[list[Variant]]:
+    """The groups of those that are measured in the same processes, each group in its order."""
+    groups: dict[object, list[Variant]] = {}
+    for variant in variants:
+        alone = kind_of(device) != "cuda" or variant.processes > 1
+        groups.setdefault(variant if alone else variant.length, []).append(variant)
+    return list(groups.values())
 
 
 def row(
-    variant: Variant, rounds: list[list[dict[str, float]]], limits: dict[str, float], moved: int
+    variant: Variant, rounds: list[list[Found]], limits: dict[str, float], moved: int
 ) -> dict[str, Any]:
     """What the rounds of one variant say together; `moved` are the bytes of a student's step."""
+    entry = {"variant": variant.name, "k": variant.size, "length": variant.length}
+    failures = [one["failed"] for processes in rounds for one in processes if "failed" in one]
+    if failures:
+        entry["failed"] = failures[0]
+    good = [processes for processes in rounds if not failed(processes)]
+    if not good:
+        return entry
     students = variant.size
-    each = [statistics.mean(one["seconds"] for one in processes) for processes in rounds]
+    each = [statistics.mean(one["seconds"] for one in processes) for processes in good]
     seconds = statistics.median(each)
-    flops = rounds[0][0]["flops"] * students
+    flops = good[0][0]["flops"] * students
     return {
-        "variant": variant.name,
-        "k": variant.size,
-        "length": variant.length,
+        **entry,
         "seconds_per_step": seconds,
         "seconds_of_rounds": each,
-        "trials_per_hour": students * 3600 / (seconds * STEPS),
-        "peak_memory_bytes": int(statistics.median(sum(p["peak"] for p in r) for r in rounds)),
+        "trials_per_hour": students * 3600 / (seconds * TRIAL_STEPS),
+        "peak_memory_bytes": int(statistics.median(sum(p["peak"] for p in r) for r in good)),
         "flops_per_step": flops,
-        "operations_per_step": rounds[0][0]["operations"] * variant.processes,
+        "operations_per_step": good[0][0]["operations"] * variant.processes,
         "share_of_matmul_peak": flops / seconds / limits["matmul_flops_per_second"],
         "share_of_bandwidth": moved * students / seconds / limits["copy_bytes_per_second"],
     }
@@ -283,19 +359,18 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
         *("variant", "K", "tokens", "ms a step", "trials/h", "x loop"),
         *("GiB", "operations", "matmul", "bytes"),
     )
+    loops = {r["length"]: r.get("trials_per_hour") for r in rows if r["variant"] == "plain-loop"}
     for entry in rows:
-        [loop] = [
-            other["trials_per_hour"]
-            for other in rows
-            if other["variant"] == "plain-loop" and other["length"] == entry["length"]
-        ]
+        names = (entry["variant"], str(entry["k"]), str(entry["length"]))
+        if "seconds_per_step" not in entry:
+            table.add_row(*names, entry["failed"])
+            continue
+        loop = loops[entry["length"]]
         table.add_row(
-            entry["variant"],
-            str(entry["k"]),
-            str(entry["length"]),
-            f"{1000 * entry['seconds_per_step']:.0f}",
+            *names,
+            f"{1000 * entry['seconds_per_step']:.1f}",
             f"{entry['trials_per_hour']:.2f}",
-            f"{entry['trials_per_hour'] / loop:.2f}",
+            f"{entry['trials_per_hour'] / loop:.2f}" if loop else "",
             f"{entry['peak_memory_bytes'] / 2**30:.2f}",
             str(entry["operations_per_step"]),
             f"{entry['share_of_matmul_peak']:.0%}",
@@ -307,50 +382,38 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
 def main() -> None:
     """Measure all variants in turn, round after round; print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--sizes", type=int, nargs="+")
     parser.add_argument("--processes", type=int, nargs="+", default=[2])
     parser.add_argument("--lengths", type=int, nargs="+", default=[32])
     parser.add_argument("--precision", default="auto", choices=get_args(Precision))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     quiet_libraries()
-    if options.measure:
-        of_variant, *others = json.loads(options.measure)
-        print(json.dumps(measure(Variant(**of_variant), *others)), flush=True)  # noqa: T201
+    if options.serve:
+        serve(Job(**json.loads(options.serve)))
         return
+    kind = kind_of(options.device)
     variants = [
         Variant(name, size, length)
         for length in options.lengths
         for name, sizes in (
             ("plain-loop", [1]),
             ("plain-processes", options.processes),
-            ("fused", options.sizes),
+            ("fused", sorted(options.sizes or SIZES[kind])),
         )
         for size in sizes
     ]
     dtype = matmul_dtype(options.precision, options.device)
     precision: Precision = "bfloat16" if dtype == torch.bfloat16 else "float32"
+    steps = options.steps or STEPS[kind]
     limits = ceilings(options.device, options.threads, dtype)
-    found: dict[Variant, list[list[dict[str, float]]]] = {variant: [] for variant in variants}
-    console = Console(width=110)
-    with TemporaryDirectory() as folder:
-        checkpoint = make_checkpoint(Path(folder) / "teacher")
-        model = transformers.BertForSequenceClassification.from_pretrained(checkpoint)
-        frozen = sum(weight.numel() for weight in model.bert.embeddings.parameters())
-        moved = BYTES_OF_A_WEIGHT[precision] * (model.num_parameters() - frozen)
-        for _, variant in track(
-            [(r, v) for r in range(options.rounds) for v in variants], console=console
-        ):
-            found[variant].append(
-                run(variant, precision, checkpoint, options.device, options.threads, options.steps)
-            )
-    rows = [row(variant, rounds, limits, moved) for variant, rounds in found.items()]
-    show(rows, console)
-    document = {
+    free_memory()  # the buffers: others need the device
+    document: dict[str, Any] = {
         "device": describe(options.device),
         "threads": options.threads,
         "torch": torch.__version__,
@@ -358,15 +421,42 @@ def main() -> None:
         "student": "MiniLM-L6",
         "precision": precision,
         "batch_size": METHOD.batch_size,
-        "steps_of_a_trial": STEPS,
+        "steps_of_a_trial": TRIAL_STEPS,
         "rounds": options.rounds,
-        "steps": options.steps,
+        "steps": steps,
         **limits,
-        "rows": rows,
     }
-    kind = options.device.split(":")[0]
-    out = Path(__file__).parent / "results" / f"population-{kind}.json"
-    out.write_text(json.dumps(document, indent=2) + "\n")
+    found: dict[Variant, list[list[Found]]] = {variant: [] for variant in variants}
+    counted: set[Variant] = set()
+    console = Console(width=110)
+    with TemporaryDirectory() as folder:
+        checkpoint = make_checkpoint(Path(folder) / "teacher")
+        model = transformers.BertForSequenceClassification.from_pretrained(checkpoint)
+        frozen = sum(weight.numel() for weight in model.bert.embeddings.parameters())
+        moved = BYTES_OF_A_WEIGHT[precision] * (model.num_parameters() - frozen)
+
+        def rounds() -> Iterator[tuple[Variant, list[Found]]]:
+            for _ in range(options.rounds):
+                for group in together(variants, options.device):
+                    job = Job(
+                        checkpoint=checkpoint,
+                        length=group[0].length,
+                        precision=precision,
+                        device=options.device,
+                        threads=options.threads,
+                        steps=steps,
+                    )
+                    yield from measured(group, job, counted)
+
+        total = options.rounds * len(variants)
+        for variant, answers in track(rounds(), "measure", total=total, console=console):
+            found[variant].append(answers)
+            if not failed(answers):
+                counted.add(variant)
+            document["rows"] = [row(v, r, limits, moved) for v, r in found.items() if r]
+            out = options.out / f"population-{kind}.json"
+            out.write_text(json.dumps(document, indent=2) + "\n")
+    show(document["rows"], console)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.inner_search import describe, make_problem
+from benchmarks.inner_search import make_problem
 from benchmarks.teacher_states import METHOD, RATIOS, RECOVER, seconds_of_step
+from benchmarks.timing import describe
 from objectives.device import Precision, multiplies_bfloat16, quiet_libraries
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch

@@ -5,12 +5,20 @@ another), K students as one program; after the cut one student distils logits an
 floor is what three forward passes a batch would take if the device did nothing but their matmuls,
 at the rate of a large one. On a CPU one thread and its processor time.
 
+Model and tweets are the quickstart's. `--made-up` takes random weights and texts, and needs neither
+package of requirements-demo.txt: a searching step costs the same, one after the cut somewhat more,
+since heads stay in nearly all layers then, where MiniLM loses those of whole layers.
+
     python -m benchmarks.step_cost [--sizes 1 2 4 8] [--lengths 16 32 64 128]
         [--ratios 0.99 0.5 0.25 0.1 0.05] [--device cpu] [--steps 4] [--rounds 3]
-        [--picture docs/step-cost.svg]
+        [--made-up] [--out benchmarks/results] [--picture docs/step-cost.svg]
+    python -m benchmarks.step_cost --draw step_cost-cuda.json --picture FILE
 
-Rounds take turns over all cells. Prints a table, writes benchmarks/results/step_cost-<device>.json
-and the figure (as .html it needs no browser).
+Rounds take turns over all cells; a GPU has 1 to 64 students unless they are named, and 30 steps.
+Prints a table; writes step_cost-<device>.json after each round, and on a CPU the figure (as .html
+it needs no browser). What finds no memory has a row that says so. Needs torch, transformers, rich,
+and what `objectives` imports (see `benchmarks.made_up`); the figure, which `--draw` makes of what
+was measured elsewhere, plotly and the extra "image".
 """
 
 from __future__ import annotations
@@ -18,28 +26,28 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import plotly.graph_objects as go
 import torch
-from plotly.subplots import make_subplots
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.inner_search import describe
-from benchmarks.population import ceilings, make_checkpoint, make_problem
+from benchmarks.inner_search import make_problem, make_up_problem, padded
+from benchmarks.population import SIZES, ceilings
 from benchmarks.teacher_states import METHOD, RECOVER, seconds_of_step
-from objectives.device import matmul_dtype, quiet_libraries
+from benchmarks.timing import STEPS, clock, describe, kind_of
+from objectives.device import free_memory, matmul_dtype, out_of_memory, quiet_libraries
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
 from objectives.staged_method import StagedMethod
-from reports.picture import write_picture
-from reports.theme import AXIS, BLUE, GREY, LAYOUT, VERMILLION
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 SEARCH = MaskSearch(stages=(replace(RECOVER, name="search", searches=True, loss="prediction"),))
 DISTIL = replace(METHOD, precision="auto")
@@ -81,6 +89,11 @@ def cells(sizes: list[int], lengths: list[int], ratios: list[float]) -> list[Cel
 
 def figure(rows: list[dict[str, Any]]) -> go.Figure:
     """Milliseconds a student, and the floor: a panel for each of what is varied."""
+    from plotly.subplots import make_subplots  # what measures on a GPU need not have it
+
+    from reports.theme import AXIS, BLUE, GREY, LAYOUT, VERMILLION
+
+    rows = [row for row in rows if "ms_a_student" in row]
     titles = {"k": "students at once (K)", "tokens": "tokens a sequence", "ratio": "FLOPs ratio"}
     drawn = make_subplots(cols=3, horizontal_spacing=0.08, shared_yaxes=True)
     for column, (panel, title) in enumerate(titles.items(), start=1):
@@ -127,58 +140,108 @@ def figure(rows: list[dict[str, Any]]) -> go.Figure:
     )
 
 
+def draw(rows: list[dict[str, Any]], picture: Path) -> None:
+    """Write the figure."""
+    from reports.picture import write_picture
+
+    write_picture(figure(rows), picture)
+
+
+def tried(cell: Cell, problem: Problem, steps: int, seed: int) -> float | None:
+    """Seconds of a step of all its students; None if there is not enough memory for them."""
+    free_memory()
+    try:
+        return seconds_of_step(cell.method(), problem, steps, seed, students=cell.k)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return None
+
+
+def row(
+    cell: Cell, found: Sequence[float | None], problem: Problem, limits: Mapping[str, float]
+) -> dict[str, Any]:
+    """What the rounds of one cell say together."""
+    good = [seconds for seconds in found if seconds is not None]
+    entry = asdict(cell)
+    if len(good) < len(found):
+        entry["failed"] = "out of memory"
+    if good:
+        entry["ms_a_student"] = 1000 * statistics.median(good) / cell.k
+        entry["floor_ms"] = 1000 * cell.flops(problem) / limits["matmul_flops_per_second"]
+    return entry
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The table."""
+    table = Table("varied", "stage", "K", "tokens", "ratio", "ms a student", "matmuls", "share")
+    for entry in rows:
+        stage = "search" if entry["searching"] else "distil"
+        ratio = "" if entry["searching"] else f"{entry['ratio']}"
+        names = (entry["panel"], stage, str(entry["k"]), str(entry["tokens"]), ratio)
+        if "ms_a_student" not in entry:
+            table.add_row(*names, entry["failed"])
+            continue
+        own, floor = entry["ms_a_student"], entry["floor_ms"]
+        table.add_row(*names, f"{own:.1f}", f"{floor:.1f}", f"{floor / own:.0%}")
+    Console().print(table)
+
+
 def main() -> None:
     """Measure all cells in turn, round after round; the table, the JSON and the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--sizes", type=int, nargs="+")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 32, 64, 128])
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.99, 0.5, 0.25, 0.1, 0.05])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--picture", type=Path, default=Path("docs/step-cost.svg"))
+    parser.add_argument("--made-up", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--draw", type=Path, help="what was measured: draw it, measure nothing")
     options = parser.parse_args()
     quiet_libraries()
+    kind, picture = kind_of(options.device), options.picture
+    if picture is None and (kind == "cpu" or options.draw):
+        picture = Path("docs/step-cost.svg")
+    if options.draw:
+        draw(json.loads(options.draw.read_text())["rows"], picture)
+        return
     torch.set_num_threads(1)
-    now = time.process_time if options.device == "cpu" else time.perf_counter
+    now = clock(options.device, processor=kind == "cpu")
     limits = ceilings(options.device, 1, matmul_dtype("auto", options.device), now)
-    wanted = cells(options.sizes, options.lengths, options.ratios)
-    seconds: dict[Cell, list[float]] = {cell: [] for cell in wanted}
+    free_memory()  # the buffers
+    document: dict[str, Any] = {
+        "device": describe(options.device),
+        "clock": "processor time of one thread" if kind == "cpu" else "wall time",
+        "precision": str(matmul_dtype("auto", options.device)),
+        "torch": torch.__version__,
+        "made_up": options.made_up,
+        **limits,
+    }
+    steps = options.steps or STEPS[kind]
+    wanted = cells(options.sizes or list(SIZES[kind]), options.lengths, options.ratios)
+    seconds: dict[Cell, list[float | None]] = {cell: [] for cell in wanted}
     with TemporaryDirectory() as folder:
-        checkpoint = make_checkpoint(Path(folder) / "teacher")
+        make = make_up_problem if options.made_up else make_problem
         problems = {
-            length: replace(make_problem(checkpoint, length, options.device), cache=Path(folder))
+            length: padded(make(Path(folder), options.device, length, train=320, alpha=320))
             for length in {cell.tokens for cell in wanted}
         }
         turns = [(seed, cell) for seed in range(options.rounds) for cell in wanted]
         for seed, cell in track(turns, "measure"):
-            seconds[cell].append(
-                seconds_of_step(
-                    cell.method(), problems[cell.tokens], options.steps, seed, students=cell.k
-                )
-            )
-    rows: list[dict[str, Any]] = []
-    table = Table("varied", "stage", "K", "tokens", "ratio", "ms a student", "matmuls", "share")
-    for cell, found in seconds.items():
-        own = 1000 * statistics.median(found) / cell.k
-        floor = 1000 * cell.flops(problems[cell.tokens]) / limits["matmul_flops_per_second"]
-        rows.append({**asdict(cell), "ms_a_student": own, "floor_ms": floor})
-        stage = "search" if cell.searching else "distil"
-        ratio = "" if cell.searching else f"{cell.ratio}"
-        numbers = (f"{own:.1f}", f"{floor:.1f}", f"{floor / own:.0%}")
-        table.add_row(cell.panel, stage, str(cell.k), str(cell.tokens), ratio, *numbers)
-    Console().print(table)
-    document = {
-        "device": describe(options.device),
-        "clock": "processor time of one thread" if options.device == "cpu" else "wall time",
-        "precision": str(matmul_dtype("auto", options.device)),
-        "torch": torch.__version__,
-        **limits,
-        "rows": rows,
-    }
-    out = Path(__file__).parent / "results" / f"step_cost-{options.device.split(':')[0]}.json"
-    out.write_text(json.dumps(document, indent=2) + "\n")
-    write_picture(figure(rows), options.picture)
+            seconds[cell].append(tried(cell, problems[cell.tokens], steps, seed))
+            if cell == wanted[-1]:
+                document["rows"] = [
+                    row(cell, found, problems[cell.tokens], limits)
+                    for cell, found in seconds.items()
+                ]
+                out = options.out / f"step_cost-{kind}.json"
+                out.write_text(json.dumps(document, indent=2) + "\n")
+    show(document["rows"])
+    if picture is not None:
+        draw(document["rows"], picture)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +24,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.inner_search import describe, make_problem
+from benchmarks.inner_search import make_problem
+from benchmarks.timing import WARM_UP, Stopwatch, clock, describe, kind_of
 from objectives import teacher_states
 from objectives.device import quiet_libraries
 from objectives.methods.fisher_search import FisherSearch
@@ -37,27 +37,6 @@ from objectives.stages import Stage
 RATIOS = (0.98, 0.5, 0.25, 0.1)
 
 
-class Clock(SilentProgress):
-    """The time at each step of the last stage: the processor's, or until the GPU is done."""
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self.times: list[float] = []
-
-    def begin(self, stage: str, steps: int) -> None:
-        """Only the stage that began last counts."""
-        self.times = []
-
-    def advance(self) -> Set[int]:
-        """The time now; nobody stops."""
-        if self.device == "cpu":
-            self.times.append(time.process_time())
-        else:
-            torch.cuda.synchronize(self.device)
-            self.times.append(time.perf_counter())
-        return frozenset()
-
-
 RECOVER = Stage(name="recover", epochs=1, learning_rate=3e-4, loss="prediction+hidden")
 METHOD = FisherSearch(tolerance=0.02, stages=(RECOVER,), precision="float32")
 
@@ -65,12 +44,15 @@ METHOD = FisherSearch(tolerance=0.02, stages=(RECOVER,), precision="float32")
 def seconds_of_step(
     method: StagedMethod, problem: Problem, steps: int, seed: int, students: int = 1
 ) -> float:
-    """Of the last stage, without its first step; so many students take it at once."""
-    epochs = (steps + 1) * method.batch_size / len(problem.train)
-    stages = (*method.stages[:-1], replace(method.stages[-1], epochs=epochs))
-    members, clock = [replace(method, stages=stages)] * students, Clock(problem.device)
-    list(type(method).search(members, problem, seed=seed, progress=clock))
-    return (clock.times[-1] - clock.times[0]) / (len(clock.times) - 1)
+    """Of the last stage, after its first steps; so many students take it at once."""
+    kind = kind_of(problem.device)
+    epochs = (steps + WARM_UP[kind]) * method.batch_size / len(problem.train)
+    last = replace(method.stages[-1], epochs=epochs)
+    members = [replace(method, stages=(*method.stages[:-1], last))] * students
+    now = clock(problem.device, processor=kind == "cpu")
+    watch = Stopwatch(last.name, steps, WARM_UP[kind], now, students)
+    list(type(method).search(members, problem, seed=seed, progress=watch))
+    return watch.seconds
 
 
 def main() -> None:

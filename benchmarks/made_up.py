@@ -1,0 +1,87 @@
+"""A model of MiniLM-L6's sizes and texts as long as tweets, all random: no checkpoint, no data.
+
+What a step of an unpruned student costs depends on the sizes of model and batch, not on what they
+hold. Needs torch, transformers and what `objectives` imports: datasets, pandas, scipy,
+scikit-learn, huggingface-hub.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+from objectives.problem import Problem, prepare, read_inputs
+from objectives.search_method import SilentProgress
+from objectives.task import Task
+from objectives.teacher import Teacher
+
+SIZES = {
+    "vocab_size": 30522,
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+}
+TOKENS = (5, 14, 18, 22, 25, 28, 30, 32, 34, 37, 58)
+"""Shortest, deciles and longest of the quickstart's tweets, [CLS] and [SEP] counted."""
+LABELS = 3
+_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+_WORDS = SIZES["vocab_size"] - len(_SPECIAL)
+
+
+def make_checkpoint(folder: Path) -> str:
+    """A classifier with a tokenizer that knows the words of `texts`."""
+    torch.manual_seed(0)
+    config = BertConfig(**SIZES, num_labels=LABELS)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    words = [*_SPECIAL, *(f"w{number}" for number in range(_WORDS))]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+    return str(folder)
+
+
+def texts(rows: int) -> Dataset:
+    """So many, each word one token; a label for each."""
+    generator = np.random.default_rng(0)
+    tokens = np.interp(generator.random(rows), np.linspace(0, 1, len(TOKENS)), TOKENS)
+    numbers = [generator.integers(_WORDS, size=round(length) - 2) for length in tokens]
+    words = [" ".join(f"w{number}" for number in some) for some in numbers]
+    labels = [str(label) for label in generator.integers(LABELS, size=rows)]
+    return Dataset.from_dict({"text": words, "label": labels})
+
+
+def make_problem(
+    checkpoint: str,
+    length: int,
+    device: str,
+    *,
+    train: int = 320,
+    alpha: int = 320,
+    cache: Path | None = None,
+) -> Problem:
+    """So many rows to learn from, cut off at `length` tokens."""
+    scored = 64
+    task = Task(
+        name="made up",
+        data=partial(texts, train + alpha + 2 * scored),
+        max_length=length,
+        train=train,
+        alpha=alpha,
+        select=scored,
+        heldout=scored,
+    )
+    inputs = read_inputs(task, Teacher(checkpoint=checkpoint), seq_len=length)
+    with TemporaryDirectory() as scratch:
+        return prepare(
+            inputs,
+            cache=cache or Path(scratch),
+            seed=0,
+            device=device,
+            progress=SilentProgress(),
+        ).problem
