@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 
 aten = torch.ops.aten
 _ROOT = f"{Path(__file__).parents[2]}/"
-_PRODUCT = tuple(f"{_ROOT}{package}/" for package in ("objectives", "orchestrator", "reports"))
+_OURS = tuple(f"{_ROOT}{package}/" for package in ("objectives", "orchestrator", "reports"))
 _READS = {
     aten._local_scalar_dense.default,
     aten.allclose.default,
@@ -43,7 +43,7 @@ _READS = {
 _COPIES = {aten._to_copy.default, aten.copy_.default}
 _INDEXES = {aten.index.Tensor, aten.index_put_.default, aten._index_put_impl_.default}
 """What also takes places that lie on the host, by a copy."""
-_PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
+PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
 
 
 def library(folder: Path) -> Path:
@@ -63,6 +63,14 @@ class Wait(NamedTuple):
     why: str
     where: str
     """The line of this project that led there."""
+
+
+def line_of_ours(frame: FrameType | None) -> str:
+    """The line of this project that led to a frame; "tests" if none but theirs did."""
+    while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    where = "tests" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return where.removeprefix(_ROOT)
 
 
 class OnDevice(Tensor):
@@ -193,7 +201,7 @@ class StandIn(TorchDispatchMode):
         if not to_device:
             return result
         self.operations += not func.is_view
-        if func in _PRODUCTS:
+        if func in PRODUCTS:
             self.products[tensors[-1].dtype] += 1
         result = _mapped(result, OnDevice)
         return return_and_correct_aliasing(func, args, kwargs, result) if ours else result
@@ -237,11 +245,7 @@ class StandIn(TorchDispatchMode):
             _refuse(mixed, func, "tensors on cuda:0 and on cpu")
 
     def _wait(self, func: Any) -> None:
-        frame: FrameType | None = sys._getframe()
-        while frame is not None and not frame.f_code.co_filename.startswith(_PRODUCT):
-            frame = frame.f_back
-        where = "tests" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        self.waits.append(Wait(str(func), where.removeprefix(_ROOT)))
+        self.waits.append(Wait(str(func), line_of_ours(sys._getframe())))
 
 
 def _refuse(refused: bool, func: Any, why: str) -> None:

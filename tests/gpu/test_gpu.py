@@ -1,4 +1,7 @@
-"""The path that a GPU takes, on a stand-in for one: see stand_in.py for what that shows."""
+"""The path that a GPU takes, on a stand-in for one: see stand_in.py for what that shows.
+
+Where torch was built for CUDA and finds a GPU, on that GPU: `python -m pytest tests/gpu`.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,23 @@ from tests.objectives.conformance import TRAINED_ATOL
 
 pytestmark = pytest.mark.timeout(300)
 
+REAL = torch.version.cuda is not None
+"""Not the stand-in."""
+ATOL = 1e-3 if REAL else TRAINED_ATOL
+"""Its kernels are the CPU's; those of a GPU round in ways of their own, which differ with the shape
+(the stand-in with noise of a rounding error on its results: 3e-4 in one method)."""
+METRIC_ATOL = 1e-3 if REAL else 1e-6
+"""Two answers closer than rounding can change places: a rank of 48 costs 1e-4."""
+
 
 @pytest.fixture(scope="module")
 def folder(tiny_bert: str, tiny_masked_lm: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the driver wrote: once, for all workers of the tests."""
-    if torch.version.cuda is not None:
-        pytest.skip("the stand-in for a GPU wants a torch that was built without CUDA")
-    if shutil.which("g++") is None:
+    if REAL and not torch.cuda.is_available():
+        pytest.skip(
+            "this torch was built for CUDA and finds no GPU; the stand-in wants one without"
+        )
+    if not REAL and shutil.which("g++") is None:
         pytest.skip("no C++ compiler here, which the stand-in for a GPU needs: apt-get install g++")
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -52,10 +65,11 @@ def folder(tiny_bert: str, tiny_masked_lm: str, tmp_path_factory: pytest.TempPat
 
 def drive(checkpoint: str, masked_lm: str, out: Path) -> str:
     """Run the driver; the errors it ended with, or nothing."""
+    preload = {} if REAL else {"LD_PRELOAD": str(library(out))}
     driver = subprocess.run(
         [sys.executable, "-m", "tests.gpu.driver", checkpoint, masked_lm, str(out)],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "LD_PRELOAD": str(library(out))},
+        env={**os.environ, **preload},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -68,13 +82,14 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
     return by_method
 
 
-def test_the_stand_in_sees_what_would_wait_and_refuses_what_cuda_refuses(folder: Path) -> None:
+def test_it_is_seen_what_waits_and_what_cuda_refuses(folder: Path) -> None:
     assert json.loads((folder / "sees.json").read_text()) == {
         "compute": 0,
         "read a value": 1,
         "bring it back": 1,
         "send": 1,
-        "send without waiting": 1,  # from memory that is not pinned the driver may wait
+        # From memory that is not pinned the driver may wait; torch does not call that waiting.
+        "send without waiting": 0 if REAL else 1,
         "send from pinned memory": 0,
         "choose by truth": 1,
         "choose by places on the host": 1,
@@ -89,15 +104,15 @@ def test_the_stand_in_sees_what_would_wait_and_refuses_what_cuda_refuses(folder:
 @pytest.mark.parametrize("name", METHODS)
 def test_finds_what_it_finds_on_a_cpu(found: dict[str, dict[str, Any]], name: str) -> None:
     assert found[name]["same_architectures"]
-    assert found[name]["from_cpu"] < TRAINED_ATOL
+    assert found[name]["from_cpu"] < ATOL
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_slot_of_a_population_is_the_same_trial_alone(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
-    assert found[name]["from_alone"] < TRAINED_ATOL
-    assert found[name]["after_a_stop"] < TRAINED_ATOL
+    assert found[name]["from_alone"] < ATOL
+    assert found[name]["after_a_stop"] < ATOL
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -124,7 +139,7 @@ def score_the_same_on_a_cpu(run: RunRecord, bench: Workbench) -> None:
         model = load_model(run.folder / trial.result.model)
         assert isinstance(model, PrunedBertForSequenceClassification)
         assert score(model, bench.select, bench.metric, "cpu") == pytest.approx(
-            trial.result.metric, abs=1e-6
+            trial.result.metric, abs=METRIC_ATOL
         )
         assert trial.feasible
 
