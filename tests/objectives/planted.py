@@ -33,9 +33,17 @@ words alike, so that nothing depends on its queries and keys; one of each is the
 """
 
 
-def planted_problem(problem: Problem) -> Problem:
+def holds_the_planted_units(architecture: Architecture) -> bool:
+    """Whether every planted head and neuron is still there."""
+    return all(
+        set(needed.heads) <= set(kept.heads) and set(needed.ffn) <= set(kept.ffn)
+        for kept, needed in zip(architecture.layers, PLANTED.layers, strict=True)
+    )
+
+
+def planted_problem(problem: Problem, loudness: float = 20.0) -> Problem:
     """The tiny task with the planted student, which is its own teacher."""
-    student = planted_student(problem.student)
+    student = planted_student(problem.student, loudness)
     return replace(
         problem,
         teacher=student,
@@ -45,8 +53,13 @@ def planted_problem(problem: Problem) -> Problem:
 
 
 @torch.no_grad()
-def planted_student(model: BertForSequenceClassification) -> BertForSequenceClassification:
+def planted_student(
+    model: BertForSequenceClassification, loudness: float = 20.0
+) -> BertForSequenceClassification:
     """`model` made over: it tells the label, and every planted unit is needed for that.
+
+    `loudness` is what the planted head's output is multiplied by. At 20 a tenth of it is enough
+    for the label, and a soft mask may say so: half closed, the head still does all its work.
 
     A marker is loud in one of the dimensions 0 to 2. The head, which looks at all words alike,
     brings it to the first token; one neuron for each marker turns it into one of the dimensions 3
@@ -68,7 +81,7 @@ def planted_student(model: BertForSequenceClassification) -> BertForSequenceClas
     head = slice(first, first + TINY.head_dim)
     attention.self.query.weight[head] = 0
     attention.self.value.weight[head] = torch.eye(TINY.head_dim, TINY.hidden)
-    attention.output.dense.weight[:3, head] = 20 * torch.eye(3, TINY.head_dim)
+    attention.output.dense.weight[:3, head] = loudness * torch.eye(3, TINY.head_dim)
 
     feed_forward, neurons = student.bert.encoder.layer[1], list(PLANTED.layers[1].ffn)
     feed_forward.intermediate.dense.weight[neurons] = torch.eye(3, TINY.hidden)

@@ -26,7 +26,7 @@ from tests.objectives.conformance import (
     search_alone,
     training_of,
 )
-from tests.objectives.planted import PLANTED, planted_problem
+from tests.objectives.planted import PLANTED, holds_the_planted_units, planted_problem
 
 SEARCH = Stage(name="search", epochs=1, searches=True, learning_rate=1e-3)
 RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
@@ -383,20 +383,30 @@ def test_alpha_learns_from_the_labels_of_alpha_and_weights_from_none(problem: Pr
     assert found.architecture != of_alpha.architecture
 
 
-@pytest.mark.parametrize("start", ["uniform", "fisher"])
-def test_the_planted_units_survive(workbench: Workbench, problem: Problem, start: Any) -> None:
-    planted = planted_problem(problem)
-    method = replace(
-        QUICK,
-        start=start,
-        target_ratio=0.1,
-        stages=(Stage(name="search", epochs=2, searches=True),),
-    )
-    result = search_alone(method, planted)
-    for kept, needed in zip(result.architecture.layers, PLANTED.layers, strict=True):
-        assert set(needed.heads) <= set(kept.heads)
-        assert set(needed.ffn) <= set(kept.ffn)
-    assert workbench.score(result.model, result.architecture).metric == 1
+@pytest.mark.parametrize(
+    ("loudness", "knobs"),
+    [(2.0, {"start": "uniform"}), (2.0, {"start": "fisher"}), (20.0, {"hard": True})],
+    ids=["uniform", "fisher", "hard"],
+)
+def test_the_planted_units_survive(
+    workbench: Workbench, problem: Problem, loudness: float, knobs: dict[str, Any]
+) -> None:
+    """Of three students in a population, at three budgets, none loses one; the weights stand still.
+
+    Soft masks keep what is needed as they are: a loud head that works as well at a tenth is rightly
+    half closed, and then lies below the threshold. So soft masks get a head that is not loud.
+    """
+    planted = planted_problem(problem, loudness)
+    still = Stage(name="search", epochs=5, searches=True, learning_rate=1e-9)
+    members = [
+        replace(QUICK, start="uniform", target_ratio=ratio, stages=(still,))
+        for ratio in (0.12, 0.3, 0.5)
+    ]
+    for result in run([replace(member, **knobs) for member in members], planted):
+        assert isinstance(result, SearchResult)
+        assert min(measured(result, "open_ratio")) < 0.7, "no mask closed; nothing was at stake"
+        assert holds_the_planted_units(result.architecture)
+        assert workbench.score(result.model, result.architecture).metric == 1
 
 
 def test_the_planted_inputs_survive(problem: Problem) -> None:

@@ -17,13 +17,14 @@ from objectives.architecture import Architecture
 from objectives.errors import UserError
 from objectives.methods.width_search import WidthSearch
 from objectives.population import Population
-from objectives.problem import Problem, Workbench
+from objectives.problem import Problem
 from objectives.relaxation import interpolation
+from objectives.search_method import SearchResult
 from objectives.stages import Stage
 from objectives.width_alpha import WidthAlpha
 from tests.conftest import TINY
-from tests.objectives.conformance import SearchMethodConformance, search_alone
-from tests.objectives.planted import PLANTED, planted_problem
+from tests.objectives.conformance import SearchMethodConformance, run, search_alone
+from tests.objectives.planted import holds_the_planted_units, planted_problem
 
 SEARCH = Stage(name="search", epochs=1, searches=True, learning_rate=1e-3)
 RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
@@ -208,13 +209,14 @@ def test_the_flops_loss_brings_the_likeliest_widths_to_the_band(problem: Problem
     assert abs(median(ratios[-15:]) - 0.25) < 0.1 * 0.25
 
 
-def test_the_planted_units_survive(workbench: Workbench, problem: Problem) -> None:
-    planted = planted_problem(problem)
-    method = replace(QUICK, target_ratio=0.15, stages=(replace(SEARCH, epochs=3),))
-    result = search_alone(method, planted)
-    for kept, needed in zip(result.architecture.layers, PLANTED.layers, strict=True):
-        assert set(needed.heads) <= set(kept.heads)
-        assert set(needed.ffn) <= set(kept.ffn)
+def test_the_planted_units_survive(problem: Problem) -> None:
+    """Of two students in a population; the head is not so loud that it need not be counted on."""
+    planted = planted_problem(problem, loudness=2.0)
+    method = replace(QUICK, stages=(replace(SEARCH, epochs=3),))
+    for result in run([replace(method, target_ratio=ratio) for ratio in (0.15, 0.3)], planted):
+        assert isinstance(result, SearchResult)
+        assert min(float(point["open_ratio"]) for point in result.curve) < 0.5
+        assert holds_the_planted_units(result.architecture)
 
 
 def test_shares_that_are_all_the_same_width_are_refused(problem: Problem) -> None:
