@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from itertools import combinations
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +14,9 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool1d
 
+from objectives.architecture import BertShape
+from objectives.budget import hinge_loss
+from objectives.cost import Units
 from objectives.relaxation import (
     constant_alpha,
     draw_two,
@@ -31,6 +38,19 @@ def test_masks_are_the_sigmoid_of_alpha_over_the_temperature() -> None:
     masks = sigmoid_masks({"heads": torch.tensor([-1.0, 0.0, 1.0])}, 0.5)
     expected = [0.1192029, 0.5, 0.8807971]  # 1 / (1 + exp(2)), 1/2, 1 / (1 + exp(-2))
     assert masks["heads"].tolist() == pytest.approx(expected)
+
+
+def test_an_open_mask_hardly_moves() -> None:
+    """At 5 its slope is 2.66% of the steepest; of 312 such, log cost gives each 2.1e-5."""
+    alpha = torch.tensor([0.0, 5.0], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(sigmoid_masks({"ffn": alpha}, 1.0)["ffn"].sum(), alpha)
+    assert (slope[1] / slope[0]).item() == pytest.approx(0.0266, abs=5e-5)
+    neurons = torch.full((1, 1, 312), 5.0, dtype=torch.float64, requires_grad=True)
+    shape = BertShape(layers=1, hidden=8, heads=2, head_dim=4, ffn=312, labels=2)
+    cost = Units(shape, ("ffn",)).expected(sigmoid_masks({"ffn": neurons}, 1.0))
+    loss = hinge_loss(cost, cost.detach(), torch.tensor([100.0]), torch.tensor([0.05]))
+    (slope,) = torch.autograd.grad(loss.sum(), neurons)
+    assert slope.flatten().tolist() == pytest.approx([2.145e-5] * 312, rel=1e-3)
 
 
 def test_equal_alphas_share_out_open_heads() -> None:
@@ -114,21 +134,50 @@ def test_two_are_drawn_as_without_replacement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("temperature", "expected"),
+    ("temperature", "first"),
     [
         (5.0, [0.30, 0.27, 0.24, 0.19]),
         (1.0, [0.43, 0.30, 0.19, 0.08]),
         (0.1, [0.50, 0.30, 0.15, 0.05]),
     ],
 )
-def test_the_first_of_two_is_drawn_evenly_while_it_is_hot(
-    temperature: float, expected: list[float]
+def test_two_samples_are_drawn_evenly_while_it_is_hot(
+    temperature: float, first: list[float]
 ) -> None:
-    """The law of two samples is not that of the shares but in the cold limit."""
-    perturbed = (SHARES.log() + noises(DRAWS, 2)) / temperature
-    first = draw_two(perturbed.softmax(-1) + 1e-7, noises(DRAWS, 3))[:, 0]
-    frequencies = first.bincount(minlength=4) / DRAWS
-    assert frequencies.tolist() == pytest.approx(expected, abs=0.012)
+    """How often each pair is above 0, against numpy: the law of two drawn without replacement from
+    softmax((log share + noise) / temperature) + 1e-7, averaged over the noise.
+
+    The first of two is drawn as the shares say but in the cold limit.
+    """
+    noisy = np.log(SHARES.numpy()) + np.random.default_rng(6).gumbel(size=(DRAWS, 4))
+    chance = np.exp((noisy - noisy.max(-1, keepdims=True)) / temperature)
+    chance = chance / chance.sum(-1, keepdims=True) + 1e-7
+    chance /= chance.sum(-1, keepdims=True)
+    assert chance.mean(0).tolist() == pytest.approx(first, abs=0.01)
+    both = {
+        (i, j): chance[:, i] * chance[:, j] * (1 / (1 - chance[:, i]) + 1 / (1 - chance[:, j]))
+        for i, j in combinations(range(4), 2)
+    }
+
+    weights = two_sampled(SHARES.log()[None, None], noises(DRAWS, 2), noises(DRAWS, 3), temperature)
+    drawn = weights[0] > 0
+    assert (drawn.sum(-1) == 2).all()
+    for (i, j), expected in both.items():
+        found = (drawn[:, i] & drawn[:, j]).double().mean().item()
+        assert found == pytest.approx(expected.mean(), abs=0.006), (i, j)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 4.0])
+def test_two_samples_are_weighed_by_their_noisy_logits_over_the_temperature(
+    temperature: float,
+) -> None:
+    alpha = torch.tensor([[0.5, -0.3, 0.2]], dtype=torch.float64)
+    noise = torch.tensor([0.1, 0.9, -0.4], dtype=torch.float64)
+    lots = torch.tensor([0.0, 50.0, 60.0], dtype=torch.float64)  # the last two, whatever they weigh
+    weights = two_sampled(alpha, noise, lots, temperature)[0]
+    odds = math.exp(((-0.3 + 0.9) - (0.2 - 0.4)) / temperature)
+    expected = [0.0, odds / (1 + odds), 1 / (1 + odds)]
+    assert weights.tolist() == pytest.approx(expected, rel=1e-9)
 
 
 @given(st.integers(0, 2**16), st.floats(0.1, 10.0))
