@@ -201,6 +201,20 @@ def test_with_its_bias_terms_it_is_what_dap_bert_counts(shape: BertShape, flops:
     assert Flops(shape, 128).full + biases == flops
 
 
+@pytest.mark.parametrize(
+    ("shape", "mebibytes"),
+    [(BERT_BASE, 417.6), (TINYBERT_4L, 54.74)],
+    ids=["BERT-base", "TinyBERT"],
+)
+def test_parameters_in_float32_are_as_large_as_is_published(
+    shape: BertShape, mebibytes: float
+) -> None:
+    """30,522 words, 512 positions, two types and a norm; the tables' MB are MiB."""
+    embeddings = (30_522 + 512 + 2 + 2) * shape.hidden
+    digits = 1 if mebibytes > 100 else 2
+    assert round(Params(shape, embeddings).full * 4 / 2**20, digits) == mebibytes
+
+
 def test_units_are_counted_once_and_only_where_they_are_searched() -> None:
     shape = BertShape(layers=2, hidden=8, heads=3, head_dim=4, ffn=6, labels=2)
     layer = LayerUnits((0, 2), (5,), query_key=((0, 1), (0, 3)), query_inputs=(0, 1, 2, 3, 7))
