@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import BertForSequenceClassification
 
 import objectives.staged_search
+from objectives.architecture import Architecture, LayerUnits
 from objectives.cutting import cut
 from objectives.data import Batch
 from objectives.distillation import hidden_loss, prediction_loss
@@ -326,6 +328,85 @@ def test_hidden_states_are_learnt_beside_the_logits(problem: Problem) -> None:
     answers, inside = zip(recovered("prediction"), recovered("prediction+hidden"), strict=True)
     assert inside[1] < inside[0] / 2
     assert answers[1] < answers[0] + 0.05
+
+
+@pytest.mark.parametrize("loss", ["intermediate", "prediction+hidden"])
+def test_what_cut_students_learn_inside_is_counted_by_hand(problem: Problem, loss: Loss) -> None:
+    """Attention scores, each head's from the teacher's that it was, and hidden states; or logits
+    and ten times the hidden states. Two students that were cut differently, one population."""
+    architectures = [
+        Architecture((LayerUnits((1, 3), (0, 9)), LayerUnits((), (5,)), LayerUnits((0, 2, 3), ()))),
+        Architecture((LayerUnits((2,), (7,)), LayerUnits((1, 3), (4, 5)), LayerUnits((), (1,)))),
+    ]
+    teacher = problem.teacher
+    models = [cut(teacher.state_dict(), teacher.config, found) for found in architectures]
+    stage = replace(RECOVER, loss=loss)
+    population = Population.of(models)
+    training = StageTraining(
+        problem, [0, 1], population, stage, [0.5, 0.5], architectures, batch_size=16, seed=0
+    )
+    batch = next(problem.train.shuffled(16, 0, "cpu"))
+    assert not batch.attention_mask.all()
+    with torch.no_grad():
+        found = training.loss(population, batch, {})
+        expected = [
+            inside_by_hand(model, architecture, teacher, batch, loss)
+            for model, architecture in zip(models, architectures, strict=True)
+        ]
+    assert found.tolist() == pytest.approx(expected, rel=2e-3)
+
+
+def inside_by_hand(
+    model: Classifier,
+    architecture: Architecture,
+    teacher: BertForSequenceClassification,
+    batch: Batch,
+    loss: Loss,
+) -> float:
+    """The loss of one cut student, from its own modules, one sequence and one head at a time."""
+    per_head = TINY.head_dim
+    hidden: list[list[Tensor]] = [[], []]
+    logits, handles = [], []
+    for inside, bert in zip(hidden, (model, teacher), strict=True):
+        modules = [bert.get_submodule("bert.embeddings")]
+        modules += [bert.get_submodule(f"bert.encoder.layer.{n}") for n in range(TINY.layers)]
+        for module in modules:
+            handles.append(module.register_forward_hook(lambda m, i, o, to=inside: to.append(o)))
+        logits.append(bert(batch.input_ids, attention_mask=batch.attention_mask).logits)
+    for handle in handles:
+        handle.remove()
+
+    def scores(bert: Classifier, states: Tensor, layer: int, head: int) -> Tensor:
+        own = slice(head * per_head, (head + 1) * per_head)
+        attention = f"bert.encoder.layer.{layer}.attention.self"
+        query, key = (
+            bert.get_submodule(f"{attention}.{name}")(states)[..., own] for name in ("query", "key")
+        )
+        return query @ key.T / per_head**0.5
+
+    in_hidden = in_scores = 0.0
+    real = [int(length) for length in batch.attention_mask.sum(-1)]
+    for layer, units in enumerate(architecture.layers):
+        squares = [
+            (hidden[0][layer + 1][row, :n] - hidden[1][layer + 1][row, :n]).square().mean(-1).sum()
+            for row, n in enumerate(real)
+        ]
+        in_hidden += float(sum(squares)) / sum(real)
+        for place, head in enumerate(units.heads):
+            squares = [
+                (
+                    scores(model, hidden[0][layer][row, :n], layer, place)
+                    - scores(teacher, hidden[1][layer][row, :n], layer, head)
+                )
+                .square()
+                .sum()
+                for row, n in enumerate(real)
+            ]
+            in_scores += float(sum(squares)) / sum(n * n for n in real) / len(units.heads)
+    if loss == "intermediate":
+        return in_scores + in_hidden
+    wanted = logits[1].softmax(-1)
+    return 10 * in_hidden - (wanted * logits[0].log_softmax(-1)).sum(-1).mean().item()
 
 
 @pytest.mark.parametrize("loss", ["intermediate", "prediction+hidden"])
