@@ -80,10 +80,10 @@ class FairTpe(TPESampler):
         return super().sample_independent(self._look, trial, param_name, param_distribution)
 
     def _good(self, trials: int) -> int:
-        """How many of so many finished or stopped trials are good: as in Optuna's a tenth, 25 at
-        most; but none that was stopped."""
+        """How many of so many finished or stopped trials are good: as in Optuna's of several
+        objectives a tenth; but none that was stopped."""
         assert self._look is not None
-        return int(min(math.ceil(0.1 * trials), 25, self._look.most_good))
+        return int(min(math.ceil(0.1 * trials), self._look.most_good))
 
 
 class _Look(optuna.Study):
