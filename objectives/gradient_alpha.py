@@ -182,10 +182,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         }
 
     def _teacher_logits(self) -> Tensor:
-        problem = self.problem
-        if self.method.alpha_data == "train":
-            return problem.teacher_logits
-        key = "teacher logits of alpha"
+        """The teacher's answers to the alpha split, (rows, C)."""
+        problem, key = self.problem, "teacher logits of alpha"
         if key not in problem.memory:
             logits = predict(problem.teacher, problem.alpha, problem.device)
             problem.memory[key] = logits.to(problem.device)
