@@ -9,52 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pandas
 from datasets import ClassLabel, Dataset, DatasetDict, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
-from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
-from objectives.data import Labels
-from objectives.errors import UserError, a_few, did_you_mean, first_line
+from objectives.errors import UserError, a_few, first_line
+from objectives.scanning import Rows, scan
 from objectives.task import Examples, LabelledText, Task
 
-_READ_TOGETHER = 10_000
-"""Rows whose text is in memory at a time."""
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))(?:\.0*)?")
 _REAL = re.compile(r"[+-]?\d*\.\d+")
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """Rows of one split of the data: all of them, or those that are left."""
-
-    data: Dataset
-    places: NDArray[np.int64]
-    """Where they stand in the data, ascending."""
-    texts: NDArray[np.uint64]
-    """A hash of each text. Of 10 million, two differ with equal hashes once in 400,000 times."""
-    labels: Labels
-    """A number (regression), or a place in `values`."""
-    values: Sequence[Any]
-    """The labels that occur, as the data has them; none where they are numbers."""
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def at(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> _Rows:
-        return replace(
-            self,
-            places=self.places[which],
-            texts=self.texts[which],
-            labels=self.labels[which],
-        )
 
 
 def load(task: Task) -> LabelledText:
@@ -68,12 +38,12 @@ def load(task: Task) -> LabelledText:
 
 
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
-    drawn = _scanned(task, data, task.split)
+    drawn = scan(task, data, task.split)
     drawn = drawn.at(np.sort(np.unique(drawn.texts, return_index=True)[1]))
-    roles: dict[str, _Rows] = {}
+    roles: dict[str, Rows] = {}
     wanted = {"heldout": task.heldout, "select": task.select, "alpha": task.alpha}
     if task.heldout_split is not None:
-        roles["heldout"] = _scanned(task, data, task.heldout_split)
+        roles["heldout"] = scan(task, data, task.heldout_split)
         drawn = drawn.at(~np.isin(drawn.texts, roles["heldout"].texts))
         del wanted["heldout"]
         if not len(drawn):
@@ -141,100 +111,7 @@ def _by_split(task: Task, data: Dataset | DatasetDict) -> Mapping[str, Dataset]:
     return splits
 
 
-def _split(task: Task, data: Mapping[str, Dataset], split: str) -> Dataset:
-    if split not in data:
-        raise UserError(f"task '{task.name}': no split '{split}'; there are {', '.join(data)}")
-    rows = data[split]
-    for column in (*task.columns, task.label):
-        if column not in rows.column_names:
-            raise UserError(
-                f"task '{task.name}': no column '{column}'; there are "
-                f"{', '.join(map(repr, rows.column_names))}"
-                f"{did_you_mean(column, rows.column_names)}"
-            )
-    return rows
-
-
-def _scanned(task: Task, data: Mapping[str, Dataset], split: str) -> _Rows:
-    """The rows of a split that have a text and a label, read once, some at a time."""
-    rows = _split(task, data, split)
-    columns = list(dict.fromkeys((*task.columns, task.label)))
-    missing: dict[str, list[int]] = {column: [] for column in columns}
-    places: list[NDArray[np.int64]] = []
-    texts: list[NDArray[np.uint64]] = []
-    labels: list[Labels] = []
-    codes: dict[Any, int] = {}
-    tables = rows.select_columns(columns).with_format("arrow").iter(_READ_TOGETHER)
-    for number, table in enumerate(tables):
-        whole = np.ones(len(table), dtype=np.bool_)
-        for column in columns:
-            lost = np.flatnonzero(table[column].is_null())
-            missing[column] += (lost + number * _READ_TOGETHER).tolist()
-            whole[lost] = False
-        values = {column: table[column].filter(whole).to_pylist() for column in columns}
-        places.append(np.flatnonzero(whole) + number * _READ_TOGETHER)
-        texts.append(_hashes([values[column] for column in task.columns]))
-        labels.append(
-            _numbers(task, values[task.label])
-            if task.regression
-            else _codes(task, values[task.label], codes)
-        )
-    if not task.drop_missing:
-        _check_missing(task, split, missing)
-    if not places or not sum(map(len, places)):
-        raise UserError(f"task '{task.name}': split '{split}' has no rows")
-    return _Rows(
-        rows, np.concatenate(places), np.concatenate(texts), np.concatenate(labels), list(codes)
-    )
-
-
-def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]]) -> None:
-    for column, rows in missing.items():
-        if rows:
-            what = "label" if column == task.label else "text"
-            lack = "1 row lacks" if len(rows) == 1 else f"{len(rows):,} rows lack"
-            raise UserError(
-                f"task '{task.name}': {lack} a {what} in column '{column}' of split '{split}', "
-                f"the first is row {rows[0] + 1:,}; fill them in, or set drop_missing=True to "
-                "leave them out"
-            )
-
-
-def _hashes(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
-    """Of the text of each row, the same in every process."""
-    frame = pandas.DataFrame(
-        {number: [str(value) for value in column] for number, column in enumerate(columns)},
-        dtype=object,
-    )
-    return pandas.util.hash_pandas_object(frame, index=False).to_numpy().astype(np.uint64)
-
-
-def _numbers(task: Task, values: Sequence[Any]) -> Labels:
-    try:
-        numbers = np.array(values, dtype=np.float32)
-        if not np.isfinite(numbers).all():
-            raise ValueError("nan or infinite")
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"task '{task.name}': metric '{task.metric}' needs numbers in column '{task.label}' "
-            f"({error})"
-        ) from error
-    return numbers
-
-
-def _codes(task: Task, values: Sequence[Any], codes: dict[Any, int]) -> Labels:
-    """A number for each label, those that are new added to `codes`."""
-    try:
-        numbers = [codes.setdefault(value, len(codes)) for value in values]
-    except TypeError as error:
-        raise UserError(
-            f"task '{task.name}': column '{task.label}' has {type(values[0]).__name__}s; "
-            "a row must have one label"
-        ) from error
-    return np.array(numbers, dtype=np.int64)
-
-
-def _classed(task: Task, parts: Sequence[_Rows]) -> tuple[list[str], list[_Rows]]:
+def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     """The names of the classes, and the parts with a class for each label."""
     present = {part.values[code] for part in parts for code in np.unique(part.labels)}
     feature = parts[0].data.features[task.label]
@@ -295,8 +172,8 @@ def _number(label: Any) -> int | float | None:
 
 
 def _take(
-    task: Task, role: str, wanted: int, rows: _Rows, names: Sequence[str]
-) -> tuple[_Rows, _Rows]:
+    task: Task, role: str, wanted: int, rows: Rows, names: Sequence[str]
+) -> tuple[Rows, Rows]:
     """Split off as many rows, stratified by class; returns what is left and what was taken."""
     reason = _too_few(task, wanted, rows, names)
     if reason:
@@ -314,7 +191,7 @@ def _take(
     return rows.at(np.sort(rest)), rows.at(np.sort(taken))
 
 
-def _too_few(task: Task, wanted: int, rows: _Rows, names: Sequence[str]) -> str:
+def _too_few(task: Task, wanted: int, rows: Rows, names: Sequence[str]) -> str:
     """Why so many rows cannot be taken, and what to do; nothing if they can."""
     if wanted >= len(rows):
         return "heldout, select and alpha are taken first; set them to fewer rows"
@@ -340,7 +217,7 @@ def _too_few(task: Task, wanted: int, rows: _Rows, names: Sequence[str]) -> str:
     return reason + (f"; is '{task.label}' a column of labels, or of ids?" if many else "")
 
 
-def _examples(task: Task, rows: _Rows) -> Examples:
+def _examples(task: Task, rows: Rows) -> Examples:
     chosen = rows.data.select(rows.places)
     columns = [list(chosen[column]) for column in task.columns]
     return Examples([tuple(map(str, texts)) for texts in zip(*columns, strict=True)], rows.labels)
