@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow
 from datasets import Dataset
 from numpy.typing import NDArray
+from pyarrow import compute
 
 from objectives.data import Labels
 from objectives.errors import UserError, did_you_mean
@@ -17,6 +19,10 @@ from objectives.task import Task
 
 _READ_TOGETHER = 10_000
 """Rows whose text is in memory at a time."""
+_WHITE = (  # what str.isspace() takes for white, but for the blank
+    r"\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+)
+_NOT_ONE_BLANK = rf"[ {_WHITE}]{{2,}}|[{_WHITE}]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +33,8 @@ class Rows:
     places: NDArray[np.int64]
     """Where they stand in the data, ascending."""
     texts: NDArray[np.uint64]
-    """A hash of each text. Of 10 million, two differ with equal hashes once in 400,000 times."""
+    """A hash of each text, its words set apart by one blank. Of 10 million, two differ with equal
+    hashes once in 400,000 times."""
     labels: Labels
     """A number (regression), or a place in `values`."""
     values: Sequence[Any]
@@ -75,14 +82,11 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str) -> Rows:
             lost = np.flatnonzero(table[column].is_null())
             missing[column] += (lost + number * _READ_TOGETHER).tolist()
             whole[lost] = False
-        values = {column: table[column].filter(whole).to_pylist() for column in columns}
         places.append(np.flatnonzero(whole) + number * _READ_TOGETHER)
-        texts.append(_hashes([values[column] for column in task.columns]))
-        labels.append(
-            _numbers(task, values[task.label])
-            if task.regression
-            else _codes(task, values[task.label], codes)
-        )
+        words = [_collapsed(table[column]).filter(whole) for column in task.columns]
+        texts.append(_hashes([column.to_pylist() for column in words]))
+        values = table[task.label].filter(whole).to_pylist()
+        labels.append(_numbers(task, values) if task.regression else _codes(task, values, codes))
     if not task.drop_missing:
         _check_missing(task, split, missing)
     if not places or not sum(map(len, places)):
@@ -102,6 +106,15 @@ def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]])
                 f"the first is row {rows[0] + 1:,}; fill them in, or set drop_missing=True to "
                 "leave them out"
             )
+
+
+def _collapsed(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Texts as a tokenizer sees them: one blank between words, none around; numbers as they are."""
+    if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
+        return column
+    return compute.utf8_trim(
+        compute.replace_substring_regex(column, _NOT_ONE_BLANK, " "), characters=" "
+    )
 
 
 def _hashes(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:

@@ -33,7 +33,8 @@ class Task:
 
     The roles are disjoint and stratified by class: `train` trains weights, `alpha` the architecture
     variables, `select` is what the study sees, `heldout` is reported and never seen by a search.
-    Rows of equal text are one row: the first is kept, so that no text stands in two roles.
+    Rows of equal text are one row: the first is kept, so that no text stands in two roles. Texts
+    are equal if their words are, however many blanks or line ends are between and around them.
 
     The metric says what the labels are: numbers for pearson_spearman (regression: one output,
     squared error), classes for all others.
