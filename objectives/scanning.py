@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from objectives.data import Labels
-from objectives.errors import UserError, did_you_mean
+from objectives.errors import SHOWN, UserError, did_you_mean
 from objectives.task import Task
 
 _READ_TOGETHER = 10_000
@@ -23,6 +24,11 @@ _WHITE = (  # what str.isspace() takes for white, but for the blank
     r"\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
 )
 _NOT_ONE_BLANK = rf"[ {_WHITE}]{{2,}}|[{_WHITE}]"
+_REMEDIES: dict[type, tuple[str, str]] = {
+    list: ("a list", "join its tokens into one text"),
+    dict: ("a mapping", "make a column of the text in it"),
+    bytes: ("bytes", "decode them"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +83,21 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str) -> Rows:
     codes: dict[Any, int] = {}
     tables = rows.select_columns(columns).with_format("arrow").iter(_READ_TOGETHER)
     for number, table in enumerate(tables):
+        start = number * _READ_TOGETHER
+        read = {
+            column: _one_value_a_row(task, split, column, table[column], start)
+            for column in columns
+        }
         whole = np.ones(len(table), dtype=np.bool_)
         for column in columns:
-            lost = np.flatnonzero(table[column].is_null())
-            missing[column] += (lost + number * _READ_TOGETHER).tolist()
+            lost = np.flatnonzero(read[column].is_null())
+            missing[column] += (lost + start).tolist()
             whole[lost] = False
-        places.append(np.flatnonzero(whole) + number * _READ_TOGETHER)
-        words = [_collapsed(table[column]).filter(whole) for column in task.columns]
+        places.append(np.flatnonzero(whole) + start)
+        words = [_collapsed(read[column]).filter(whole) for column in task.columns]
         texts.append(_hashes([column.to_pylist() for column in words]))
-        values = table[task.label].filter(whole).to_pylist()
-        labels.append(_numbers(task, values) if task.regression else _codes(task, values, codes))
+        values = read[task.label].filter(whole).to_pylist()
+        labels.append(_numbers(task, values) if task.regression else _codes(values, codes))
     if not task.drop_missing:
         _check_missing(task, split, missing)
     if not places or not sum(map(len, places)):
@@ -106,6 +117,31 @@ def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]])
                 f"the first is row {rows[0] + 1:,}; fill them in, or set drop_missing=True to "
                 "leave them out"
             )
+
+
+def _one_value_a_row(
+    task: Task, split: str, name: str, column: pyarrow.ChunkedArray, first: int
+) -> pyarrow.ChunkedArray:
+    """A column as it is; of JSON with values of several kinds, these as text.
+
+    Raises UserError for a list, a mapping, or a text in bytes. `first` is the place of the column.
+    """
+    kind, is_text = column.type, name in task.columns
+    in_json = isinstance(kind, pyarrow.JsonType)
+    nested = pyarrow.types.is_nested(kind) or isinstance(kind, pyarrow.BaseExtensionType)
+    if not (nested or (is_text and pyarrow.types.is_binary(kind))):
+        return column
+    values = [value and json.loads(value) if in_json else value for value in column.to_pylist()]
+    for row, value in enumerate(values):
+        what, remedy = _REMEDIES.get(type(value), ("", ""))
+        if what:
+            raise UserError(
+                f"task '{task.name}': row {first + row + 1:,} of split '{split}' has {what} in "
+                f"column '{name}', {str(value)[:SHOWN]!r}; "
+                + (remedy if is_text else "a row must have one label")
+            )
+    texts = [None if value is None else str(value) for value in values]
+    return pyarrow.chunked_array([pyarrow.array(texts, pyarrow.string())])
 
 
 def _collapsed(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
@@ -139,13 +175,6 @@ def _numbers(task: Task, values: Sequence[Any]) -> Labels:
     return numbers
 
 
-def _codes(task: Task, values: Sequence[Any], codes: dict[Any, int]) -> Labels:
+def _codes(values: Sequence[Any], codes: dict[Any, int]) -> Labels:
     """A number for each label, those that are new added to `codes`."""
-    try:
-        numbers = [codes.setdefault(value, len(codes)) for value in values]
-    except TypeError as error:
-        raise UserError(
-            f"task '{task.name}': column '{task.label}' has {type(values[0]).__name__}s; "
-            "a row must have one label"
-        ) from error
-    return np.array(numbers, dtype=np.int64)
+    return np.array([codes.setdefault(value, len(codes)) for value in values], dtype=np.int64)

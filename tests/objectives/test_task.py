@@ -109,53 +109,6 @@ def test_of_rows_of_equal_text_the_first_is_kept() -> None:
     assert load(task_of(doubled)).fingerprint == load(task_of(numbered)).fingerprint
 
 
-WHITE = (" ", "  ", "\n", "\t ", "\r\n", "\u00a0", "\u2003 ", "\x0b", "\u2028")
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 59), st.lists(st.sampled_from(WHITE), min_size=3, max_size=3)),
-        max_size=40,
-    )
-)
-def test_texts_that_differ_in_blanks_and_line_ends_alone_are_equal(
-    again: list[tuple[int, list[str]]],
-) -> None:
-    once = numbered().to_dict()
-    more = [f"{one}text{two}{row}{three}" for row, (one, two, three) in again]
-
-    def spaced() -> Dataset:
-        labels = once["label"] + [once["label"][row] for row, _ in again]
-        return Dataset.from_dict({"text": once["text"] + more, "label": labels})
-
-    assert load(task_of(spaced)).fingerprint == load(task_of(numbered)).fingerprint
-
-
-def test_a_heldout_text_with_other_blanks_stands_in_no_other_role(folder: Path) -> None:
-    test = pandas.read_csv(folder / "test.csv")
-    test.assign(text=" " + test["text"].str.replace(" ", "  ")).to_csv(
-        folder / "test.csv", index=False
-    )
-    texts = texts_of(load(task_of(str(folder), heldout_split="test")))
-    assert texts["heldout"][0] == (" text  0",)
-    assert sum(map(len, texts.values())) == ROWS + 20
-
-
-def test_of_a_pair_the_blanks_between_the_texts_count() -> None:
-    def pairs() -> Dataset:
-        rows = [(f"a {row}", "b") for row in range(ROWS)] + [("a", f"{row} b") for row in range(9)]
-        return Dataset.from_dict(
-            {
-                "one": [one for one, _ in rows],
-                "two": [two for _, two in rows],
-                "label": ["no", "yes", "yes"] * 23,
-            }
-        )
-
-    texts = texts_of(load(task_of(pairs, text=("one", "two"))))
-    assert sum(map(len, texts.values())) == ROWS + 9
-
-
 def test_train_takes_as_many_rows_as_it_is_asked_to() -> None:
     all_that_is_left = ROWS - 24
     for train in (20, all_that_is_left):

@@ -360,5 +360,8 @@ def test_a_column_that_a_parquet_file_lacks_or_whose_labels_are_lists_is_named(
     frame.to_parquet(tmp_path / "own.parquet")
     with pytest.raises(UserError, match="no column 'sentiment'; there are 'text', 'label'"):
         load_file(None, "own.parquet", label="sentiment")
-    with pytest.raises(UserError, match="column 'label' has lists; a row must have one label"):
+    with pytest.raises(
+        UserError,
+        match=r"row 1 of split 'train' has a list in column 'label', '\[1\]'; a row must have one",
+    ):
         load_file(None, "own.parquet")
