@@ -88,20 +88,21 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str) -> Rows:
             column: _one_value_a_row(task, split, column, table[column], start)
             for column in columns
         }
+        words = {column: _collapsed(read[column]) for column in columns}
         whole = np.ones(len(table), dtype=np.bool_)
         for column in columns:
-            lost = np.flatnonzero(read[column].is_null())
+            lost = np.flatnonzero(_missing(words[column]))
             missing[column] += (lost + start).tolist()
             whole[lost] = False
         places.append(np.flatnonzero(whole) + start)
-        words = [_collapsed(read[column]).filter(whole) for column in task.columns]
-        texts.append(_hashes([column.to_pylist() for column in words]))
+        texts.append(_hashes([words[column].filter(whole).to_pylist() for column in task.columns]))
         values = read[task.label].filter(whole).to_pylist()
         labels.append(_numbers(task, values) if task.regression else _codes(values, codes))
     if not task.drop_missing:
         _check_missing(task, split, missing)
-    if not places or not sum(map(len, places)):
-        raise UserError(f"task '{task.name}': split '{split}' has no rows")
+    if not sum(map(len, places)):
+        whole_ones = " with a text and a label" if places else ""
+        raise UserError(f"task '{task.name}': split '{split}' has no rows{whole_ones}")
     return Rows(
         rows, np.concatenate(places), np.concatenate(texts), np.concatenate(labels), list(codes)
     )
@@ -146,11 +147,23 @@ def _one_value_a_row(
 
 def _collapsed(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
     """Texts as a tokenizer sees them: one blank between words, none around; numbers as they are."""
-    if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
+    if not _is_text(column):
         return column
     return compute.utf8_trim(
         compute.replace_substring_regex(column, _NOT_ONE_BLANK, " "), characters=" "
     )
+
+
+def _missing(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Where a collapsed column has nothing, or had nothing but blanks and line ends."""
+    return (
+        compute.fill_null(compute.equal(column, ""), True) if _is_text(column) else column.is_null()
+    )
+
+
+def _is_text(column: pyarrow.ChunkedArray) -> bool:
+    types = pyarrow.types
+    return bool(types.is_string(column.type) or types.is_large_string(column.type))
 
 
 def _hashes(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:

@@ -69,7 +69,8 @@ class Task:
     seed: int = 0
     """Decides which row gets which role."""
     drop_missing: bool = False
-    """Leave out rows without a text or a label; otherwise they are refused."""
+    """Leave out rows without a text or a label, or of a pair without one of them; otherwise they
+    are refused. One of nothing but blanks is none."""
 
     def __post_init__(self) -> None:
         check_types(self)

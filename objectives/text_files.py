@@ -48,8 +48,8 @@ class TextFile:
     def read(self, columns: Sequence[str], cache: str) -> Dataset:
         """The columns as Arrow tables on the disk, below `cache`: nothing stays in memory.
 
-        All of a CSV is text. A field without anything in it is missing, and no other: "NA" and
-        "null" are words. Raises UserError for what cannot be read, in one line.
+        All of a CSV is text, "NA" and "null" too; a field without anything in it is missing.
+        Raises UserError for what cannot be read, in one line.
         """
         if not self.path.is_file():
             raise UserError(f"file '{self.path}' does not exist")

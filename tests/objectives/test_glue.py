@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pandas
 import pytest
 
 from objectives.errors import UserError
@@ -43,6 +44,16 @@ def test_mnli_holds_out_the_matched_or_the_mismatched_sentences(tiny_glue: str) 
     )
     assert not set(matched["heldout"]) & set(mismatched["heldout"])
     assert matched["train"] == mismatched["train"]
+
+
+def test_rows_of_qqp_without_a_second_question_are_left_out(tmp_path: Path) -> None:
+    folder = write_glue(tmp_path, train=40, validation=12, only=["qqp"])
+    (file,) = tmp_path.glob("qqp/train*")
+    rows = pandas.read_parquet(file)
+    rows.loc[7, "question2"] = ""
+    rows.to_parquet(file)
+    text = load(glue("qqp", folder, alpha=6, select=8))
+    assert sum(map(len, texts_of(text).values())) == 39 + 12
 
 
 def test_the_metrics_are_those_of_the_benchmark() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,55 @@ def test_texts_and_labels_that_are_numbers_are_texts_beside_words_and_alone(
             for examples in text.roles.values()
             for row, label in zip(examples.texts, examples.labels, strict=True)
         } == {str(row): str(label) for row, label in rows}
+
+
+BLANKS = ("", " ", "\t\n ", "\u00a0")
+
+
+@pytest.mark.parametrize("column", ["text", "label"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_text_or_label_of_blanks_is_missing_in_every_kind_of_file(
+    tmp_path: Path, kind: str, column: str
+) -> None:
+    frame = pandas.DataFrame(numbered().to_dict())
+    gaps = pandas.DataFrame([{"text": f"gap {row}", "label": "no"} for row in range(len(BLANKS))])
+    both = pandas.concat([frame[:5], gaps.assign(**{column: BLANKS}), frame[5:]])
+    own = tmp_path / f"own.{kind}"
+    if kind == "jsonl":
+        own.write_text("".join(json.dumps(row) + "\n" for row in both.to_dict("records")))
+    else:
+        getattr(both, f"to_{kind}")(own, index=False)
+    task = Task.from_files(own, name="toy", **SIZES)
+    with pytest.raises(
+        UserError,
+        match=f"4 rows lack a {column} in column '{column}' of split 'train', the first is row 6; "
+        "fill them in, or set drop_missing=True",
+    ):
+        load(task)
+    whole = load(replace(task, drop_missing=True))
+    assert whole.fingerprint == load(task_of(numbered)).fingerprint
+
+
+def test_a_pair_with_a_blank_text_lacks_a_text() -> None:
+    def pairs() -> Dataset:
+        return numbered().add_column("other", ["  ", *["bab"] * 59])
+
+    with pytest.raises(UserError, match=r"1 row lacks a text in column 'other' .* is row 1;"):
+        load(task_of(pairs, text=("text", "other")))
+
+
+def test_a_number_of_blanks_is_missing() -> None:
+    def graded() -> Dataset:
+        rows = numbered().to_dict()
+        return Dataset.from_dict({**rows, "label": [" ", *map(str, range(59))]})
+
+    with pytest.raises(UserError, match=r"1 row lacks a label in column 'label' .* is row 1;"):
+        load(task_of(graded, metric="pearson_spearman"))
+
+
+def test_a_split_of_which_no_row_is_whole_is_refused() -> None:
+    def blank() -> Dataset:
+        return Dataset.from_dict({"text": [" "] * 9, "label": ["no"] * 9})
+
+    with pytest.raises(UserError, match=r"'train' has no rows with a text and a label$"):
+        load(task_of(blank, drop_missing=True))

@@ -169,7 +169,7 @@ def test_a_pair_of_texts_and_a_named_label(load_file: Load) -> None:
 
 @given(
     st.lists(
-        st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), min_size=1),
+        st.text(st.characters(codec="utf-8", exclude_characters="\x00\r")).filter(str.strip),
         min_size=8,
         unique_by=lambda text: " ".join(text.split()),
     )
