@@ -238,6 +238,7 @@ def prepare(
     task = inputs.task
     splits = {role: inputs.split(role) for role in tasks.ROLES}
     _check_tokens(inputs, splits)
+    progress.note(inputs.text.read)
     _note_truncated(splits, progress)
     for note in (
         *odd_labels(inputs.text),

@@ -38,13 +38,15 @@ def load(task: Task) -> LabelledText:
 
 
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
-    drawn = scan(task, data, task.split)
-    drawn = drawn.at(np.sort(np.unique(drawn.texts, return_index=True)[1]))
+    drawn, out, differing = _first_of_each_text(scan(task, data, task.split))
     roles: dict[str, Rows] = {}
     wanted = {"heldout": task.heldout, "select": task.select, "alpha": task.alpha}
+    labels = len(np.unique(drawn.labels))
     if task.heldout_split is not None:
         roles["heldout"] = scan(task, data, task.heldout_split)
-        drawn = drawn.at(~np.isin(drawn.texts, roles["heldout"].texts))
+        elsewhere = ~np.isin(drawn.texts, roles["heldout"].texts)
+        out += _some(len(drawn) - elsewhere.sum(), "whose text is held out")
+        drawn = drawn.at(elsewhere)
         del wanted["heldout"]
         if not len(drawn):
             raise UserError(
@@ -57,11 +59,18 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         roles = dict(zip(roles, heldout, strict=True))
     if len(np.unique(drawn.labels)) < 2:
         only = drawn.labels[0] if task.regression else names[drawn.labels[0]]
+        if differing or labels > 1:
+            remedy = "give equal texts one label" if differing else "add rows of other labels"
+            raise UserError(
+                f"task '{task.name}': the rows that are left have one label only in column "
+                f"'{task.label}': {only} ({_read_and_left_out(drawn.data, out)}); {remedy}"
+            )
         raise UserError(f"task '{task.name}': column '{task.label}' has one label only: {only}")
     rest = drawn
     for role, rows in wanted.items():
         rest, roles[role] = _take(task, role, rows, rest, names)
     if task.train is not None and task.train < len(rest):
+        out += _some(len(rest) - task.train, f"beyond train={task.train}")
         rest = _take(task, "train", task.train, rest, names)[1]
     elif task.train is not None and task.train > len(rest):
         raise UserError(
@@ -69,7 +78,61 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
             f"after the other roles"
         )
     roles["train"] = rest
-    return LabelledText({role: _examples(task, rows) for role, rows in roles.items()}, names)
+    return LabelledText(
+        {role: _examples(task, rows) for role, rows in roles.items()},
+        names,
+        _what_was_read(task, out, roles),
+    )
+
+
+def _first_of_each_text(rows: Rows) -> tuple[Rows, list[str], int]:
+    """The rows without those of an earlier one's text; which were left out so far, in words; how
+    many of them have another label than the first of their text."""
+    texts, first = np.unique(rows.texts, return_index=True)
+    out = _gaps(rows)
+    if len(first) == len(rows):
+        return rows, out, 0
+    later = np.ones(len(rows), dtype=np.bool_)
+    later[first] = False
+    kept = first[np.searchsorted(texts, rows.texts[later])]
+    labels = rows.labels
+    if rows.values:
+        numbers = [_number(value) for value in rows.values]
+        meant = [v if n is None else n for v, n in zip(rows.values, numbers, strict=True)]
+        places = {value: place for place, value in enumerate(meant)}
+        labels = np.array([places[value] for value in meant])[labels]
+    differing = int(np.count_nonzero(labels[later] != labels[kept]))
+    among = f" ({differing:,} of these with another label than the first)" if differing else ""
+    out += _some(len(rows) - len(first), f"of equal text{among}")
+    return rows.at(np.sort(first)), out, differing
+
+
+def _gaps(rows: Rows) -> list[str]:
+    return _some(len(rows.data) - len(rows), "without a text or a label")
+
+
+def _some(count: int, which: str) -> list[str]:
+    return [f"{count:,} {which}"] if count else []
+
+
+def _read_and_left_out(data: Dataset, out: Sequence[str]) -> str:
+    read = f"{len(data):,} row{'s' * (len(data) != 1)} read"
+    return f"{read}; left out: {', '.join(out)}" if out else read
+
+
+def _what_was_read(task: Task, out: Sequence[str], roles: Mapping[str, Rows]) -> str:
+    """One line: the rows of each split, those that are left out, and those of each role."""
+    names = {"train": "train", "alpha": "alpha", "select": "selection", "heldout": "held out"}
+    sizes = {role: f"{name} {len(roles[role]):,}" for role, name in names.items()}
+    heldout, size = roles["heldout"], sizes["heldout"]
+    drawn = _read_and_left_out(roles["train"].data, out)
+    if task.heldout_split is None:
+        return f"{drawn}; {', '.join(sizes.values())}"
+    del sizes["heldout"]
+    return (
+        f"split '{task.split}': {drawn}; {', '.join(sizes.values())}; "
+        f"split '{task.heldout_split}': {_read_and_left_out(heldout.data, _gaps(heldout))}; {size}"
+    )
 
 
 def _read(task: Task, cache: str) -> Mapping[str, Dataset]:

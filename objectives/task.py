@@ -156,6 +156,8 @@ class LabelledText:
     roles: Mapping[str, Examples]
     label_names: Sequence[str]
     """What the outputs of a classifier stand for; of a regression, the label's column alone."""
+    read: str = ""
+    """For the user, in a line: rows that were read, that were left out, and of each role."""
 
     @property
     def fingerprint(self) -> str:

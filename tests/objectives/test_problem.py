@@ -303,7 +303,7 @@ def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
     assert inputs.text.label_names == ["0", "1", "2"]
     progress = RecordingProgress()
     bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
-    (note,) = progress.notes
+    _, note = progress.notes
     assert "matched by place: happy is 0, neutral is 1, sad is 2" in note
     assert list(bench.problem.student.config.id2label.values()) == LABELS
 
@@ -317,7 +317,7 @@ def test_preparing_leaves_global_random_state_alone(
     assert random_states() == before
 
 
-def test_texts_cut_off_and_odd_labels_are_told_before_anything_is_trained(
+def test_rows_read_texts_cut_off_and_odd_labels_are_told_before_anything_is_trained(
     tiny_bert: str, planted_task: Task, tmp_path: Path
 ) -> None:
     class Told(RecordingProgress):
@@ -337,20 +337,21 @@ def test_texts_cut_off_and_odd_labels_are_told_before_anything_is_trained(
         for role in ("train", "alpha", "select", "heldout")
     }
     assert min(counts.values()) > 0
-    (note,) = notes(12)
+    read, note = notes(12)
+    assert read == "400 rows read; train 240, alpha 64, selection 48, held out 48"
     assert note == (
         "texts longer than 12 tokens (Task.max_length) are cut off: "
         f"train {counts['train']} of 240, alpha {counts['alpha']} of 64, "
         f"select {counts['select']} of 48, heldout {counts['heldout']} of 48"
     )
-    assert notes(24) == []
+    assert notes(24) == [read]
 
     def shouted() -> Dataset:
         rows = planted_rows().to_dict()
         louder = [label.upper() for label in rows["label"][:100]]
         return Dataset.from_dict({**rows, "label": [*louder, *rows["label"][100:]]})
 
-    assert "'HAPPY' and 'happy'" in notes(24, shouted)[0]
+    assert "'HAPPY' and 'happy'" in notes(24, shouted)[1]
 
 
 @pytest.fixture
