@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from numbers import Integral
@@ -21,6 +21,14 @@ class UserError(ValueError):
 def first_line(error: BaseException) -> str:
     """What an error of a library says first, or its class where it says nothing."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, what raised it, what raised that."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def a_few(names: Sequence[str]) -> str:

@@ -98,6 +98,11 @@ class Task:
                 "folder, both as text, or a function that returns a datasets.Dataset: "
                 "data=lambda: rows, of a DataFrame data=lambda: Dataset.from_pandas(frame)"
             )
+        if self.subset is not None and not isinstance(data, str):
+            what = "a function has" if callable(data) else "files have"
+            raise UserError(
+                f"Task.subset is {self.subset!r}, but {what} no configurations; leave it out"
+            )
 
     @classmethod
     def from_files(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pandas
 from datasets import Dataset, Features, Value, load_dataset
 from datasets.exceptions import DatasetsError
 
-from objectives.errors import SHOWN, UserError, did_you_mean, first_line
+from objectives.errors import SHOWN, UserError, causes, did_you_mean, first_line
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".json": "", ".jsonl": ""}
 """Endings of the files that are read, and what separates their columns, if anything does."""
@@ -87,6 +87,7 @@ class TextFile:
                 f"file '{self.path}': no column '{missing[0]}'; there are "
                 f"{', '.join(repr(name[:SHOWN]) for name in there)}{hint}"
             )
+        self._check_twice(columns)
         return self._load(
             "csv",
             cache,
@@ -96,6 +97,26 @@ class TextFile:
             keep_default_na=False,
             na_values=[""],
         )
+
+    def _check_twice(self, columns: Sequence[str]) -> None:
+        """Raise UserError for a column that the first line names twice: pandas takes the first."""
+        line = pandas.read_csv(
+            self.path,
+            nrows=1,
+            header=None,
+            sep=self.delimiter,
+            encoding=self.encoding,
+            dtype=str,
+            keep_default_na=False,
+        )
+        names = line.iloc[0].tolist()
+        for column in columns:
+            places = [str(place) for place, name in enumerate(names, start=1) if name == column]
+            if len(places) > 1:
+                raise UserError(
+                    f"file '{self.path}': the first line names '{column}' {len(places)} times "
+                    f"(columns {', '.join(places)}); rename all but the one that counts"
+                )
 
     def _read_json(self, cache: str) -> Dataset:
         with self.path.open(encoding=self.encoding) as lines:  # Arrow takes any bytes for UTF-8
@@ -122,16 +143,16 @@ class TextFile:
 
     def _what(self, error: BaseException) -> str:
         """What an error of pandas, Arrow or `datasets` says, its cause first."""
-        causes = list(_causes(error))
-        for cause in causes:
+        chain = list(causes(error))
+        for cause in chain:
             if isinstance(cause, UnicodeError):
                 return self._undecodable(cause)
             if isinstance(cause, LookupError) and self.encoding in str(cause):
                 return f"there is no encoding '{self.encoding}'; give one that Python knows"
-        line = first_line(causes[-1])
-        if isinstance(causes[-1], pandas.errors.ParserError):
+        line = first_line(chain[-1])
+        if isinstance(chain[-1], pandas.errors.ParserError):
             return f"{line}; {self._quotes}"
-        if isinstance(causes[-1], pandas.errors.EmptyDataError) or "to no data" in line:
+        if isinstance(chain[-1], pandas.errors.EmptyDataError) or "to no data" in line:
             return "it has no rows"
         return f"it cannot be read ({line})"
 
@@ -154,11 +175,3 @@ class TextFile:
             f"its characters are not all {self.encoding}{place or f' ({error})'}; give encoding=, "
             f"such as {others}, or mend the line"
         )
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, what raised it, what raised that."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__

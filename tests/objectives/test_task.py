@@ -472,6 +472,13 @@ def test_rows_that_no_function_returns_are_refused_with_the_way_to_give_them(dat
     assert "\n" not in str(error.value)
 
 
+def test_files_and_functions_have_no_configurations() -> None:
+    with pytest.raises(UserError, match="subset is 'cola', but a function has no configurations;"):
+        task_of(numbered, subset="cola")
+    with pytest.raises(UserError, match="subset is 'cola', but files have no configurations;"):
+        Task.from_files("news.csv", name="news", subset="cola")
+
+
 def test_a_function_that_raises_is_named_with_its_reason() -> None:
     def broken() -> Dataset:
         raise FileNotFoundError("tweets.csv")

@@ -64,6 +64,16 @@ FORMS = {
     "a TSV": (in_csv(delimiter="\t"), "own.TSV", {}),
     "semicolons": (in_csv(delimiter=";"), "own.csv", {"delimiter": ";"}),
     "UTF-16": (in_csv().decode().encode("utf-16"), "own.csv", {"encoding": "utf-16"}),
+    "other columns of one name": (
+        in_csv([(*row, 1, 2, 3, 4) for row in ROWS], header="text,label,a,a,,"),
+        "own.csv",
+        {},
+    ),
+    "a name like that of a second column": (
+        in_csv([(*row, 1) for row in ROWS], header="text,label,text.1"),
+        "own.csv",
+        {},
+    ),
     "a name that looks like a pattern": (in_csv(), "own [1]*.csv", {}),
     "another order and more columns": (
         in_csv([(7, label, text) for text, label in ROWS], header="id,label,text"),
@@ -236,6 +246,16 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
         in_csv(header=" Label,Text "),
         {},
         r"there are ' Label', 'Text '; the first line .*; did you mean 'Text '\?$",
+    ),
+    "a text column twice": (
+        in_csv([(text, "b", label, text) for text, label in ROWS], header="text,b,label,text"),
+        {},
+        r"own\.csv': the first line names 'text' 2 times \(columns 1, 4\); rename all but the one",
+    ),
+    "a label column twice, and a blank line and quotes before": (
+        b'\n"text",label,label\n' + in_csv([(*row, "x") for row in ROWS], header="a,b,c")[6:],
+        {},
+        r"names 'label' 2 times \(columns 2, 3\)",
     ),
     "no header": (
         in_csv()[len("text,label\n") :],
