@@ -16,13 +16,20 @@ from typing import Any
 
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, load_dataset, load_from_disk
-from datasets.exceptions import DatasetsError
+from datasets.exceptions import DatasetGenerationError, DatasetsError
+from datasets.table import CastError
 from sklearn.model_selection import train_test_split
 
-from objectives.errors import UserError, a_few, first_line
+from objectives.errors import UserError, a_few, causes, first_line
 from objectives.scanning import Rows, scan
 from objectives.task import Examples, LabelledText, Task
+from objectives.text_files import DELIMITERS
 
+_HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+_FILES = {*DELIMITERS, ".arrow", ".bz2", ".gz", ".txt", ".xls", ".xlsx", ".zip"}
+"""Endings of files of data. A name with one is a file's, not a data set's on the hub."""
+_LONGEST_REASON = 200
+"""Characters of what a library says in several lines."""
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))(?:\.0*)?")
 _REAL = re.compile(r"[+-]?\d*\.\d+")
 
@@ -154,18 +161,47 @@ def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
         return {split: file.read(columns, cache) for split, file in task.data.items()}
     folder = Path(task.data)
     saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
+    local = folder.is_dir()
+    if not local:
+        _check_name(task, task.data)
     try:
         if saved:  # by save_to_disk
             return _by_split(task, load_from_disk(task.data))
-        local = folder.exists()
         loaded = load_dataset(task.data, task.subset, cache_dir=cache if local else None)
     except (DatasetsError, OSError, ValueError) as error:
-        reason = first_line(error)
+        where = "" if local else "there is no such folder, and of the hub: "
         raise UserError(
-            f"task '{task.name}': data set '{task.data}' could not be loaded ({reason})"
+            f"task '{task.name}': data set '{task.data}' could not be loaded "
+            f"({where}{_reason(error)})"
         ) from error
     splits: Mapping[str, Dataset] = loaded
     return splits
+
+
+def _check_name(task: Task, name: str) -> None:
+    """Raise UserError for what is no folder and no name on the hub, which is slow to say so."""
+    if Path(name).is_file():
+        raise UserError(
+            f"task '{task.name}': data '{name}' is a file; files are read by "
+            f"Task.from_files({name!r}, ...)"
+        )
+    if not _HUB_NAME.fullmatch(name) or Path(name).suffix.lower() in _FILES:
+        path = Path(name)
+        place = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise UserError(
+            f"task '{task.name}': there is no file or folder '{name}'{place}; correct data, or "
+            "name a data set of the hub as OWNER/NAME"
+        )
+
+
+def _reason(error: Exception) -> str:
+    """What kept a data set from being loaded."""
+    if not isinstance(error, DatasetGenerationError):
+        return first_line(error)
+    cause = list(causes(error))[-1]
+    if isinstance(cause, CastError):
+        return f"its files differ in their columns: {cause.details()}"
+    return " ".join(str(cause).split())[:_LONGEST_REASON] or first_line(cause)
 
 
 def _by_split(task: Task, data: Dataset | DatasetDict) -> Mapping[str, Dataset]:
