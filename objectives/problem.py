@@ -24,6 +24,7 @@ from objectives.evaluate import count_parameters, score, score_with_interval
 from objectives.fidelity import FULL, Fidelity
 from objectives.latency import load_latency
 from objectives.odd_labels import odd_labels
+from objectives.odd_texts import odd_texts
 from objectives.roles import load
 from objectives.search_method import Progress
 from objectives.student import check_student, keep_layers, load_student
@@ -241,6 +242,7 @@ def prepare(
     progress.note(inputs.text.read)
     _note_truncated(splits, progress)
     for note in (
+        *odd_texts(task, inputs.text),
         *odd_labels(inputs.text),
         *teacher_notes(inputs.teacher, inputs.text.label_names),
     ):

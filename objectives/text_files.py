@@ -98,8 +98,8 @@ class TextFile:
             na_values=[""],
         )
 
-    def _check_twice(self, columns: Sequence[str]) -> None:
-        """Raise UserError for a column that the first line names twice: pandas takes the first."""
+    def header(self) -> list[str]:
+        """The names in the first line of a CSV as they stand there: pandas changes a second one."""
         line = pandas.read_csv(
             self.path,
             nrows=1,
@@ -109,7 +109,10 @@ class TextFile:
             dtype=str,
             keep_default_na=False,
         )
-        names = line.iloc[0].tolist()
+        return list(line.iloc[0])
+
+    def _check_twice(self, columns: Sequence[str]) -> None:
+        names = self.header()
         for column in columns:
             places = [str(place) for place, name in enumerate(names, start=1) if name == column]
             if len(places) > 1:
