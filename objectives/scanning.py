@@ -138,7 +138,7 @@ def _one_value_a_row(
         if what:
             raise UserError(
                 f"task '{task.name}': row {first + row + 1:,} of split '{split}' has {what} in "
-                f"column '{name}', {str(value)[:SHOWN]!r}; "
+                f"column '{name}', {str(value)[:SHOWN]}; "
                 + (remedy if is_text else "a row must have one label")
             )
     texts = [None if value is None else str(value) for value in values]

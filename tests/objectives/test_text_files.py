@@ -382,6 +382,6 @@ def test_a_column_that_a_parquet_file_lacks_or_whose_labels_are_lists_is_named(
         load_file(None, "own.parquet", label="sentiment")
     with pytest.raises(
         UserError,
-        match=r"row 1 of split 'train' has a list in column 'label', '\[1\]'; a row must have one",
+        match=r"row 1 of split 'train' has a list in column 'label', \[1\]; a row must have one",
     ):
         load_file(None, "own.parquet")
