@@ -49,7 +49,7 @@ from benchmarks import made_up
 from benchmarks.timing import STEPS, WARM_UP, Now, Stopwatch, clock, describe, kind_of, seconds_of
 from objectives.budget import hinge_loss
 from objectives.data import Batch, Split
-from objectives.device import Precision, autocast, matmul_dtype, quiet_libraries
+from objectives.device import Precision, autocast, choose_device, matmul_dtype, quiet_libraries
 from objectives.distillation import prediction_loss
 from objectives.methods.mask_search import MaskSearch
 from objectives.population import Population
@@ -352,6 +352,7 @@ def main() -> None:
     parser.add_argument("--made-up", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    options.device = choose_device(options.device)
     kind = kind_of(options.device)
     if options.cpu_time:
         options.threads = 1

@@ -58,7 +58,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.inner_search import METHOD, PlainLoop, padded, searching
 from benchmarks.made_up import make_checkpoint, make_problem
 from benchmarks.timing import STEPS, WARM_UP, Stopwatch, clock, describe, kind_of, seconds_of
-from objectives.device import Precision, free_memory, matmul_dtype, out_of_memory, quiet_libraries
+from objectives.device import (
+    Precision,
+    choose_device,
+    free_memory,
+    matmul_dtype,
+    out_of_memory,
+    quiet_libraries,
+)
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
 from objectives.search_method import SilentProgress
@@ -132,7 +139,8 @@ def serve(job: Job) -> None:
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is no answer
     torch.set_num_threads(job.threads)
-    problem = padded(make_problem(job.checkpoint, job.length, job.device))
+    device = choose_device(job.device)  # as a launch does: it settles a GPU's attention too
+    problem = padded(make_problem(job.checkpoint, job.length, device))
     for line in sys.stdin:
         if not line.strip():  # are you ready?
             told.write("{}\n")

@@ -41,7 +41,13 @@ from benchmarks.inner_search import make_problem, make_up_problem, padded
 from benchmarks.population import SIZES, ceilings
 from benchmarks.teacher_states import METHOD, RECOVER, seconds_of_step
 from benchmarks.timing import STEPS, clock, describe, kind_of
-from objectives.device import free_memory, matmul_dtype, out_of_memory, quiet_libraries
+from objectives.device import (
+    choose_device,
+    free_memory,
+    matmul_dtype,
+    out_of_memory,
+    quiet_libraries,
+)
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
 from objectives.staged_method import StagedMethod
@@ -202,6 +208,7 @@ def main() -> None:
     parser.add_argument("--draw", type=Path, help="what was measured: draw it, measure nothing")
     options = parser.parse_args()
     quiet_libraries()
+    options.device = choose_device(options.device)
     kind, picture = kind_of(options.device), options.picture
     if picture is None and (kind == "cpu" or options.draw):
         picture = Path("docs/step-cost.svg")
