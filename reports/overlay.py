@@ -79,7 +79,7 @@ def overlay(runs: RunRecord | Sequence[RunRecord]) -> Overlay:
 
     A run is called by its study, and by its folder too where that does not tell it from another.
     """
-    runs = [runs] if isinstance(runs, RunRecord | str) else runs
+    runs = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     for run in runs:
         check_run(run)
     costs = dict.fromkeys(run.unpruned.cost_name for run in runs)

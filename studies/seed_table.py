@@ -1,7 +1,4 @@
-"""How near does the search of the source report come to the report's own tables?
-
-What it leaves out is told at `objectives.methods.mask_search.PRESETS`.
-"""
+"""How near does the search of the source report come to the report's own tables?"""
 
 from __future__ import annotations
 
@@ -61,7 +58,10 @@ def rows_of(task: str) -> tuple[Row, ...]:
 
 
 def table_study(task: str) -> Study:
-    """A trial for each line of the task: a 4x312 TinyBERT, the four steps, a target in units."""
+    """A trial for each line of the task: a 4x312 TinyBERT, the four steps, a target in units.
+
+    What the preset leaves out of the report's search is told at `mask_search.PRESETS`.
+    """
     base = tinybert_study(task, "4x312")
     return Study(
         name=f"seed-table-{task}",

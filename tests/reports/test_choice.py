@@ -98,6 +98,8 @@ def test_a_folder_is_no_record(mixed_run: RunRecord, tmp_path: Path) -> None:
     ):
         with pytest.raises(RunError, match=message):
             call()
+    with pytest.raises(RunError, match=r"^'runs/a' is a str, not a RunRecord"):
+        write_report("runs/a", tmp_path / "report.html")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
