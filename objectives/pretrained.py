@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,7 +24,6 @@ from transformers.utils import cached_file
 
 from objectives.adapters import ADAPTERS, settings_of
 from objectives.cache import content_key
-from objectives.data import Split
 from objectives.errors import UserError, first_line
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 
@@ -180,13 +179,9 @@ def fingerprint_with_tokenizer(checkpoint: str, tokenizer: PreTrainedTokenizerBa
     return content_key(made_of)
 
 
-def check_tokens(
-    checkpoint: str, tokenizer: PreTrainedTokenizerBase, splits: Iterable[Split]
-) -> None:
-    """Raise UserError for a token of these rows, or of their padding, that the checkpoint has no
-    embedding of. What the tokenizer knows besides does not matter."""
+def check_token(checkpoint: str, tokenizer: PreTrainedTokenizerBase, last: int) -> None:
+    """Raise UserError if the checkpoint has no embedding of the token of this number."""
     known = read_config(checkpoint).vocab_size
-    last = max(max(s.pad_token_id, *map(max, filter(None, s.input_ids))) for s in splits)
     if last >= known:
         raise UserError(
             f"model '{checkpoint}': its vocab_size is {known:,}, but the tokenizer gives the token "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -213,10 +213,12 @@ def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: T
         )
 
 
-def _check_tokens(inputs: Inputs, splits: Mapping[str, Split]) -> None:
+def _check_tokens(inputs: Inputs, splits: Iterable[Split]) -> None:
+    """Tokens of the rows and of their padding: what else the tokenizer knows does not matter."""
+    last = max(max(s.pad_token_id, *map(max, filter(None, s.input_ids))) for s in splits)
     for checkpoint in (inputs.teacher.checkpoint, inputs.student):
         if checkpoint is not None:
-            pretrained.check_tokens(checkpoint, inputs.tokenizer, splits.values())
+            pretrained.check_token(checkpoint, inputs.tokenizer, last)
 
 
 def prepare(
@@ -238,7 +240,7 @@ def prepare(
     """
     task = inputs.task
     splits = {role: inputs.split(role) for role in tasks.ROLES}
-    _check_tokens(inputs, splits)
+    _check_tokens(inputs, splits.values())
     progress.note(inputs.text.read)
     _note_truncated(splits, progress)
     for note in (
@@ -271,7 +273,7 @@ def prepare(
     for role in ("train", "alpha"):
         if texts[role] is not inputs.text.roles[role] or length < task.max_length:
             splits[role] = tasks.tokenise(texts[role], role, inputs.tokenizer, length)
-            _check_tokens(inputs, {role: splits[role]})
+            _check_tokens(inputs, [splits[role]])
     train = fidelity.train(splits["train"], seed)
     student = _student(inputs, teacher, seed)
     cost_of_teacher, cost_of_student = (

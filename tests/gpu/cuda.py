@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,27 +11,18 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests.gpu.stand_in import PRODUCTS, Wait, line_of_ours
+from tests.gpu.stand_in import PRODUCTS, Wait, Watched, line_of_ours
 
 _WAITS = "called a synchronizing CUDA operation"
 
 
-class Cuda(TorchDispatchMode):
-    """The device that torch calls "cuda", and what was asked of it."""
+class Cuda(Watched):
+    """The device that torch calls "cuda", and what was asked of it.
 
-    def __init__(self, *, bfloat16: bool) -> None:
-        """`bfloat16` says whether it multiplies in that."""
-        super().__init__()
-        self.bfloat16 = bfloat16
-        self.waits: list[Wait] = []
-        """By torch's sync debug mode; those of a backward pass at the line that began it."""
-        self.operations = 0
-        """Views left out, which ask nothing of the device."""
-        self.products: Counter[torch.dtype] = Counter()
-        """Matrix products by their type."""
+    Its waits are those of torch's sync debug mode, of a backward pass at the line that began it.
+    """
 
     @contextmanager
     def plugged_in(self) -> Iterator[Cuda]:

@@ -127,10 +127,8 @@ class OnDevice(Tensor):
         return StandIn.entered.run(func, args, dict(kwargs or {}))
 
 
-class StandIn(TorchDispatchMode):
-    """The device, and what was asked of it."""
-
-    entered: StandIn | None = None
+class Watched(TorchDispatchMode):
+    """What is asked of a device: the base of the real one and of its stand-in."""
 
     def __init__(self, *, bfloat16: bool) -> None:
         """`bfloat16` says whether it multiplies in that."""
@@ -141,6 +139,12 @@ class StandIn(TorchDispatchMode):
         """Views left out, which ask nothing of the device."""
         self.products: Counter[torch.dtype] = Counter()
         """Matrix products by their type."""
+
+
+class StandIn(Watched):
+    """The device, and what was asked of it."""
+
+    entered: StandIn | None = None
 
     @contextmanager
     def plugged_in(self) -> Iterator[StandIn]:
