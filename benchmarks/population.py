@@ -38,8 +38,7 @@ import os
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -57,7 +56,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.inner_search import METHOD, PlainLoop, padded, searching
 from benchmarks.made_up import make_checkpoint, make_problem
-from benchmarks.timing import STEPS, WARM_UP, Stopwatch, clock, describe, kind_of, seconds_of
+from benchmarks.timing import STEPS, WARM_UP, Now, Stopwatch, clock, describe, kind_of, seconds_of
 from objectives.device import (
     Precision,
     choose_device,
@@ -226,9 +225,7 @@ def operations_of_step(variant: Variant, precision: Precision, problem: Problem)
     return counter.count
 
 
-def ceilings(
-    device: str, threads: int, dtype: torch.dtype, now: Callable[[], float] = time.perf_counter
-) -> dict[str, float]:
+def ceilings(device: str, threads: int, dtype: torch.dtype, now: Now) -> dict[str, float]:
     """What the device reaches: FLOP/s of a large matmul, bytes/s of a large float32 copy."""
     torch.set_num_threads(threads)
     side, words = (2048, 2**27) if device == "cpu" else (8192, 2**30)
@@ -239,12 +236,8 @@ def ceilings(
     def best(work: Any) -> float:
         times = []
         for _ in range(6):
-            if device != "cpu":
-                torch.cuda.synchronize(device)
             started = now()
             work()
-            if device != "cpu":
-                torch.cuda.synchronize(device)
             times.append(now() - started)
         return min(times[1:])
 
@@ -419,7 +412,7 @@ def main() -> None:
     dtype = matmul_dtype(options.precision, options.device)
     precision: Precision = "bfloat16" if dtype == torch.bfloat16 else "float32"
     steps = options.steps or STEPS[kind]
-    limits = ceilings(options.device, options.threads, dtype)
+    limits = ceilings(options.device, options.threads, dtype, clock(options.device))
     free_memory()  # the buffers: others need the device
     document: dict[str, Any] = {
         "device": describe(options.device),
