@@ -126,6 +126,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
             loss = self._loss(population, batch, masks)
             return self.gradients(loss), {"alpha_loss": loss.detach()}
         train = next(self.ahead)
+        # What is compared are gradients at weights that differ by less than bfloat16 can tell.
+        population = replace(population, matmul_dtype=torch.float32)
         of_masks, loss = unrolled_gradients(
             population.weights,
             {space: mask.detach().requires_grad_() for space, mask in masks.items()},

@@ -45,7 +45,7 @@ def row_gradients(
         space: mask.detach()[:, None].expand(-1, rows, *mask.shape[1:]).clone().requires_grad_()
         for space, mask in masks.items()
     }
-    logits = population.logits(batch, of_each)
+    logits = population.logits(batch, row_masks=of_each)
     values = (
         sequence_losses(logits, batch.labels)
         if squares == "loss"

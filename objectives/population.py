@@ -23,14 +23,12 @@ from objectives.data import Batch
 from objectives.device import autocast
 from objectives.errors import UserError
 from objectives.fusing import fuse, in_eights, joint, take
+from objectives.masking import masked_weights
 from objectives.pretrained import Classifier
 from objectives.pruned_bert import PrunedBertConfig
 
 EMBEDDINGS = "bert.embeddings."
 """What the names of their weights begin with."""
-_UNIT_AXES = {"heads": 1, "ffn": 1, "qk": 2, "v": 2, "input": 2, "input_qkv": 2}
-_UNIT_AXES |= {"heads_mix": 2, "ffn_mix": 2}
-"""How many axes of a mask run over the units of one layer."""
 
 
 @dataclass(eq=False)
@@ -146,16 +144,18 @@ class Population:
         batch: Batch,
         masks: Mapping[str, Tensor] | None = None,
         trace: Trace | None = None,
+        *,
+        row_masks: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """Logits (K, B, C) of every student on one batch, float32 even after matmuls in bfloat16.
 
-        `masks` maps a space to (K, layers, *units_of), or to (K, B, layers, *units_of) for masks of
-        each sequence; a space that is missing is fully open. Masks are for unpruned students.
-        "heads_mix" and "ffn_mix" are matrices in place of masks, (K, layers, units, units): each
-        unit becomes a sum of units. What the layers do on the way is added to `trace`.
+        `masks` are those of `masked_weights`, `row_masks` map a space to (K, B, layers, *units_of),
+        masks for each sequence; a space that is in neither is fully open. Masks are for unpruned
+        students. What the layers do on the way is added to `trace`.
         """
         with autocast(self.matmul_dtype, batch.input_ids.device.type):
-            return _float32(self._logits(batch, masks or {}, trace))
+            students = replace(self, weights=masked_weights(self.weights, masks)) if masks else self
+            return _float32(students._logits(batch, row_masks or {}, trace))
 
     def _logits(self, batch: Batch, masks: Mapping[str, Tensor], trace: Trace | None) -> Tensor:
         with torch.no_grad():
@@ -172,7 +172,7 @@ class Population:
         unseen_BS.masked_fill_(~batch.attention_mask, -torch.inf)
         unseen_N11S = unseen_BS.expand(K, -1, -1).reshape(K * B, 1, 1, S)
         for number, widths in enumerate(self.padded):
-            own = {space: _of_layer(space, mask, number) for space, mask in masks.items()}
+            own = {space: mask[:, :, number] for space, mask in masks.items()}
             if trace is not None:
                 trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
             # The classifier reads the first position only; a trace wants all.
@@ -230,9 +230,6 @@ class Population:
             context_NSHP = _masked(
                 context_NHSP.transpose(1, 2), None if mask_KBH is None else mask_KBH[..., None]
             )
-            if (mix_KBGH := masks.get("heads_mix")) is not None:
-                context_KBSHP = context_NSHP.unflatten(0, (self.size, -1))
-                context_NSHP = torch.einsum("kgh,kbshp->kbsgp", mix_KBGH[:, 0], context_KBSHP)
             context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
             attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
         else:
@@ -245,6 +242,8 @@ class Population:
         self, name: str, hidden_KTD: Tensor, sequences: int, masks: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """What Q, K and V of a layer read: names of the projections to (K, T, D or I)."""
+        if self.matmul_dtype == torch.bfloat16:
+            hidden_KTD = hidden_KTD.bfloat16()  # once for all three
         read = [hidden_KTD]
         mask_KBRD = masks.get("input_qkv", masks.get("input"))
         if mask_KBRD is not None:
@@ -277,8 +276,6 @@ class Population:
             if (mask_KBF := masks.get("ffn")) is not None:
                 up_KBSF = up_KTF.unflatten(1, (sequences, -1)) * mask_KBF[:, :, None]
                 up_KTF = up_KBSF.flatten(1, 2)
-            if (mix_KBGF := masks.get("ffn_mix")) is not None:
-                up_KTF = torch.bmm(up_KTF, mix_KBGF[:, 0].transpose(1, 2))
             fed = torch.baddbmm(bias_K1D, up_KTF, weight_KDF.transpose(1, 2))
         else:
             fed = bias_K1D
@@ -336,15 +333,8 @@ def _first(hidden_KTD: Tensor, sequences: int) -> Tensor:
     return first_KBD
 
 
-def _of_layer(space: str, mask: Tensor, layer: int) -> Tensor:
-    """The masks of one layer: (K, 1 or B, *units)."""
-    units = _UNIT_AXES[space]
-    own = mask.select(-1 - units, layer)
-    return own if own.ndim == 2 + units else own[:, None]
-
-
 def _masked(heads_NSHP: Tensor, mask_KBHP: Tensor | None) -> Tensor:
-    """Heads times their mask, (K, 1 or B, H, 1 or P), at every position."""
+    """Heads times their mask, (K, B, H, 1 or P), at every position."""
     if mask_KBHP is None:
         return heads_NSHP
     heads_KBSHP = heads_NSHP.unflatten(0, (len(mask_KBHP), -1))

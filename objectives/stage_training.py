@@ -122,16 +122,18 @@ class StageTraining:
 
     def loss(self, population: Population, batch: Batch, masks: Masks) -> Tensor:
         """What the weights learn here, of these students on this batch, (K,)."""
-        problem, dtype = self.problem, population.matmul_dtype
+        problem = self.problem
         wanted = problem.teacher_logits[batch.rows]
         if self.stage.loss == "prediction":
             return prediction_loss(population.logits(batch, masks), wanted)
         with_scores = self.stage.loss == "intermediate"
         student = Trace(with_scores=with_scores)
         logits = population.logits(batch, masks, student)
-        teacher = teacher_trace(problem, batch, dtype, with_scores=with_scores)
+        teacher = teacher_trace(
+            problem, batch, self.population.matmul_dtype, with_scores=with_scores
+        )
         attended = batch.attention_mask
-        with autocast(dtype, problem.device):  # for the matmul of the projection
+        with autocast(population.matmul_dtype, problem.device):  # for the matmul of the projection
             if with_scores:
                 return intermediate_loss(student, teacher, attended, self.heads, self.fit)
             hidden = hidden_loss(student, teacher, attended, self.fit)

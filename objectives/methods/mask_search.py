@@ -132,7 +132,8 @@ class MaskSearch(StagedMethod):
     """xi: the plain gradient step of the weights that alpha looks ahead by (second-order DARTS,
     `bilevel.py`); 0, the first order, takes the weights as they are. >= 0. DARTS takes the
     learning rate of its SGD; AdamW's rates are of normalised steps, and far too small for this. The
-    step is one on the loss of the stage. It costs three more passes forward and backward."""
+    step is one on the loss of the stage. It costs three more passes forward and backward, all in
+    float32: the paths differ by less than bfloat16 can tell."""
     alpha_optimizer: Literal["adam", "sgd", "sign"] = "adam"
     """How alpha moves; "sign" as DAP-BERT, along the signs of both gradients."""
     update_share: float = 1.0

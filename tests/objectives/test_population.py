@@ -159,10 +159,31 @@ def test_masks_of_each_sequence_act_on_their_own_sequence(
     }
     for other in ("input", "input_qkv"):
         masks = {space: mask for space, mask in drawn.items() if space != other}
-        logits = population.logits(batch, masks).detach()
+        logits = population.logits(batch, row_masks=masks).detach()
         for row in range(sequences):
             of_row = {space: mask[:, row] for space, mask in masks.items()}
             logits_are_close(logits[:, row], population.logits(batch, of_row).detach()[:, row])
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_the_gradient_of_a_mask_is_the_sum_over_its_sequences(
+    students: list[BertForSequenceClassification], batch: Batch, space: str
+) -> None:
+    """The one comes by way of the weights, the other by way of what the units put out."""
+    population = Population.of([doubled(student) for student in students])
+    generator = torch.Generator().manual_seed(1)
+    size = (3, TINY.layers, *units_of(TINY, space))
+    mask = torch.rand(size, generator=generator, dtype=torch.float64, requires_grad=True)
+    of_rows = mask.detach()[:, None].expand(-1, len(batch.rows), *mask.shape[1:])
+    of_rows = of_rows.clone().requires_grad_()
+    by_weights = population.logits(batch, {space: mask}).square().sum()
+    by_units = population.logits(batch, row_masks={space: of_rows}).square().sum()
+    whole, each = (
+        torch.autograd.grad(loss, masks)[0]
+        for loss, masks in ((by_weights, mask), (by_units, of_rows))
+    )
+    assert whole.abs().median() > 1e-4
+    torch.testing.assert_close(each.sum(1), whole, atol=1e-10, rtol=0)
 
 
 def test_a_slots_state_loads_into_berts_own_classifier(
