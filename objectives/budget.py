@@ -27,7 +27,7 @@ def hinge_loss(
     """+log E above the band [(1 - t) R, (1 + t) R], -log E below, 0 inside (Dong & Yang 2019).
 
     All arguments and the result are (K,). `expected` is E, differentiable; `actual` is F, the cost
-    of the discrete architecture of the moment, which alone decides the side; `target` is R in the
+    of the units that are open at the moment, which alone decides the side; `target` is R in the
     unit of the cost; `tolerance` is t, a share of R. On the closed band the loss is 0: the source
     leaves the edge open.
     """
@@ -46,6 +46,9 @@ def scheduled_ratio(
 ) -> Tensor:
     """The target ratio in force at `progress` in [0, 1]: from `whole`, the ratio of the student
     before it is searched, to R, which it reaches at `ramp`.
+
+    A search of n steps takes them at 0, 1/n, 2/n, ...: with a ramp of 1 the last is one short of R.
+    The cut is made to R all the same.
 
     "cubic" falls fast at first and slowly at the end (Zhu & Gupta 2018); "constant" is R all along.
     """

@@ -42,7 +42,9 @@ def intermediate_loss(
     Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher; the squared errors
     are means over what is compared, summed over the layers. `heads` says for each layer of the
     student which head of the teacher each of its heads is, (K, H), and whether it takes part,
-    (K, H) of 0 and 1: a head that was cut has no scores. The rest is as in `hidden_loss`.
+    (K, H) of 0 and 1: a head that was cut has no scores. Pairs with padding count for nothing
+    (TinyBERT's code takes the mean over all, so scores weigh less in a padded batch). The rest
+    is as in `hidden_loss`.
     """
     stride = layer_stride(len(student.scores), len(teacher.scores))
     valid_BS = attended_BS.to(student.hidden[0].dtype)

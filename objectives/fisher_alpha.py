@@ -50,13 +50,17 @@ class FisherAlpha:
     def learn(
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
-        """Move each worth towards its squared gradient on a batch, a share kappa of the way."""
+        """Move each worth towards its squared gradient on a batch, a share kappa of the way.
+
+        That of what lies in a closed head stays: its gradient is 0, whatever it is worth.
+        """
         del progress
         self.steps += 1
         batch = next(self.batches)
         fresh = _shares(squared_gradients(training.population, batch, masks, self.method.squares))
         for space, worth in self.worth.items():
-            worth.lerp_(fresh[space], per_student(self.step_size, worth))
+            share = per_student(self.step_size, worth) * _in_open_head(masks, space)
+            worth.lerp_(fresh[space], share.expand_as(worth))
         ratio = self.problem.cost.expected(masks) / self.problem.cost_full
         return {"open_ratio": ratio}
 
@@ -94,25 +98,34 @@ class FisherAlpha:
             self._best(place, ratio).masks(problem.cost.shape, method.spaces)
             for place, ratio in enumerate(ratios.tolist())
         ]
-        return {
+        masks = {
             space: torch.stack([torch.tensor(row[space], dtype=torch.float32) for row in rows]).to(
                 problem.device
             )
             for space in method.spaces
         }
+        # A closed head is itself left whole: else its own gradient would be 0, and it stay closed.
+        return {
+            space: mask.maximum(1 - _in_open_head(masks, space)) for space, mask in masks.items()
+        }
 
     def _alpha(self, place: int) -> dict[str, Tensor]:
-        """log worth - lambda log price, of one student, on the CPU."""
+        """Worth over price to the power of lambda, of one student, on the CPU."""
         weight = self.members[place].flops_weight
         return {
-            space: worth[place].double().cpu().clamp_min(_LEAST).log()
-            - weight * torch.tensor(float(self.price[space])).log()
+            space: worth[place].double().cpu() / self.price[space] ** weight
             for space, worth in self.worth.items()
         }
 
 
-_LEAST = 1e-300
-"""Stands for a worth of 0, whose logarithm no order could do with."""
+def _in_open_head(masks: Mapping[str, Tensor], space: str) -> Tensor:
+    """1 for the units of open heads, for inputs of layers that have one, and for all other units;
+    else 0. Of a shape that goes with the masks of the space, (K, layers, ...)."""
+    if "heads" not in masks or space in ("heads", "ffn"):
+        return torch.ones_like(masks[space])
+    open_KLH = masks["heads"]
+    in_head = space in ("qk", "v")
+    return open_KLH[..., None] if in_head else open_KLH.amax(-1)[..., None, None]
 
 
 def _shares(squares: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -107,6 +107,8 @@ class Workbench:
     """Of the student, cut or masked."""
     flops_full: int
     """FLOPs of the model of ratio 1."""
+    notes: tuple[str, ...]
+    """What a user should know of rows, labels and teacher."""
 
     def score(self, model: pretrained.Classifier, architecture: Architecture) -> Score:
         """Metric on the selection and the held-out split, and the size of the student `model`."""
@@ -241,13 +243,14 @@ def prepare(
     task = inputs.task
     splits = {role: inputs.split(role) for role in tasks.ROLES}
     _check_tokens(inputs, splits.values())
-    progress.note(inputs.text.read)
-    _note_truncated(splits, progress)
-    for note in (
+    notes = [
+        inputs.text.read,
+        *_truncated(splits),
         *odd_texts(task, inputs.text),
         *odd_labels(inputs.text),
         *teacher_notes(inputs.teacher, inputs.text.label_names),
-    ):
+    ]
+    for note in notes:
         progress.note(note)
     teacher = load_teacher(
         inputs.teacher,
@@ -302,6 +305,7 @@ def prepare(
     weak = weak_teacher_note(inputs.teacher, task.metric, unpruned.interval[0], labels, classes)
     if weak:
         progress.note(weak)
+        notes.append(weak)
     teacher_logits = kept_logits(teacher, train, cache=cache, device=device, progress=progress)
     check_answers(inputs.teacher, teacher_logits)
     return Workbench(
@@ -326,6 +330,7 @@ def prepare(
         unpruned=unpruned,
         flops=flops_of(cost_of_student),
         flops_full=int(flops_of(cost_of_unpruned).full),
+        notes=tuple(notes),
     )
 
 
@@ -399,7 +404,7 @@ def _student(
     return teacher
 
 
-def _note_truncated(splits: Mapping[str, Split], progress: Progress) -> None:
+def _truncated(splits: Mapping[str, Split]) -> Iterator[str]:
     counts = [
         f"{role} {split.truncated:,} of {len(split):,}"
         for role, split in splits.items()
@@ -407,6 +412,6 @@ def _note_truncated(splits: Mapping[str, Split], progress: Progress) -> None:
     ]
     if counts:
         longest = next(iter(splits.values())).max_length
-        progress.note(
+        yield (
             f"texts longer than {longest} tokens (Task.max_length) are cut off: {', '.join(counts)}"
         )

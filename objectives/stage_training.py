@@ -204,7 +204,10 @@ def _matching_heads(
 
 
 def _new_fit(problem: Problem, size: int, seed: int) -> dict[str, Tensor]:
-    """The projection from the student's hidden states to the teacher's; none if equally wide."""
+    """The projection from the student's hidden states to the teacher's; none if equally wide.
+
+    Each stage begins with a random one. (TinyBERT's is a part of the student, and so goes on.)
+    """
     own, wanted = problem.student.config.hidden_size, problem.teacher.config.hidden_size
     if own == wanted:
         return {}

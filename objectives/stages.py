@@ -33,8 +33,9 @@ class Stage:
     searches: bool = False
     """Alpha is trained too. The student is cut after the last stage that searches."""
     loss: Loss = "prediction"
-    """What the weights learn: the teacher's logits; these and its hidden states, layer by layer (as
-    CoFi, Xia et al. 2022); or its attention scores and hidden states, as TinyBERT does first."""
+    """What the weights learn: the teacher's logits; these and its hidden states, layer by layer
+    (after CoFi, Xia et al. 2022, which learns the match of the layers: here it is fixed); or its
+    attention scores and hidden states, as TinyBERT does first."""
     start: Start = "previous"
     """The weights at the start: those of the stage before, or once more the student's own, cut
     where the search is over."""
@@ -79,7 +80,10 @@ FOUR_STEPS = (
     Stage(name="prediction", epochs=10, learning_rate=5e-5, keep="best"),
 )
 """The mask search on TinyBERT: two stages that search, then the general student is cut to what they
-found and distilled again, as TinyBERT distils: inside first, then what it says."""
+found and distilled again, as TinyBERT distils: inside first, then what it says.
+
+The source keeps the best checkpoint of the second stage too: an early one, at which little is cut
+yet. Here it is the last."""
 
 
 def rung_steps(rungs: Sequence[float], steps: int) -> dict[int, float]:

@@ -83,10 +83,11 @@ class SuccessiveHalving(EarlyStopping):
 class Hurdles(EarlyStopping):
     """Progressive dynamic hurdles (So et al. 2019), for two objectives.
 
-    The fitness of a trial at a rung is the number of others that dominate it there. The hurdle is
-    the mean fitness of the first n trials by number, n the largest multiple of `every` that have
-    arrived. A trial that more others dominate than that stops; while n is 0 all go on. With several
-    workers a trial may arrive after one of a higher number: it joins those n.
+    Of the trials at a rung the first n by number set the hurdle, n the largest multiple of `every`
+    that have arrived. The fitness of a trial is the number of these n that dominate it, the hurdle
+    their mean fitness. A trial that more of them dominate than that stops; while n is 0 all go on.
+    With several workers a trial may arrive after one of a higher number: it joins those n. (So et
+    al. set a hurdle once, and stop those that are equal to it.)
     """
 
     every: int = 8

@@ -32,6 +32,8 @@ LAST_SEEN = "last_seen"
 died before it said that the trial was its own."""
 UNPRUNED = "unpruned"
 """Study attribute: the UnprunedResult as JSON."""
+NOTES = "notes"
+"""Study attribute: what the launch said of rows, labels and teacher."""
 DEFINITION = "definition"
 """Study attribute: what decides a trial's result, to tell one study from another."""
 VERSIONS = "versions"
@@ -226,6 +228,8 @@ class RunRecord:
     definition: dict[str, str]
     versions: dict[str, str]
     sources: dict[str, str]
+    notes: tuple[str, ...]
+    """What the launch said of rows, labels and teacher."""
 
     @property
     def finished(self) -> list[FinishedTrial]:
@@ -350,6 +354,7 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
         definition=attributes[DEFINITION],
         versions=attributes[VERSIONS],
         sources=attributes[SOURCES],
+        notes=tuple(attributes.get(NOTES, ())),
     )
 
 

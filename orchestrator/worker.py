@@ -37,6 +37,7 @@ from orchestrator.progress import LaunchProgress
 from orchestrator.records import (
     BUDGET,
     FAILURE,
+    NOTES,
     RESULT,
     UNPRUNED,
     RunRecord,
@@ -135,6 +136,7 @@ class Worker:
                     f"be {unpruned.cost_full} {unpruned.unit}; go on where it began (device, "
                     "threads, torch, cache folder), or give the study another name"
                 )
+        self.outer.set_user_attr(NOTES, self.bench.notes)
         self.outer.set_user_attr(UNPRUNED, asdict(unpruned))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)

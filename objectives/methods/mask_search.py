@@ -65,10 +65,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """Fields of MaskSearch by preset. Stages are no part of it: `stages.FOUR_STEPS` are the source
-report's. Left out of the two: alpha drawn from N(0, 0.01) for heads by softmax (here all equal), of
-the follow-up the labels beside the teacher's logits, and ties of its largest entries by lot: here
-the last layer's come first. As everywhere the embeddings are frozen, there is no dropout, and a
-constant rate has a warm-up of 10% before it."""
+report's. Left out of the two, among others: alpha drawn from N(0, 0.01) for heads by softmax (here
+all equal), masks of query and key both (here of the query), the best checkpoint while the search
+goes on, and of the follow-up the labels beside the teacher's logits. As everywhere the embeddings
+are frozen, there is no dropout, a constant rate has a warm-up of 10% before it, a rate goes by the
+share of the FLOPs that is cut, and the cut ends in the band."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +120,8 @@ class MaskSearch(StagedMethod):
     one_sided: bool = False
     """The band of the FLOPs loss ends at R, not at (1 + t) R. (The cut model's does not change.)"""
     target_schedule: TargetSchedule = "geometric"
-    """How the target falls from 1 to R: constant (R all along), linear, geometric or cubic."""
+    """How the target goes from the student's own ratio to R: constant (R all along), linear,
+    geometric or cubic."""
     ramp: float = 0.8
     """Share of the search in which it falls. In (0, 1]."""
     alpha_loss: Literal["labels", "teacher"] = "labels"
@@ -185,6 +187,12 @@ class MaskSearch(StagedMethod):
             idle["ramp"] = "it acts with a target that falls"
         if self.alpha_optimizer == "sign" and self.flops_weight > 0:
             idle["flops_weight"] = "with alpha_optimizer='sign' only 0 or not counts"
+        of_hinge = ("hinge_on", "one_sided", "target_schedule", "ramp")
+        if self.flops_weight == 0:
+            idle |= dict.fromkeys(of_hinge, "it acts through the FLOPs loss, whose weight is 0")
+        if self.spaces == ("heads",) and self.heads_by == "softmax":
+            of_gates = (*of_hinge, "flops_weight", "threshold", "temperature", "hard")
+            idle |= dict.fromkeys(of_gates, "heads by softmax have no gates")
         return idle
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:

@@ -108,6 +108,14 @@ def test_sign_takes_its_share_of_the_entries_rounded_up(
     assert alpha["heads"].flatten().tolist() == [0.0] * (units - taken) + [-1.0] * taken
 
 
+def test_of_equal_gradients_sign_takes_the_last() -> None:
+    """All neurons cost the same, so their FLOPs gradients are one tie."""
+    alpha = {"ffn": torch.zeros(1, 2, 5)}
+    equal = {"ffn": torch.full((1, 2, 5), 0.3)}
+    AlphaSign(alpha, torch.ones(1), 0.3).step(equal, {"ffn": torch.zeros(1, 2, 5)})
+    assert alpha["ffn"].flatten().tolist() == [0.0] * 7 + [-1.0] * 3
+
+
 def test_a_step_of_adam_is_bounded_by_a_few_kappa() -> None:
     """A large gradient after small ones; a dozen; gradients that grow as fast as moves it most."""
 

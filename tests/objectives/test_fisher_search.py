@@ -41,8 +41,11 @@ def open_ratios(result: SearchResult) -> list[float]:
     return [float(point["open_ratio"]) for point in result.curve if point["stage"] == "search"]
 
 
-def test_without_a_search_it_cuts_by_the_fisher_information_per_flop(problem: Problem) -> None:
-    method = replace(QUICK, stages=(RECOVER,), flops_weight=1.0)
+@pytest.mark.parametrize("spaces", [("heads", "ffn"), ("qk",), ("v",), ("ffn", "v")], ids="+".join)
+def test_without_a_search_it_cuts_by_the_fisher_information_per_flop(
+    problem: Problem, spaces: tuple[str, ...]
+) -> None:
+    method = replace(QUICK, stages=(RECOVER,), flops_weight=1.0, spaces=spaces, target_ratio=0.8)
     price = problem.cost.of_one_unit()
     expected = discretise(
         {
@@ -100,10 +103,15 @@ def test_open_units_are_chosen_every_few_steps(problem: Problem) -> None:
     assert len(set(ratios)) > 2
 
 
-def test_a_closed_unit_that_matters_opens_again(problem: Problem) -> None:
+@pytest.mark.parametrize(
+    "spaces",
+    [("heads", "ffn"), ("heads", "ffn", "v"), ("heads", "ffn", "qk", "v", "input")],
+    ids="+".join,
+)
+def test_a_closed_unit_that_matters_opens_again(problem: Problem, spaces: tuple[str, ...]) -> None:
     """The worths are turned upside down; fresh gradients put them right, of closed units too."""
     planted = planted_problem(problem)
-    method = replace(QUICK, target_ratio=0.3, target_schedule="constant", refresh=1)
+    method = replace(QUICK, target_ratio=0.3, target_schedule="constant", refresh=1, spaces=spaces)
     alpha = FisherAlpha([method], planted, seed=0)
     for space, worth in alpha.worth.items():
         alpha.worth[space] = worth.max() - worth

@@ -32,7 +32,7 @@ def test_no_checkpoint_is_chosen_while_the_search_goes_on() -> None:
         Stage(name="x", epochs=1, searches=True, keep="best")
 
 
-def test_the_four_steps_are_those_of_the_source() -> None:
+def test_the_four_steps_are_those_of_the_source_but_for_the_checkpoint_of_the_second() -> None:
     check_order(FOUR_STEPS)
     assert [(s.loss, s.searches, s.start, s.schedule) for s in FOUR_STEPS] == [
         ("intermediate", True, "previous", "constant"),

@@ -142,6 +142,7 @@ def test_every_trial_leaves_a_model_that_scores_what_was_told(study: Study, tmp_
         assert (folder.parent / "curve.csv").read_text().startswith("stage,step,loss")
     assert run.trials[0].knobs["target_ratio"] == 0.5
     assert run.unpruned.unit == "flops@16"
+    assert "rows read" in run.notes[0]
 
 
 def test_the_optuna_study_has_two_named_objectives_and_the_budget(

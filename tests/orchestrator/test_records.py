@@ -117,6 +117,7 @@ def test_the_document_has_what_a_script_needs() -> None:
         definition={},
         versions={},
         sources={},
+        notes=(),
     )
     document = front_document(run)
     assert document["unpruned"] == {

@@ -154,6 +154,25 @@ def test_a_knob_that_does_nothing_is_not_tuned(study: Study) -> None:
     assert replace(study, method=searching("cubic"), space=ramp, first=()).space == ramp
 
 
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        (MaskSearch(flops_weight=0.0), "it acts through the FLOPs loss, whose weight is 0"),
+        (MaskSearch(spaces=("heads",), heads_by="softmax"), "heads by softmax have no gates"),
+    ],
+)
+def test_what_acts_on_flops_alone_is_not_tuned_without(
+    study: Study, method: MaskSearch, reason: str
+) -> None:
+    sides = {"hinge_on": CategoricalDistribution(["discrete", "expected"])}
+    with pytest.raises(UserError, match=f"hinge_on, which would do nothing: {reason}"):
+        replace(study, method=method, space=sides, first=())
+    both = {**sides, "flops_weight": FloatDistribution(0.0, 1.0)}
+    if method.flops_weight == 0:
+        assert replace(study, method=method, space=both, first=()).space == both
+    assert replace(study, method=MaskSearch(), space=sides, first=()).space == sides
+
+
 def searching(schedule: TargetSchedule) -> FisherSearch:
     stages = (Stage(name="search", epochs=1, searches=True),)
     return FisherSearch(stages=stages, target_schedule=schedule)

@@ -138,6 +138,7 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
         },
         versions={"torch": "2.13.0", "device": "cpu"},
         sources={"task": "tweets", "data": "tweets()", "teacher": "hub/bert"},
+        notes=("96 rows read", "labels 'B' and 'b' differ in case"),
     )
     return replace(run, **changes)
 

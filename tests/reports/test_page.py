@@ -83,6 +83,7 @@ def hostile(run: RunRecord) -> RunRecord:
         trials=tuple(trials),
         definition={HOSTILE: HOSTILE},
         versions={HOSTILE: HOSTILE},
+        notes=(HOSTILE,),
     )
 
 
@@ -103,6 +104,7 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
     assert f"cheapest within 3% 0 70% 98.9% {worth} maskfront export runs/tiny" in text
     assert "maskfront export runs/tiny --trial 0 --out my-model" in text
     assert "failed: all units closed" in text
+    assert "Rows, labels and teacher 96 rows read labels 'B' and 'b' differ in case" in text
     assert "one sequence of 16 tokens" in text
     assert "torch 2.13.0" in text
 
@@ -197,6 +199,7 @@ def test_page_of_several_runs_names_each(
     runs = [make_many(40, seed=seed, folder=Path(f"runs/{seed}")) for seed in range(3)]
     page = Page(write_report([*runs, mixed_run], tmp_path / "report.html"))
     assert "many (runs/1): At" in page.words
+    assert page.words.count("96 rows read") == 1, "they all say it"
     assert "maskfront export runs/2 --trial" in page.words
     names = [trace["name"] for trace in page.documents["figure-hypervolume-trials"]["data"]]
     assert "median of many (runs/0) and 2 more seeds" in names
@@ -280,8 +283,8 @@ def test_no_text_breaks_out_of_the_page(mixed_run: RunRecord, tmp_path: Path) ->
     for tag in ("script", "b", "title"):
         assert page.count(tag) == harmless.count(tag)
     assert "<script>document.title" not in path.read_text(encoding="utf-8")
-    # As text it is all there: title, h1, a knob and its value in 7 trials, a failure, provenance.
-    assert page.text.count(HOSTILE) == 2 + 2 * 7 + 1 + 4
+    # It is all there: title, h1, note, a knob and its value in 7 trials, a failure, provenance.
+    assert page.text.count(HOSTILE) == 3 + 2 * 7 + 1 + 4
     assert "'runs/it'\"'\"'s; rm -r'" in page.text
     assert page.documents["data"]["runs"][0]["trials"][0]["attributes"] == {HOSTILE: [HOSTILE]}
 
