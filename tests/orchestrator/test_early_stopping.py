@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -172,6 +173,31 @@ def test_a_hurdle_stands_until_enough_have_come(points: list[Point], every: int)
 
 def test_hurdles_let_all_pass_where_all_are_equal() -> None:
     assert not stopped_of(Hurdles(every=2), [(0.5, 1.0)] * 8)
+
+
+@pytest.mark.parametrize("policy", [SuccessiveHalving(), Hurdles(every=4)], ids=type)
+def test_the_best_of_many_learning_curves_is_found_in_fewer_steps(policy: EarlyStopping) -> None:
+    """Curves a (1 - exp(-t / b)), some of which cross, at one cost; t is 1 at the end."""
+    found, shares = 0, []
+    for seed in range(50):
+        draw = random.Random(seed)
+        curves = [(draw.uniform(0.5, 1), draw.uniform(0.1, 0.5)) for _ in range(30)]
+        reported: dict[float, list[Point]] = {rung: [] for rung in policy.rungs}
+        ended, steps = [], 0.0
+        for limit, speed in curves:
+            for rung in policy.rungs:
+                own = (limit * (1 - math.exp(-rung / speed)), 1.0)
+                reported[rung].append(own)
+                if policy.stops(own, reported[rung]):
+                    steps += rung
+                    break
+            else:
+                steps += 1
+                ended.append(limit * (1 - math.exp(-1 / speed)))
+        found += max(ended) == max(a * (1 - math.exp(-1 / b)) for a, b in curves)
+        shares.append(steps / len(curves))
+    assert found >= 45
+    assert max(shares) < 0.9
 
 
 @pytest.mark.parametrize(
