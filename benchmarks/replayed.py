@@ -2,8 +2,9 @@
 
 benchmarks/record_trials.py recorded them, benchmarks/replay.py answers for any knobs. A study asks
 in populations of 4, as ours do, and its trials train one after another, as on a CPU. The
-hypervolume is that of the expected metrics of the trials on its front, above the worst recorded
-metric of a trial that learned and below ratio 1: luck on the selection split earns nothing.
+hypervolume is the area under the expected metrics of the trials on its front, above the worst
+recorded metric of a trial that learned and below ratio 1: luck on the selection split earns
+nothing, neither for a trial nor for the choice of one.
 
     python -m benchmarks.replayed [--seeds 20] [--stopping-seeds 10]
                                   [--gp-seeds 20] [--gp-stopping-seeds 10]
@@ -16,11 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -104,22 +107,21 @@ class Replayed:
     @property
     def hypervolume(self) -> float:
         """Of the expected metrics of the trials on the front that the study sees."""
-        front, best = [], -np.inf
-        for metric, ratio, expected in sorted(self.finished, key=lambda row: (row[1], -row[0])):
-            if metric > best:
-                front.append((expected, ratio))
-                best = metric
-        return hypervolume(front, self.replay.worst)
+        return area(self.finished, self.replay.worst)
 
 
-def hypervolume(points: Sequence[tuple[float, float]], worst: float) -> float:
-    """Area dominated by (metric, ratio) points above the worst metric and below ratio 1."""
-    area, best = 0.0, worst
-    for metric, ratio in sorted(points, key=lambda point: point[1]):
+def area(trials: Sequence[tuple[float, float, float]], worst: float) -> float:
+    """Under what is chosen at each ratio, above the worst metric and below ratio 1.
+
+    Of each trial the metric by which it is chosen, its ratio and what it is worth.
+    """
+    front, best = [], -math.inf
+    for metric, ratio, worth in sorted(trials, key=lambda row: (row[1], -row[0])):
         if metric > best:
-            area += (metric - best) * (1.0 - ratio)
+            front.append((ratio, worth))
             best = metric
-    return area
+    steps = pairwise([*front, (1.0, worst)])
+    return sum(max(0.0, worth - worst) * (end - ratio) for (ratio, worth), (end, _) in steps)
 
 
 def by_trials(replay: Replay, sampler: SamplerName, seed: int) -> tuple[list[float], float]:

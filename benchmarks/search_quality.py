@@ -40,7 +40,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from benchmarks.replayed import hypervolume
+from benchmarks.replayed import area
 from objectives.device import quiet_libraries
 from objectives.evaluate import predict
 from objectives.glue import glue
@@ -209,7 +209,8 @@ def fronts(rows: list[dict[str, Any]]) -> Table:
     """Hypervolume of the three ratios together, of methods that have them all, means over seeds.
 
     Above half of the teacher's metric and below ratio 1, as a share of the ideal: the teacher's
-    metric for nothing.
+    metric for nothing. Held out: the area under the metrics of the models that the selection split
+    chooses at each ratio.
     """
     names = ("task", "spaces", "method", "precision")
     printed = Table(*names, "seeds", "select", "held out", title="Hypervolume")
@@ -228,8 +229,8 @@ def fronts(rows: list[dict[str, Any]]) -> Table:
 
 def _volume(front: list[dict[str, Any]], split: str) -> float:
     teacher = front[0][f"teacher_{split}"]
-    points = [(row[split], row["reached"]) for row in front]
-    return hypervolume(points, teacher / 2) / (teacher / 2)
+    trials = [(row["select"], row["reached"], row[split]) for row in front]
+    return area(trials, teacher / 2) / (teacher / 2)
 
 
 def _mean(values: list[float]) -> str:

@@ -302,7 +302,8 @@ def prepare(
     progress.advance()
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     labels, classes = splits["select"].labels, len(inputs.text.label_names)
-    weak = weak_teacher_note(inputs.teacher, task.metric, unpruned.interval[0], labels, classes)
+    value, surely = unpruned.metric, unpruned.interval[0]
+    weak = weak_teacher_note(inputs.teacher, task.metric, value, surely, labels, classes)
     if weak:
         progress.note(weak)
         notes.append(weak)

@@ -150,12 +150,12 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
 
 
 def weak_teacher_note(
-    teacher: Teacher, metric: Metric, surely: float, labels: Labels, classes: int
+    teacher: Teacher, metric: Metric, value: float, surely: float, labels: Labels, classes: int
 ) -> str | None:
     """What a user should know of a teacher that may be no better than one answer for all rows.
 
-    `surely` is the lower end of the interval of its metric on the selection split, which has these
-    labels.
+    `value` is its metric on the selection split, which has these labels, and `surely` the lower end
+    of the interval.
     """
     constant = 0.0  # of a correlation
     if metric in ("accuracy", "f1"):
@@ -168,9 +168,9 @@ def weak_teacher_note(
     if not pretrained.has_classifier(teacher.checkpoint):
         remedy = f"fine-tune it longer (Teacher.epochs, now {teacher.epochs})"
     return (
-        f"the teacher may have learnt nothing: its {metric} on the selection split is surely no "
-        f"more than {surely:.4f}, and one answer for all rows has {constant:.4f}; {remedy}, before "
-        "students learn from it"
+        f"the teacher may have learnt nothing: its {metric} on the selection split is {value:.4f} "
+        f"(95% interval from {surely:.4f}), and one answer for all rows has {constant:.4f}; "
+        f"{remedy}, before students learn from it"
     )
 
 

@@ -191,7 +191,8 @@ def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
     """Finished and stopped trials per second in which any trial was at work.
 
     Taken over the time in which the latest of them ran. A trial counts for the share of its own
-    time that lies in it, also one that still runs, since those of a population end together.
+    time that lies in it, also one that still runs; but not if another of its population has ended,
+    since on a CPU they are distilled one after another.
     """
     counted = [t for t in records if t.state in ("finished", "stopped") and t.seconds]
     recent = sorted(counted, key=_end)[-_RECENT:]
@@ -205,8 +206,17 @@ def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
         inside = min(_end(trial), end) - max(start, begin)
         return min(max(inside / lasts, 0.0), 1.0)
 
+    told: dict[Any, float] = {}
+    """When each worker, which has one population at a time, last ended a trial."""
+    for trial in counted:
+        worker = trial.attributes.get(WORKER)
+        told[worker] = max(_end(trial), told.get(worker, 0.0))
+    running = [
+        t
+        for t in records
+        if t.state == "running" and t.started and t.started >= told.get(t.attributes.get(WORKER), 0)
+    ]
     clock = BusyClock(records)
-    running = [t for t in records if t.state == "running" and t.started]
     return sum(map(share, [*counted, *running])) / (clock(end) - clock(begin))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,23 +10,23 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from orchestrator.records import RunRecord
-from reports.comparison import Comparison, Kept, held_out
-from reports.outer_loop import attainment
+from reports.comparison import Comparison, Kept, chosen
+from reports.outer_loop import height
 from reports.theme import AXIS, LAYOUT, plain, run_line, run_style
 
 _SPLITS = {"select": "selection split", "heldout": "held-out split"}
 
 
 def comparison_figure(runs: Mapping[str, Sequence[RunRecord]], comparison: Comparison) -> go.Figure:
-    """What half of the seeds reach at each ratio, a line for each method, on both splits."""
+    """What half of the seeds reach with what is chosen at each ratio, on both splits; a line for
+    each method."""
     figure = make_subplots(cols=2, shared_yaxes=True, subplot_titles=list(_SPLITS.values()))
     for place, (name, own) in enumerate(runs.items()):
         for column, role in enumerate(_SPLITS, start=1):
-            fronts = [_front(run if role == "select" else held_out(run)) for run in own]
-            surface = attainment(fronts, 0.5)
+            reached = reached_by_half([chosen(run, role) for run in own])
             figure.add_scatter(
-                x=[x for x, _ in surface],
-                y=[y for _, y in surface],
+                x=[ratio for ratio, _ in reached],
+                y=[metric for _, metric in reached],
                 mode="lines+markers",
                 name=plain(name),
                 legendgroup=name,
@@ -52,8 +53,20 @@ def comparison_figure(runs: Mapping[str, Sequence[RunRecord]], comparison: Compa
     return figure
 
 
-def _front(run: RunRecord) -> list[tuple[float, float]]:
-    return [(t.result.ratio, t.result.metric) for t in run.finished if t.feasible]
+def reached_by_half(
+    seeds: Sequence[Sequence[tuple[float, float]]],
+) -> list[tuple[float, float]]:
+    """What at least half of the seeds reach at each ratio, of steps (ratio, metric) of each seed.
+
+    It begins where half of them have a model, and may fall.
+    """
+    needed, reached = (len(seeds) + 1) // 2, list[tuple[float, float]]()
+    for ratio in sorted({ratio for steps in seeds for ratio, _ in steps}):
+        there = sorted((height(steps, ratio, -math.inf) for steps in seeds), reverse=True)
+        metric = there[needed - 1]
+        if math.isfinite(metric) and (not reached or metric != reached[-1][1]):
+            reached.append((ratio, metric))
+    return reached
 
 
 def comparison_tables(comparison: Comparison) -> str:
@@ -68,11 +81,12 @@ def comparison_tables(comparison: Comparison) -> str:
 def _table(comparison: Comparison, role: str) -> str:
     rows = comparison.contestants
     volumes = {
-        name: row.hypervolumes if role == "select" else row.heldout_hypervolumes
+        name: row.hypervolumes if role == "select" else row.heldout_areas
         for name, row in rows.items()
     }
     ratios = list(comparison.best_baseline)
-    columns = ["method", "hypervolume (quartiles)", *(f"at {ratio:g}" for ratio in ratios)]
+    covered = "hypervolume" if role == "select" else "area"
+    columns = ["method", f"{covered} (quartiles)", *(f"at {ratio:g}" for ratio in ratios)]
     columns += ["s a trial", "ratio error"]
     whole = comparison.unpruned if role == "select" else comparison.unpruned_heldout
     lines = [

@@ -99,7 +99,9 @@ def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[
         [(float(n), share) for n, share in enumerate(history.shares, 1)] for history in histories
     ]
     by_seconds = [list(zip(h.seconds, h.shares, strict=False)) for h in histories]
-    worst = ", ".join(dict.fromkeys(f"{reference_point(run)[0]:.4g}" for run in overlay.runs))
+    worst = ", ".join(
+        dict.fromkeys(f"{reference_point(run.unpruned.metric)[0]:.4g}" for run in overlay.runs)
+    )
     half, less = "half the unpruned model's", "the unpruned model's less 1"
     signs = dict.fromkeys(run.unpruned.metric > 0 for run in overlay.runs)
     how = " or ".join(half if above else less for above in signs)

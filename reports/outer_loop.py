@@ -36,13 +36,12 @@ class Hypervolume:
     shares: tuple[float, ...]
 
 
-def reference_point(run: RunRecord) -> tuple[float, float]:
+def reference_point(metric: float) -> tuple[float, float]:
     """The worst corner (metric, ratio) of the hypervolume: half the unpruned metric at ratio 1.
 
     It depends on the task alone, so that runs can be compared. Where the unpruned metric is 0 or
     less, as a correlation may be, it is that metric less 1.
     """
-    metric = run.unpruned.metric
     return (metric / 2 if metric > 0 else metric - 1, 1.0)
 
 
@@ -54,7 +53,7 @@ def hypervolume(run: RunRecord) -> Hypervolume:
     )
     if not ended:
         return Hypervolume(trials=(), seconds=(), shares=())
-    worst, ratio = reference_point(run)
+    worst, ratio = reference_point(run.unpruned.metric)
     from optuna.visualization import plot_hypervolume_history  # 1 s, with its importance
 
     with warnings.catch_warnings(), _optuna_says(optuna.logging.ERROR):  # no model is no fault
@@ -78,13 +77,14 @@ def quartiles(
     """
     end = min(history[-1][0] for history in histories)
     steps = sorted({x for history in histories for x, _ in history if x <= end})
-    heights = [[_height(history, x) for history in histories] for x in steps]
+    heights = [[height(history, x) for history in histories] for x in steps]
     return steps, np.quantile(heights, (0.25, 0.5, 0.75), axis=1).tolist()
 
 
-def _height(staircase: Sequence[tuple[float, float]], x: float) -> float:
-    reached = bisect_right(staircase, x, key=lambda step: step[0])
-    return staircase[reached - 1][1] if reached else 0.0
+def height(steps: Sequence[tuple[float, float]], x: float, before: float = 0.0) -> float:
+    """How high a step curve (x, y) is at x; `before` its first step."""
+    reached = bisect_right(steps, x, key=lambda step: step[0])
+    return steps[reached - 1][1] if reached else before
 
 
 def attainment(

@@ -239,9 +239,13 @@ def test_a_teacher_that_may_be_no_better_than_one_answer_is_noted(
     labels, classes = np.repeat(np.arange(len(counts)), counts), len(counts)
 
     def note(checkpoint: str, surely: float) -> str | None:
-        return weak_teacher_note(Teacher(checkpoint=checkpoint), metric, surely, labels, classes)
+        teacher = Teacher(checkpoint=checkpoint)
+        return weak_teacher_note(teacher, metric, 0.95, surely, labels, classes)
 
-    assert f"one answer for all rows has {constant:.4f}; take" in str(note(fine_tuned, constant))
+    assert (
+        f"is 0.9500 (95% interval from {constant:.4f}), and one answer for all rows has "
+        f"{constant:.4f}; take"
+    ) in str(note(fine_tuned, constant))
     assert "Teacher.epochs, now 3" in str(note(tiny_bert, constant - 0.1))
     assert note(fine_tuned, constant + 0.001) is None
 

@@ -69,9 +69,9 @@ def test_status_counts_trials_workers_and_failures(
     assert late.seconds_left is None
 
 
-def ran(start: float, end: float | None, state: State = "finished") -> TrialRecord:
+def ran(start: float, end: float | None, state: State = "finished", worker: int = 0) -> TrialRecord:
     """A trial from one second to another."""
-    nothing = {"knobs": {}, "result": None, "failure": None}
+    nothing = {"knobs": {}, "result": None, "failure": None, "attributes": {WORKER: worker}}
     return TrialRecord(number=0, state=state, started=start, ended=end, **nothing)
 
 
@@ -79,13 +79,15 @@ def in_turns(at_once: int, turns: float, seconds: int = 600) -> list[TrialRecord
     """What so many workers ran, one trial after another, out of step; the last still run."""
     until = turns * seconds
     starts = [
-        place * seconds / at_once + turn * seconds
+        (place, place * seconds / at_once + turn * seconds)
         for place in range(at_once)
         for turn in range(int(turns) + 1)
     ]
     return [
-        ran(start, start + seconds) if start + seconds <= until else ran(start, None, "running")
-        for start in starts
+        ran(start, start + seconds, worker=place)
+        if start + seconds <= until
+        else ran(start, None, "running", worker=place)
+        for place, start in starts
         if start < until
     ]
 
@@ -99,6 +101,18 @@ def test_the_rate_is_that_of_all_who_work(at_once: int) -> None:
 def test_the_rate_of_a_population_which_ends_as_one() -> None:
     together = [ran(600 * n, 600 * (n + 1) + place * 1e-3) for n in range(3) for place in range(32)]
     assert trials_per_second(together) == pytest.approx(32 / 600, rel=0.01)
+
+
+@pytest.mark.parametrize("ended", [1, 2, 3, 4, 5, 8, 14, 41])
+def test_the_rate_of_populations_whose_trials_end_one_after_another(ended: int) -> None:
+    """Four at once, each distilled in a minute when it is its turn; the claims take moments."""
+    trials = []
+    for number in range(ended // 4 * 4 + 4):
+        population, place = divmod(number, 4)
+        began = 240 * population + 0.01 * place
+        done = number < ended
+        trials.append(ran(began, 60 * (number + 1)) if done else ran(began, None, "running"))
+    assert trials_per_second(trials) == pytest.approx(1 / 60, rel=0.05)
 
 
 def test_the_rate_knows_the_time_that_failures_took_and_not_the_nights() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
-from reports.comparison import Comparison, Kept, compare, held_out
-from reports.comparison_figure import comparison_figure, comparison_tables
+from reports.comparison import Comparison, Kept, area, chosen, compare
+from reports.comparison_figure import comparison_figure, comparison_tables, reached_by_half
 from reports.outer_loop import hypervolume
 from tests.reports.conftest import START, MakeRun, MakeTrial, unfinished
 
@@ -141,15 +141,36 @@ def test_an_interval_covers_the_seeds_too(runs: Runs) -> None:
     assert (gain.low, gain.high) == pytest.approx((0.0, 0.2))
 
 
-def test_hypervolume_is_that_of_each_run_on_either_split(
+def test_on_the_selection_split_the_area_is_the_hypervolume(
     comparison: Comparison, runs: Runs
 ) -> None:
-    row = comparison.contestants["search"]
-    assert row.hypervolumes == tuple(hypervolume(run).shares[-1] for run in runs["search"])
-    swapped = [held_out(run) for run in runs["search"]]
-    assert row.heldout_hypervolumes == tuple(hypervolume(run).shares[-1] for run in swapped)
-    assert [trial.number for trial in swapped[0].trials] == [1, 0]
-    assert swapped[0].unpruned.metric == 0.88
+    for name, row in comparison.contestants.items():
+        volumes = [hypervolume(run).shares[-1] for run in runs[name]]
+        assert row.hypervolumes == pytest.approx(volumes)
+
+
+def test_held_out_the_models_are_those_that_were_chosen(
+    make_run: MakeRun, make_trial: MakeTrial
+) -> None:
+    """The dear one looked better, and is worse: who chose it has it."""
+    trials = [make_trial(number, 200_000 * (1 + number), 0.7 + 0.1 * number) for number in range(2)]
+    worth = [
+        replace(trial, result=replace(trial.result, heldout_metric=metric))
+        for trial, metric in zip(trials, (0.84, 0.64), strict=True)
+    ]
+    run = make_run(worth)
+    assert chosen(run, "heldout") == [(0.2, 0.84), (0.4, 0.64)]
+    assert run.unpruned.heldout_metric == 0.88
+    assert area(run, "heldout") == pytest.approx((0.4 * 0.2 + 0.2 * 0.6) / 0.44)
+    wrong = replace(worth[0], result=replace(worth[0].result, heldout_metric=0.3))
+    assert area(make_run([wrong, worth[1]]), "heldout") == pytest.approx(0.2 * 0.6 / 0.44)
+    assert area(make_run([]), "heldout") == 0
+
+
+def test_what_half_of_the_seeds_reach_may_fall() -> None:
+    seeds = [[(0.1, 0.7), (0.5, 0.6)], [(0.2, 0.5), (0.5, 0.9)], [(0.3, 0.8)]]
+    assert reached_by_half(seeds) == [(0.2, 0.5), (0.3, 0.7), (0.5, 0.8)]
+    assert reached_by_half(seeds[:2]) == [(0.1, 0.7), (0.5, 0.9)]
 
 
 def test_ratio_errors_count_what_was_asked(comparison: Comparison) -> None:

@@ -57,7 +57,7 @@ def test_hypervolume_is_the_area_under_the_front(
     run = make_run(trials)
     found = hypervolume(run)
     assert len(found.shares) == len(rows)
-    worst, ratio = reference_point(run)
+    worst, ratio = reference_point(run.unpruned.metric)
     assert (worst, ratio) == (0.45, 1.0)
     for place, share in enumerate(found.shares, 1):
         front = make_run(trials[:place]).front
@@ -87,7 +87,7 @@ def test_the_caption_says_where_the_reference_point_is(
     """A correlation may be below 0. A model that is better covers more than the ideal."""
     base = make_run([make_trial(0, 100_000, unpruned + 0.5)])
     run = replace(base, unpruned=replace(base.unpruned, metric=unpruned))
-    assert reference_point(run) == (worst, 1.0)
+    assert reference_point(run.unpruned.metric) == (worst, 1.0)
     assert hypervolume(run).shares[-1] > 1
     section = outer_section(overlay([run]))
     assert section is not None
