@@ -27,9 +27,9 @@ def hinge_loss(
     """+log E above the band [(1 - t) R, (1 + t) R], -log E below, 0 inside (Dong & Yang 2019).
 
     All arguments and the result are (K,). `expected` is E, differentiable; `actual` is F, the cost
-    of the units that are open at the moment, which alone decides the side; `target` is R in the
-    unit of the cost; `tolerance` is t, a share of R. On the closed band the loss is 0: the source
-    leaves the edge open.
+    of the units that are open at the moment (or E itself), which alone decides the side; `target`
+    is R in the unit of the cost; `tolerance` is t, a share of R. On the closed band the loss is 0:
+    the source leaves the edge open.
     """
     upper = target if one_sided else (1 + tolerance) * target
     above = (actual > upper).to(expected.dtype)
@@ -47,8 +47,8 @@ def scheduled_ratio(
     """The target ratio in force at `progress` in [0, 1]: from `whole`, the ratio of the student
     before it is searched, to R, which it reaches at `ramp`.
 
-    A search of n steps takes them at 0, 1/n, 2/n, ...: with a ramp of 1 the last is one short of R.
-    The cut is made to R all the same.
+    The steps of a search see the progress 0, 1/n, ..., (n - 1)/n: with a ramp of 1 the target of
+    the last is still just above R. The cut is made to R.
 
     "cubic" falls fast at first and slowly at the end (Zhu & Gupta 2018); "constant" is R all along.
     """

@@ -58,9 +58,14 @@ class FisherAlpha:
         self.steps += 1
         batch = next(self.batches)
         fresh = _shares(squared_gradients(training.population, batch, masks, self.method.squares))
+        moves = {space: _in_open_head(masks, space) for space in self.worth}
+        stays = torch.stack(
+            [((1 - moves[space]) * worth).flatten(1).sum(1) for space, worth in self.worth.items()]
+        ).sum(0)
         for space, worth in self.worth.items():
-            share = per_student(self.step_size, worth) * _in_open_head(masks, space)
-            worth.lerp_(fresh[space], share.expand_as(worth))
+            share = per_student(self.step_size, worth) * moves[space]
+            wanted = fresh[space] * per_student(1 - stays, worth)
+            worth.lerp_(wanted, share.expand_as(worth))
         ratio = self.problem.cost.expected(masks) / self.problem.cost_full
         return {"open_ratio": ratio}
 

@@ -191,11 +191,18 @@ def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
     """Finished and stopped trials per second in which any trial was at work.
 
     Taken over the time in which the latest of them ran. A trial counts for the share of its own
-    time that lies in it, also one that still runs; but not if another of its population has ended,
-    since on a CPU they are distilled one after another.
+    time that lies in it, also one that still runs. Populations of which some trials have ended are
+    left out, unless there are no others: on a CPU they search together, and end one by one.
     """
     counted = [t for t in records if t.state in ("finished", "stopped") and t.seconds]
-    recent = sorted(counted, key=_end)[-_RECENT:]
+    running = [t for t in records if t.state == "running" and t.started]
+    claimed: dict[Any, float] = {}
+    """When each worker, which has one population at a time, claimed what it runs."""
+    for trial in running:
+        worker, began = trial.attributes.get(WORKER), trial.started or 0.0
+        claimed[worker] = min(began, claimed.get(worker, math.inf))
+    whole = [t for t in counted if _end(t) <= claimed.get(t.attributes.get(WORKER), math.inf)]
+    recent = sorted(whole or counted, key=_end)[-_RECENT:]
     if not recent:
         return None
     begin, end = min(trial.started or 0.0 for trial in recent), _end(recent[-1])
@@ -206,18 +213,9 @@ def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
         inside = min(_end(trial), end) - max(start, begin)
         return min(max(inside / lasts, 0.0), 1.0)
 
-    told: dict[Any, float] = {}
-    """When each worker, which has one population at a time, last ended a trial."""
-    for trial in counted:
-        worker = trial.attributes.get(WORKER)
-        told[worker] = max(_end(trial), told.get(worker, 0.0))
-    running = [
-        t
-        for t in records
-        if t.state == "running" and t.started and t.started >= told.get(t.attributes.get(WORKER), 0)
-    ]
     clock = BusyClock(records)
-    return sum(map(share, [*counted, *running])) / (clock(end) - clock(begin))
+    trials = [*counted, *(running if whole else ())]
+    return sum(map(share, trials)) / (clock(end) - clock(begin))
 
 
 def _end(trial: TrialRecord) -> float:

@@ -165,7 +165,11 @@ class Study:
                         raise UserError(f"Study.space has {name} = {knob}, but {error}") from error
         for name in self.space:
             idle = [method.idle().get(name) for method in methods]
-            if all(idle):
+            if all(idle) and all(
+                name in self.trial_method(knobs).idle()
+                for knobs in self._corners()
+                if self._allows(knobs)
+            ):
                 raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:

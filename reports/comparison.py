@@ -151,8 +151,10 @@ def compare(
 
 
 def chosen(run: RunRecord, role: str) -> list[tuple[float, float]]:
-    """The models of a run's front by rising ratio: from which ratio on each is the one to take, and
-    its metric on a split."""
+    """The ratios at which the model to take changes, rising, and what the new one has on a split.
+
+    They are the models of the front, which the selection split chooses.
+    """
     return [(trial.result.ratio, _metric(trial.result, role)) for trial in run.front]
 
 

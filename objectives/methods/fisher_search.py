@@ -6,8 +6,8 @@ measure it once and cut). Here each step trains the weights of the student of th
 distillation, and then moves the worths a share kappa towards the squared gradients of a fresh
 batch. The budget falls from the full model to R; the units of highest alpha, which is worth over
 price to the power of lambda, stay open. Masks are 0 or 1, so that the weights learn in the model
-that will be cut; a closed unit keeps its gradient, and so may open again. After the search the
-student is cut and distilled further.
+that will be cut; a closed unit keeps its gradient, and so may open again (what lies in a closed
+head keeps its worth). After the search the student is cut and distilled further.
 
 Why squares: the gradient of a mask is all but zero on average where the student is near its
 optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how

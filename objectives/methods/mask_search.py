@@ -134,8 +134,8 @@ class MaskSearch(StagedMethod):
     """xi: the plain gradient step of the weights that alpha looks ahead by (second-order DARTS,
     `bilevel.py`); 0, the first order, takes the weights as they are. >= 0. DARTS takes the
     learning rate of its SGD; AdamW's rates are of normalised steps, and far too small for this. The
-    step is one on the loss of the stage. It costs three more passes forward and backward, all in
-    float32: the paths differ by less than bfloat16 can tell."""
+    step is one on the loss of the stage. It costs three more passes forward and backward; all
+    four are in float32, for the paths differ by less than bfloat16 can tell."""
     alpha_optimizer: Literal["adam", "sgd", "sign"] = "adam"
     """How alpha moves; "sign" as DAP-BERT, along the signs of both gradients."""
     update_share: float = 1.0
@@ -191,8 +191,8 @@ class MaskSearch(StagedMethod):
         if self.flops_weight == 0:
             idle |= dict.fromkeys(of_hinge, "it acts through the FLOPs loss, whose weight is 0")
         if self.spaces == ("heads",) and self.heads_by == "softmax":
-            of_gates = (*of_hinge, "flops_weight", "threshold", "temperature", "hard")
-            idle |= dict.fromkeys(of_gates, "heads by softmax have no gates")
+            of_gates = ("flops_weight", "threshold", "temperature", "hard", "initial_alpha")
+            idle |= dict.fromkeys((*of_hinge, *of_gates), "heads by softmax have no gates")
         return idle
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:

@@ -66,6 +66,12 @@ METHODS: dict[str, StagedMethod] = {
     "FisherSearch, opening": FisherSearch(
         stages=(SEARCH, RECOVER), target_schedule="constant", refresh=1
     ),
+    "FisherSearch, all spaces": FisherSearch(
+        stages=(SEARCH, RECOVER),
+        target_schedule="constant",
+        refresh=99,
+        spaces=("heads", "ffn", "qk", "v", "input_qkv"),
+    ),
     "MaskSearch": MaskSearch(stages=(SEARCH, INTERMEDIATE)),
     "MaskSearch, all spaces": MaskSearch(
         stages=(SEARCH, RECOVER), spaces=("heads", "ffn", "qk", "v", "input_qkv")

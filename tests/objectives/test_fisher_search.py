@@ -113,8 +113,9 @@ def test_a_closed_unit_that_matters_opens_again(problem: Problem, spaces: tuple[
     planted = planted_problem(problem)
     method = replace(QUICK, target_ratio=0.3, target_schedule="constant", refresh=1, spaces=spaces)
     alpha = FisherAlpha([method], planted, seed=0)
-    for space, worth in alpha.worth.items():
-        alpha.worth[space] = worth.max() - worth
+    turned = {space: worth.max() - worth for space, worth in alpha.worth.items()}
+    total = sum(float(worth.sum()) for worth in turned.values())
+    alpha.worth = {space: worth / total for space, worth in turned.items()}
     training = training_of(planted)
     opened = []
     for _ in range(60):
@@ -145,11 +146,29 @@ def test_the_planted_units_survive(workbench: Workbench, problem: Problem) -> No
     assert workbench.score(result.model, result.architecture).metric == 1
 
 
-def test_worths_are_shares_whatever_the_size_of_the_loss(problem: Problem) -> None:
-    alpha = FisherAlpha([QUICK, replace(QUICK, grad_rescale=1.0)], problem, seed=0)
-    alpha.learn(training_of(problem, students=2), alpha.masks(0.0), 0.0)
+@pytest.mark.parametrize("spaces", [("heads", "ffn"), ("heads", "ffn", "qk", "v", "input")])
+def test_worths_are_shares_whatever_the_size_of_the_loss(
+    problem: Problem, spaces: tuple[str, ...]
+) -> None:
+    method = replace(QUICK, target_ratio=0.3, spaces=spaces)
+    alpha = FisherAlpha([method, replace(method, grad_rescale=1.0)], problem, seed=0)
+    for _ in range(5):
+        alpha.learn(training_of(problem, students=2), alpha.masks(1.0), 1.0)
     total = sum(worth.flatten(1).sum(1) for worth in alpha.worth.values())
     torch.testing.assert_close(total, torch.ones(2))
+
+
+def test_what_lies_in_a_closed_head_keeps_its_worth(problem: Problem) -> None:
+    method = replace(QUICK, target_ratio=0.3, spaces=("heads", "ffn", "v"))
+    alpha = FisherAlpha([method], problem, seed=0)
+    masks = alpha.masks(1.0)
+    before = alpha.worth["v"].clone()
+    alpha.learn(training_of(problem), masks, 1.0)
+    moved = (alpha.worth["v"] != before).any(-1)
+    open_heads = masks["heads"] == 1
+    assert torch.equal(moved, open_heads)
+    assert 0 < open_heads.sum() < open_heads.numel()
+    assert (masks["v"][~open_heads] == 1).all()
 
 
 @pytest.mark.parametrize(

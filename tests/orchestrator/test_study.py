@@ -173,6 +173,19 @@ def test_what_acts_on_flops_alone_is_not_tuned_without(
     assert replace(study, method=MaskSearch(), space=sides, first=()).space == sides
 
 
+def test_a_knob_that_acts_where_two_others_change_is_tuned(study: Study) -> None:
+    method = MaskSearch(flops_weight=0.0, target_schedule="constant")
+    ramp = {"ramp": FloatDistribution(0.1, 1)}
+    with pytest.raises(UserError, match="ramp, which would do nothing"):
+        replace(study, method=method, space=ramp, first=())
+    both = {
+        **ramp,
+        "flops_weight": FloatDistribution(0.0, 1.0),
+        "target_schedule": CategoricalDistribution(["constant", "linear"]),
+    }
+    assert replace(study, method=method, space=both, first=()).space == both
+
+
 def searching(schedule: TargetSchedule) -> FisherSearch:
     stages = (Stage(name="search", epochs=1, searches=True),)
     return FisherSearch(stages=stages, target_schedule=schedule)

@@ -147,6 +147,8 @@ def test_on_the_selection_split_the_area_is_the_hypervolume(
     for name, row in comparison.contestants.items():
         volumes = [hypervolume(run).shares[-1] for run in runs[name]]
         assert row.hypervolumes == pytest.approx(volumes)
+        assert row.heldout_areas == tuple(area(run, "heldout") for run in runs[name])
+        assert row.heldout_areas != row.hypervolumes
 
 
 def test_held_out_the_models_are_those_that_were_chosen(
@@ -201,6 +203,8 @@ def test_the_tables_tell_all_and_the_best_first(comparison: Comparison) -> None:
     assert "13.75%" in select
     assert "(unpruned 0.8800, seeds: 2)" in heldout
     assert "| 0.8600 [" in heldout
+    assert "| hypervolume (quartiles) |" in select
+    assert "| area (quartiles) |" in heldout
 
 
 def test_the_figure_has_a_line_for_each_method_on_each_split(
@@ -212,6 +216,8 @@ def test_the_figure_has_a_line_for_each_method_on_each_split(
     search = next(trace for trace in figure.data if trace.name == "search")
     assert list(search.y) == pytest.approx([0.80, 0.88])  # half of two seeds is one of them
     assert list(search.x) == [0.24, 0.501]
+    held = next(trace for trace in figure.data if (trace.name, trace.xaxis) == ("search", "x2"))
+    assert list(held.y) == pytest.approx([0.79, 0.87])
 
 
 def test_the_numbers_are_json(comparison: Comparison) -> None:
