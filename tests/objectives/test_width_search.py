@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import replace
 from statistics import median
@@ -180,8 +181,27 @@ def test_a_mix_on_the_diagonal_is_a_mask(problem: Problem, space: str) -> None:
     masked = population.logits(batch, {space: mask})
     mixed = population.logits(batch, {f"{space}_mix": torch.diag_embed(mask)})
     torch.testing.assert_close(mixed, masked, atol=1e-5, rtol=0)
-    shifted = population.logits(batch, {f"{space}_mix": torch.diag_embed(mask).roll(1, -1)})
-    assert not torch.allclose(shifted, masked, atol=1e-3)
+
+
+@pytest.mark.parametrize("space", ["heads", "ffn"])
+def test_a_mix_that_turns_the_units_round_is_a_student_with_turned_units(
+    problem: Problem, space: str
+) -> None:
+    """The rows that make the units are turned: unit g of the mix is unit g - 1."""
+    batch = next(problem.alpha.shuffled(16, 0, "cpu"))
+    units = {"heads": TINY.heads, "ffn": TINY.ffn}[space]
+    turn = torch.eye(units).roll(1, 0).expand(1, TINY.layers, -1, -1)
+    turned = copy.deepcopy(problem.student)
+    makes = ("self.query", "self.key", "self.value") if space == "heads" else ("intermediate",)
+    for name, weight in turned.named_parameters():
+        if any(part in name for part in makes):
+            rows = weight.data.unflatten(0, (units, -1))
+            weight.data = rows.roll(1, 0).flatten(0, 1)
+    expected = Population.of([turned]).logits(batch)
+    mixed = Population.of([problem.student]).logits(batch, {f"{space}_mix": turn})
+    torch.testing.assert_close(mixed, expected, atol=1e-5, rtol=0)
+    plain = Population.of([problem.student]).logits(batch)
+    assert not torch.allclose(mixed, plain, atol=1e-3)
 
 
 def test_interpolating_trains_and_ends_in_the_band(problem: Problem) -> None:
