@@ -318,6 +318,17 @@ def test_alpha_may_look_a_step_ahead(problem: Problem, name: str) -> None:
     assert measured(first, "alpha_loss") != measured(second, "alpha_loss")
 
 
+def test_alpha_looks_ahead_in_float32_whatever_the_weights_train_in(problem: Problem) -> None:
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        training = training_of(problem)
+        training.population = Population.of([problem.student], dtype)
+        alpha = GradientAlpha([preset("seed", unrolled_step=0.1)], problem, seed=0)
+        alpha.learn(training, alpha.masks(0.0), 0.0)
+        found.append({space: value.detach() for space, value in alpha.alpha.items()})
+    torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=0)
+
+
 def test_alpha_that_shares_the_weights_pass_cannot_look_ahead() -> None:
     with pytest.raises(UserError, match=r"unrolled_step is 0\.1, but alpha shares the weights'"):
         preset("dap", unrolled_step=0.1)
