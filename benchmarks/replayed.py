@@ -23,7 +23,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -39,6 +38,7 @@ from benchmarks.replay import Replay
 from orchestrator.claims import draw
 from orchestrator.early_stopping import EarlyStopping, Hurdles, Point, SuccessiveHalving
 from orchestrator.sampler import SamplerName, make_sampler
+from reports.outer_loop import area
 
 BATCH = 4
 TRIALS = (12, 24, 48)
@@ -107,11 +107,11 @@ class Replayed:
     @property
     def hypervolume(self) -> float:
         """Of the expected metrics of the trials on the front that the study sees."""
-        return area(self.finished, self.replay.worst)
+        return area(chosen(self.finished), self.replay.worst, 1.0)
 
 
-def area(trials: Sequence[tuple[float, float, float]], worst: float) -> float:
-    """Under what is chosen at each ratio, above the worst metric and below ratio 1.
+def chosen(trials: Sequence[tuple[float, float, float]]) -> list[tuple[float, float]]:
+    """The ratios at which the trial to take changes, and what the new one is worth.
 
     Of each trial the metric by which it is chosen, its ratio and what it is worth.
     """
@@ -120,8 +120,7 @@ def area(trials: Sequence[tuple[float, float, float]], worst: float) -> float:
         if metric > best:
             front.append((ratio, worth))
             best = metric
-    steps = pairwise([*front, (1.0, worst)])
-    return sum(max(0.0, worth - worst) * (end - ratio) for (ratio, worth), (end, _) in steps)
+    return front
 
 
 def by_trials(replay: Replay, sampler: SamplerName, seed: int) -> tuple[list[float], float]:

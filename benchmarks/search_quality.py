@@ -40,7 +40,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from benchmarks.replayed import area
+from benchmarks.replayed import chosen
 from objectives.device import quiet_libraries
 from objectives.evaluate import predict
 from objectives.glue import glue
@@ -57,6 +57,7 @@ from objectives.staged_method import StagedMethod
 from objectives.stages import Loss, Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
+from reports.outer_loop import area, reference_point
 from studies.quickstart import minilm
 
 RESULTS = Path(__file__).parent / "results" / "search_quality.json"
@@ -230,7 +231,8 @@ def fronts(rows: list[dict[str, Any]]) -> Table:
 def _volume(front: list[dict[str, Any]], split: str) -> float:
     teacher = front[0][f"teacher_{split}"]
     trials = [(row["select"], row["reached"], row[split]) for row in front]
-    return area(trials, teacher / 2) / (teacher / 2)
+    worst, last = reference_point(teacher)
+    return area(chosen(trials), worst, last) / ((teacher - worst) * last)
 
 
 def _mean(values: list[float]) -> str:

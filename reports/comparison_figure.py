@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from orchestrator.records import RunRecord
 from reports.comparison import Comparison, Kept, chosen
-from reports.outer_loop import height
+from reports.outer_loop import reached
 from reports.theme import AXIS, LAYOUT, plain, run_line, run_style
 
 _SPLITS = {"select": "selection split", "heldout": "held-out split"}
@@ -23,10 +22,10 @@ def comparison_figure(runs: Mapping[str, Sequence[RunRecord]], comparison: Compa
     figure = make_subplots(cols=2, shared_yaxes=True, subplot_titles=list(_SPLITS.values()))
     for place, (name, own) in enumerate(runs.items()):
         for column, role in enumerate(_SPLITS, start=1):
-            reached = reached_by_half([chosen(run, role) for run in own])
+            half = reached([chosen(run, role) for run in own], 0.5)
             figure.add_scatter(
-                x=[ratio for ratio, _ in reached],
-                y=[metric for _, metric in reached],
+                x=[ratio for ratio, _ in half],
+                y=[metric for _, metric in half],
                 mode="lines+markers",
                 name=plain(name),
                 legendgroup=name,
@@ -51,22 +50,6 @@ def comparison_figure(runs: Mapping[str, Sequence[RunRecord]], comparison: Compa
     figure.update_yaxes(**AXIS)
     figure.update_yaxes(title=plain(comparison.metric_name), col=1)
     return figure
-
-
-def reached_by_half(
-    seeds: Sequence[Sequence[tuple[float, float]]],
-) -> list[tuple[float, float]]:
-    """What at least half of the seeds reach at each ratio, of steps (ratio, metric) of each seed.
-
-    It begins where half of them have a model, and may fall.
-    """
-    needed, reached = (len(seeds) + 1) // 2, list[tuple[float, float]]()
-    for ratio in sorted({ratio for steps in seeds for ratio, _ in steps}):
-        there = sorted((height(steps, ratio, -math.inf) for steps in seeds), reverse=True)
-        metric = there[needed - 1]
-        if math.isfinite(metric) and (not reached or metric != reached[-1][1]):
-            reached.append((ratio, metric))
-    return reached
 
 
 def comparison_tables(comparison: Comparison) -> str:

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import optuna
@@ -21,6 +22,8 @@ from optuna.trial import FrozenTrial, create_trial
 from orchestrator.busy_clock import BusyClock
 from orchestrator.records import BUDGET, FinishedTrial, RunRecord
 
+Steps = Sequence[tuple[float, float]]
+"""A step curve: where it steps, rising, and how high it is from there on."""
 FEWEST = 10
 """Finished trials below which an importance would be noise."""
 
@@ -68,6 +71,14 @@ def hypervolume(run: RunRecord) -> Hypervolume:
     )
 
 
+def area(steps: Steps, worst: float, last: float) -> float:
+    """The area under a step curve (ratio, metric), above `worst` and up to the ratio `last`."""
+    return sum(
+        max(0.0, metric - worst) * max(0.0, min(end, last) - ratio)
+        for (ratio, metric), (end, _) in pairwise([*steps, (last, worst)])
+    )
+
+
 def quartiles(
     histories: Sequence[Sequence[tuple[float, float]]],
 ) -> tuple[list[float], list[list[float]]]:
@@ -77,11 +88,11 @@ def quartiles(
     """
     end = min(history[-1][0] for history in histories)
     steps = sorted({x for history in histories for x, _ in history if x <= end})
-    heights = [[height(history, x) for history in histories] for x in steps]
+    heights = [[_height(history, x) for history in histories] for x in steps]
     return steps, np.quantile(heights, (0.25, 0.5, 0.75), axis=1).tolist()
 
 
-def height(steps: Sequence[tuple[float, float]], x: float, before: float = 0.0) -> float:
+def _height(steps: Steps, x: float, before: float = 0.0) -> float:
     """How high a step curve (x, y) is at x; `before` its first step."""
     reached = bisect_right(steps, x, key=lambda step: step[0])
     return steps[reached - 1][1] if reached else before
@@ -94,16 +105,28 @@ def attainment(
 
     The empirical attainment surface (Fonseca and Fleming 1996) of fronts of (ratio, metric).
     """
-    needed = max(1, math.ceil(level * len(fronts)))
-    surface: list[tuple[float, float]] = []
-    for ratio in sorted({ratio for front in fronts for ratio, _ in front}):
-        reached = sorted(
-            (max((m for r, m in front if r <= ratio), default=-math.inf) for front in fronts),
-            reverse=True,
-        )[needed - 1]
-        if reached > (surface[-1][1] if surface else -math.inf):
-            surface.append((ratio, reached))
-    return surface
+    return reached([_staircase(front) for front in fronts], level)
+
+
+def _staircase(points: Sequence[tuple[float, float]]) -> Steps:
+    """The best metric up to each ratio."""
+    rising = sorted(points)
+    best = accumulate((metric for _, metric in rising), max)
+    return [(ratio, metric) for (ratio, _), metric in zip(rising, best, strict=True)]
+
+
+def reached(curves: Sequence[Steps], level: float) -> list[tuple[float, float]]:
+    """What at least a share `level` of step curves (ratio, metric) reach at each ratio.
+
+    It begins where so many of them have begun, and falls where they do.
+    """
+    needed, levels = max(1, math.ceil(level * len(curves))), list[tuple[float, float]]()
+    for ratio in sorted({ratio for curve in curves for ratio, _ in curve}):
+        heights = sorted((_height(curve, ratio, -math.inf) for curve in curves), reverse=True)
+        metric = heights[needed - 1]
+        if math.isfinite(metric) and (not levels or metric != levels[-1][1]):
+            levels.append((ratio, metric))
+    return levels
 
 
 def importances(run: RunRecord) -> dict[str, dict[str, float]]:

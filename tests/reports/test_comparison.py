@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
-from reports.comparison import Comparison, Kept, area, chosen, compare
-from reports.comparison_figure import comparison_figure, comparison_tables, reached_by_half
-from reports.outer_loop import hypervolume
+from reports.comparison import Comparison, Kept, chosen, compare, share_covered
+from reports.comparison_figure import comparison_figure, comparison_tables
+from reports.outer_loop import hypervolume, reached
 from tests.reports.conftest import START, MakeRun, MakeTrial, unfinished
 
 RATIOS = (0.5, 0.25, 0.1)
@@ -147,7 +147,7 @@ def test_on_the_selection_split_the_area_is_the_hypervolume(
     for name, row in comparison.contestants.items():
         volumes = [hypervolume(run).shares[-1] for run in runs[name]]
         assert row.hypervolumes == pytest.approx(volumes)
-        assert row.heldout_areas == tuple(area(run, "heldout") for run in runs[name])
+        assert row.heldout_areas == tuple(share_covered(run, "heldout") for run in runs[name])
         assert row.heldout_areas != row.hypervolumes
 
 
@@ -163,16 +163,16 @@ def test_held_out_the_models_are_those_that_were_chosen(
     run = make_run(worth)
     assert chosen(run, "heldout") == [(0.2, 0.84), (0.4, 0.64)]
     assert run.unpruned.heldout_metric == 0.88
-    assert area(run, "heldout") == pytest.approx((0.4 * 0.2 + 0.2 * 0.6) / 0.44)
+    assert share_covered(run, "heldout") == pytest.approx((0.4 * 0.2 + 0.2 * 0.6) / 0.44)
     wrong = replace(worth[0], result=replace(worth[0].result, heldout_metric=0.3))
-    assert area(make_run([wrong, worth[1]]), "heldout") == pytest.approx(0.2 * 0.6 / 0.44)
-    assert area(make_run([]), "heldout") == 0
+    assert share_covered(make_run([wrong, worth[1]]), "heldout") == pytest.approx(0.2 * 0.6 / 0.44)
+    assert share_covered(make_run([]), "heldout") == 0
 
 
 def test_what_half_of_the_seeds_reach_may_fall() -> None:
     seeds = [[(0.1, 0.7), (0.5, 0.6)], [(0.2, 0.5), (0.5, 0.9)], [(0.3, 0.8)]]
-    assert reached_by_half(seeds) == [(0.2, 0.5), (0.3, 0.7), (0.5, 0.8)]
-    assert reached_by_half(seeds[:2]) == [(0.1, 0.7), (0.5, 0.9)]
+    assert reached(seeds, 0.5) == [(0.2, 0.5), (0.3, 0.7), (0.5, 0.8)]
+    assert reached(seeds[:2], 0.5) == [(0.1, 0.7), (0.5, 0.9)]
 
 
 def test_ratio_errors_count_what_was_asked(comparison: Comparison) -> None:
