@@ -15,12 +15,13 @@ Every method takes the same number of steps on the same rows at the same peak ra
 
     python -m benchmarks.search_quality --glue FOLDER [--tasks sst2 cola rte] [--seeds 0 1 2]
         [--ratios 0.5 0.25 0.1] [--methods one-shot fisher ...] [--spaces heads ffn]
-        [--precision float32 | bfloat16]
+        [--precision float32 | bfloat16] [--layers 1 3 5]
 
-FOLDER holds the data set nyu-mll/glue. Writes benchmarks/results/search_quality.json row by row and
-goes on where it was stopped; prints the table of all rows there, and hypervolumes. KL is the mean
-divergence from the teacher's answers on the selection split, in nats; seeds change the order of the
-batches.
+With `--layers` students begin with these layers of the teacher only: with three of six nothing else
+is cut at a ratio of a half. FOLDER holds the data set nyu-mll/glue. Writes
+benchmarks/results/search_quality.json row by row and goes on where it was stopped; prints the table
+of all rows there, and hypervolumes. KL is the mean divergence from the teacher's answers on the
+selection split, in nats; seeds change the order of the batches.
 """
 
 from __future__ import annotations
@@ -107,6 +108,11 @@ def method(name: str, epochs: float, spaces: tuple[str, ...]) -> StagedMethod:
     return MaskSearch.preset(name, spaces=spaces, stages=searched)
 
 
+def of_layers(layers: list[int] | None) -> str:
+    """What the methods of students that begin with some layers are called beside their names."""
+    return "" if layers is None else f", layers {' '.join(map(str, layers))}"
+
+
 def measure(bench: Workbench, searched: SearchMethod, seed: int) -> dict[str, Any]:
     """One trial: what it keeps, how it scores."""
     started = time.perf_counter()
@@ -141,7 +147,11 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         epochs = TEACHER_EPOCHS[name]
         teacher = Teacher(checkpoint=str(minilm), epochs=epochs, precision="float32")
         bench = prepare(
-            read_inputs(task(name, arguments.glue), teacher),
+            read_inputs(
+                task(name, arguments.glue),
+                teacher,
+                student_layers=None if arguments.layers is None else tuple(arguments.layers),
+            ),
             cache=arguments.cache,
             seed=0,
             device="cpu",
@@ -153,7 +163,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
                     key = {
                         "task": name,
                         "spaces": "+".join(spaces),
-                        "method": label,
+                        "method": label + of_layers(arguments.layers),
                         "ratio": ratio,
                         "seed": seed,
                         "precision": arguments.precision,
@@ -250,6 +260,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(EPOCHS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS)
+    parser.add_argument("--layers", nargs="+", type=int, help="that students begin with")
     parser.add_argument("--methods", nargs="+", default=["one-shot", "fisher"])
     parser.add_argument("--spaces", nargs="+", default=["heads", "ffn"])
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])

@@ -308,6 +308,20 @@ def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
     assert list(bench.problem.student.config.id2label.values()) == LABELS
 
 
+def test_a_teacher_that_says_the_same_of_all_rows_is_told_and_remembered(
+    workbench: Workbench, planted_task: Task, tmp_path: Path
+) -> None:
+    model = copy.deepcopy(workbench.problem.student)
+    model.classifier.weight.data.zero_()
+    model.save_pretrained(tmp_path / "same")
+    workbench.tokenizer.save_pretrained(tmp_path / "same")
+    inputs = read_inputs(planted_task, Teacher(checkpoint=str(tmp_path / "same")))
+    progress = RecordingProgress()
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+    assert list(bench.notes) == progress.notes
+    assert "may have learnt nothing" in bench.notes[-1]
+
+
 def test_preparing_leaves_global_random_state_alone(
     checkpoint: str, planted_task: Task, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ from reports.curves import Curve
 from reports.knob_figures import knob_panels
 from reports.outer_figures import outer_section
 from reports.outer_loop import (
+    area,
     attainment,
     hypervolume,
     importances,
@@ -60,9 +61,9 @@ def test_hypervolume_is_the_area_under_the_front(
     worst, ratio = reference_point(run.unpruned.metric)
     assert (worst, ratio) == (0.45, 1.0)
     for place, share in enumerate(found.shares, 1):
-        front = make_run(trials[:place]).front
-        area = covered([(t.result.ratio, t.result.metric) for t in front], worst)
-        assert share == pytest.approx(area / 0.45, abs=1e-12)
+        front = [(t.result.ratio, t.result.metric) for t in make_run(trials[:place]).front]
+        assert share == pytest.approx(covered(front, worst) / 0.45, abs=1e-12)
+        assert area(front, worst, ratio) == pytest.approx(covered(front, worst), abs=1e-12)
 
 
 def test_without_a_model_inside_its_budget_optuna_warns_of_nothing(
@@ -158,6 +159,14 @@ def test_attainment_counts_the_runs_that_reach_a_point(
         runs = sum(any(r <= x and m >= y for r, m in front) for front in fronts)
         below = any(r <= x and m >= y for r, m in surface)
         assert below == (runs >= level * len(fronts))
+
+
+def test_an_area_has_no_part_below_the_worst_or_beyond_the_last() -> None:
+    steps = [(0.2, 0.9), (0.5, 0.4), (0.7, 0.8), (1.1, 0.95)]
+    assert area(steps, 0.5, 1.0) == pytest.approx(0.4 * 0.3 + 0 * 0.2 + 0.3 * 0.3)
+    assert area([(1.1, 0.95)], 0.5, 1.0) == area([], 0.5, 1.0) == 0
+    worst, last = reference_point(-0.2)
+    assert area([(0.0, -0.2)], worst, last) == pytest.approx((-0.2 - worst) * last)
 
 
 def test_quartiles_of_staircases() -> None:
