@@ -58,7 +58,7 @@ from objectives.staged_method import StagedMethod
 from objectives.stages import Loss, Stage
 from objectives.task import Task
 from objectives.teacher import Teacher
-from reports.outer_loop import area, reference_point
+from reports.outer_loop import share_covered
 from studies.quickstart import minilm
 
 RESULTS = Path(__file__).parent / "results" / "search_quality.json"
@@ -224,7 +224,7 @@ def fronts(rows: list[dict[str, Any]]) -> Table:
     chooses at each ratio.
     """
     names = ("task", "spaces", "method", "precision")
-    printed = Table(*names, "seeds", "select", "held out", title="Hypervolume")
+    printed = Table(*names, "seeds", "select", "held out", title="Hypervolume, and area held out")
     groups: dict[tuple[str, ...], dict[int, list[dict[str, Any]]]] = {}
     for row in rows:
         if "failed" not in row and row["ratio"] in RATIOS:
@@ -239,10 +239,8 @@ def fronts(rows: list[dict[str, Any]]) -> Table:
 
 
 def _volume(front: list[dict[str, Any]], split: str) -> float:
-    teacher = front[0][f"teacher_{split}"]
     trials = [(row["select"], row["reached"], row[split]) for row in front]
-    worst, last = reference_point(teacher)
-    return area(chosen(trials), worst, last) / ((teacher - worst) * last)
+    return share_covered(chosen(trials), front[0][f"teacher_{split}"])
 
 
 def _mean(values: list[float]) -> str:

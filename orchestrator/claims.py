@@ -6,14 +6,10 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Literal
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
@@ -33,6 +29,11 @@ _RETRIES = "retries"
 """Trial attribute: how often these knobs may have been what made a worker end."""
 _MOST_RETRIES = 2
 """After that the knobs themselves may be what kills."""
+GIVEN_UP = (UpdateFinishedTrialError, ValueError)
+"""What Optuna raises for an attribute, and for the values, of a trial that has ended already."""
+Fate = Literal["drop", "ask again", "ask again a few times"]
+"""What becomes of the knobs of a trial that failed; a few times: as often as a worker may die with
+them."""
 
 _TAKEN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 
@@ -80,8 +81,7 @@ class Claims:
                     trial.set_user_attr(WORKER, self._worker)
                     trial.set_user_attr(BEGAN, time.time())
                     if self._asked_twice(trial):
-                        trial.set_user_attr(FAILURE, "its knobs were asked for twice")
-                        self._outer.tell(trial, state=TrialState.FAIL)
+                        fail(self._outer, trial, "its knobs were asked for twice")
                         claimed.remove(trial)
             remove_artifacts(lost, self._outer, self._folder)
             for trial in claimed:
@@ -91,13 +91,11 @@ class Claims:
         except BaseException as error:  # Ctrl-C, while a sampler takes its time
             ctrl_c = isinstance(error, KeyboardInterrupt)
             reason = "interrupted" if ctrl_c else f"{type(error).__name__}: {error}"
-            blamed = not (ctrl_c or isinstance(error, OSError))  # a full disk is no fault of knobs
-            trials = self._outer.get_trials(deepcopy=False)
+            innocent = ctrl_c or isinstance(error, OSError)  # a full disk is no fault of knobs
             for trial in claimed:
-                with suppress(UpdateFinishedTrialError, ValueError):  # others gave it up meanwhile
-                    trial.set_user_attr(FAILURE, reason)
-                    ask_again(self._outer, trials[trial.number], blamed=blamed)
-                    self._outer.tell(trial, state=TrialState.FAIL)
+                fail(
+                    self._outer, trial, reason, "ask again" if innocent else "ask again a few times"
+                )
             raise
         return claimed
 
@@ -148,7 +146,7 @@ class Claims:
         try:
             optuna.Trial(self._outer, trial._trial_id).set_user_attr(LAST_SEEN, seen)
             self._outer.tell(trial.number, state=TrialState.FAIL)
-        except (UpdateFinishedTrialError, ValueError):  # its worker lives after all, and told it
+        except GIVEN_UP:  # its worker lives after all, and told it
             return False
         folder = self._folder.trial(trial.number)
         for left in (folder, folder.with_name(f".{folder.name}.unfinished")):
@@ -158,6 +156,18 @@ class Claims:
             + (", its knobs are tried again" if again else "")
         )
         return True
+
+
+def fail(outer: optuna.Study, trial: optuna.Trial, reason: str, knobs: Fate = "drop") -> bool:
+    """Fail a trial of one's own; False if it has ended already, told or given up by others."""
+    with suppress(*GIVEN_UP):
+        trial.set_user_attr(FAILURE, reason)
+        if knobs != "drop":
+            known = outer.get_trials(deepcopy=False)[trial.number]
+            ask_again(outer, known, blamed=knobs == "ask again a few times")
+        outer.tell(trial, state=TrialState.FAIL)
+        return True
+    return False
 
 
 def ask_again(outer: optuna.Study, trial: FrozenTrial, *, blamed: bool) -> bool:
@@ -182,10 +192,4 @@ def ask_again(outer: optuna.Study, trial: FrozenTrial, *, blamed: bool) -> bool:
 def draw(trial: optuna.Trial, space: Mapping[str, BaseDistribution]) -> None:
     """Draw all knobs of an asked trial: outside the lock, since models and writes take a while."""
     for name, knob in space.items():
-        if isinstance(knob, FloatDistribution):
-            trial.suggest_float(name, knob.low, knob.high, step=knob.step, log=knob.log)
-        elif isinstance(knob, IntDistribution):
-            trial.suggest_int(name, knob.low, knob.high, step=knob.step, log=knob.log)
-        else:
-            assert isinstance(knob, CategoricalDistribution), knob
-            trial.suggest_categorical(name, knob.choices)
+        trial._suggest(name, knob)  # as `Study.ask` itself does, under the lock

@@ -10,10 +10,9 @@ import json
 import shlex
 import sys
 from contextlib import suppress
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -24,7 +23,6 @@ from orchestrator.terminal import (
     interrupted,
     mendable,
     next_commands,
-    say_at_once,
     say_to_stderr,
 )
 
@@ -71,14 +69,6 @@ Population = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
 
 
-class Backend(StrEnum):
-    """What starts workers."""
-
-    loky = "loky"
-    dask = "dask"
-    ray = "ray"
-
-
 @app.command()
 def run(
     study: Annotated[
@@ -99,8 +89,9 @@ def run(
         typer.Option(help="Processes, or tasks of a cluster; by default one per GPU, else 1."),
     ] = None,
     backend: Annotated[
-        Backend, typer.Option(help="What starts the workers: this machine, or a cluster.")
-    ] = Backend.loky,
+        Literal["loky", "dask", "ray"],
+        typer.Option(help="What starts the workers: this machine, or a cluster."),
+    ] = "loky",
     cluster: Annotated[
         str | None, typer.Option(help="Address of the cluster, such as tcp://SCHEDULER:8786.")
     ] = None,
@@ -125,8 +116,8 @@ def run(
             workers = default_workers(device)
         launches = (
             launch
-            if workers == 1 and backend is Backend.loky and cluster is None
-            else partial(launch_workers, workers=workers, backend=backend.value, cluster=cluster)
+            if workers == 1 and backend == "loky" and cluster is None
+            else partial(launch_workers, workers=workers, backend=backend, cluster=cluster)
         )
         try:
             finished = launches(
@@ -146,7 +137,7 @@ def run(
     show_front(finished, console)
     following.end(finished)
     for line in next_commands(finished):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.out(line, highlight=False)
 
 
 @app.command()
@@ -204,10 +195,10 @@ def status(
         assert storage is not None
         found = storage_status(storage, name)
     if as_json:
-        sys.stdout.write(json.dumps(found.document(), indent=2) + "\n")
+        typer.echo(json.dumps(found.document(), indent=2))
     else:
         for line in found.lines():
-            Console().print(line, markup=False, highlight=False, soft_wrap=True)
+            Console().out(line, highlight=False)
 
 
 @app.command(name="serve-storage")
@@ -222,7 +213,7 @@ def serve_storage(
     from orchestrator.proxy import serve_storage as serve
 
     with interrupted("the storage is served no longer"):
-        serve(storage, port, say_at_once, host)
+        serve(storage, port, typer.echo, host)
 
 
 @app.command()
@@ -235,7 +226,7 @@ def front(
 
     record = read_run(run)
     if as_json:
-        sys.stdout.write(json.dumps(front_document(record), indent=2) + "\n")
+        typer.echo(json.dumps(front_document(record), indent=2))
     else:
         show_front(record, Console())
 
@@ -261,10 +252,6 @@ def report(
     from reports.picture import front_image
     from reports.watch import watch_report
 
-    def written(page: Path) -> None:
-        sys.stdout.write(f"{page}\n")
-        sys.stdout.flush()
-
     if out is None and len(runs) > 1:
         raise RunError("a page of several runs is none of theirs: name it with --out FILE.html")
     target = RunFolder(runs[0]).report if out is None else out
@@ -273,11 +260,11 @@ def report(
     try:
         if watch:
             with suppress(KeyboardInterrupt):
-                watch_report(runs, target, written)
+                watch_report(runs, target, typer.echo)
             return
         records = [read_run(run) for run in runs]
         write = write_report if target.suffix == ".html" else front_image
-        written(write(records, target))
+        typer.echo(write(records, target))
     except OSError as error:
         if error.filename != str(target):
             raise
@@ -298,7 +285,7 @@ def dashboard(
     """Browse a run, a folder of runs or a storage in optuna-dashboard, until Ctrl-C."""
     from orchestrator.dashboard import serve
 
-    serve(source, port, say_at_once)
+    serve(source, port, typer.echo)
 
 
 @app.command()
@@ -351,11 +338,11 @@ def export(
     with mendable():
         study = None if study_file is None else load_study_of(study_file, record.name)
         exported = export_model(record, number, out, onnx=onnx, int8=study)
-    sys.stdout.write(f"{exported.folder}  (trial {number})\n")
+    typer.echo(f"{exported.folder}  (trial {number})")
     for note in exported.notes:
-        sys.stdout.write(f"  {note}\n")
+        typer.echo(f"  {note}")
     if push_to_hub is not None:
-        sys.stdout.write(f"{push(out, push_to_hub)}\n")
+        typer.echo(push(out, push_to_hub))
 
 
 @app.command()
@@ -415,13 +402,13 @@ def bench(
             say=say_to_stderr,
         )
     if as_json:
-        sys.stdout.write(json.dumps(timings_document(timed), indent=2) + "\n")
+        typer.echo(json.dumps(timings_document(timed), indent=2))
     else:
         Console().print(timings_table(timed))
     if record is not None:
         kept = keep_speeds(record, timed)
         if not as_json:
-            say_at_once(f"kept in {kept}; maskfront report shows it")
+            typer.echo(f"kept in {kept}; maskfront report shows it")
 
 
 def show_front(record: RunRecord, console: Console) -> None:
@@ -430,7 +417,7 @@ def show_front(record: RunRecord, console: Console) -> None:
 
     console.print(front_table(record))
     if not record.front:
-        console.print(answer(pareto_view(record)), markup=False, highlight=False, soft_wrap=True)
+        console.out(answer(pareto_view(record)), highlight=False)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import joblib
@@ -30,14 +30,14 @@ def tasks(backend: str, address: str | None) -> Iterator[Submit]:
         connect = {"dask": _dask, "ray": _ray}[backend]
     except KeyError:
         raise RunError(f"--backend is '{backend}'; it must be loky, dask or ray") from None
-    try:
-        cluster = connect(address)
-    except ImportError as error:
-        raise RunError(
-            f"--backend {backend} needs a package that is not installed: "
-            f"pip install -c constraints.txt -e '.[{backend}]'"
-        ) from error
-    with cluster as settings:
+    with ExitStack() as stack:
+        try:
+            settings = stack.enter_context(connect(address))
+        except ImportError as error:
+            raise RunError(
+                f"--backend {backend} needs a package that is not installed: "
+                f"pip install -c constraints.txt -e '.[{backend}]'"
+            ) from error
 
         def submit(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Any:
             future: Future[list[Any]] = Future()
@@ -95,8 +95,7 @@ def _ray(address: str | None) -> Iterator[dict[str, Any]]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise RunError(f"no Ray cluster answers at {address or 'auto'} ({error})") from error
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             register_ray()
         gpus = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {}
         again = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS}

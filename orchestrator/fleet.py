@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,11 +81,7 @@ def launch_workers(
         raise RunError(f"--cluster is '{cluster}', but says not of what; add --backend dask or ray")
     study, folder = as_asked(study, trials, population, out)
     environments = _environments(workers, device) if backend == "loky" else []
-    console = console or Console()
-
-    def note(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
+    note = partial((console or Console()).out, highlight=False)
     # A device that is not there is refused here and once, not by each process.
     recorded = choose_device(device) if backend == "loky" else device
     url = parse_url(address(folder, storage)).render_as_string(hide_password=False)  # absolute

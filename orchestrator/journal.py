@@ -10,7 +10,10 @@ from typing import Any
 from optuna.storages.journal import JournalFileBackend
 
 from orchestrator.errors import RunError
-from orchestrator.locks import KernelLock
+from orchestrator.locks import kernel_lock
+
+_BLOCK = 1 << 16
+"""Bytes that are read at once."""
 
 
 class RepairedJournal(JournalFileBackend):
@@ -23,14 +26,14 @@ class RepairedJournal(JournalFileBackend):
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._turn = KernelLock(path.with_name(f"{path.name}.flock"))
+        self._turns = path.with_name(f"{path.name}.flock")
         super().__init__(str(path))
         _check_is_journal(path)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add records, all or none, on disk when this returns. Raises OSError."""
         record = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-        with self._turn, open(self._file_path, "r+b", buffering=0) as file:
+        with kernel_lock(self._turns), open(self._file_path, "r+b", buffering=0) as file:
             whole = _end_of_last_line(file.fileno())
             file.truncate(whole)
             try:
@@ -47,11 +50,11 @@ def _write_all(file: int, data: bytes, offset: int) -> None:
         data, offset = data[written:], offset + written
 
 
-def _end_of_last_line(file: int, block: int = 1 << 16) -> int:
+def _end_of_last_line(file: int) -> int:
     """Where the last whole line ends, in bytes from the start; NULs after it are no line."""
     end = os.fstat(file).st_size
     while end:
-        start = max(0, end - block)
+        start = max(0, end - _BLOCK)
         newline = os.pread(file, end - start, start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
@@ -62,6 +65,6 @@ def _end_of_last_line(file: int, block: int = 1 << 16) -> int:
 def _check_is_journal(path: Path) -> None:
     """Raise RunError for a file of another kind, which a repair would spoil."""
     with path.open("rb") as file:
-        start = file.readline(1 << 16)
+        start = file.readline(_BLOCK)
     if start.strip(b"\0") and not start.startswith(b'{"op_code":'):
         raise RunError(f"'{path}' is no journal of Optuna; name another file after journal:///")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -47,12 +46,7 @@ class LaunchProgress:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def finished(self, trials: int) -> None:
@@ -84,9 +78,7 @@ class LaunchProgress:
 
     def note(self, line: str) -> None:
         """What the user should know of the study."""
-        self._console.print(
-            f"{self._speaker}{line}", markup=False, highlight=False, soft_wrap=bool(self._speaker)
-        )
+        self._console.out(f"{self._speaker}{line}", highlight=False)
 
     def begin(self, stage: str, steps: int) -> None:
         """A stage of `steps` steps starts."""

@@ -42,6 +42,5 @@ def serve_storage(url: str, port: int, started: Callable[[str], None], host: str
                 "--port"
             ) from error
     started(f"grpc://{host}:{port}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
+    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
         run_grpc_proxy_server(get_storage(storage), host=host, port=port)

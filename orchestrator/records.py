@@ -149,10 +149,6 @@ class TrialResult(Measured):
 
     target_ratio: float
     tolerance: float
-    model: str
-    """Folder of the cut model, relative to the run's."""
-    seconds: float
-    """From the start of the trial's population to the end of this trial."""
 
     @property
     def violation(self) -> float:

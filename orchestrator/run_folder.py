@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from sqlalchemy.engine import URL
 
 from orchestrator.errors import RunError
-from orchestrator.locks import KernelLock
+from orchestrator.locks import kernel_lock
 
 MODEL = "model"
 """Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
@@ -149,10 +149,10 @@ class RunFolder:
                 "`maskfront work` if it is of this study, or choose another folder with --out"
             ) from error
 
-    def in_turn(self, doing: str) -> KernelLock:
+    def in_turn(self, doing: str) -> AbstractContextManager[None]:
         """Wait until no other worker of the run is `doing` this."""
         self.path.mkdir(parents=True, exist_ok=True)
-        return KernelLock(self.path / f".lock-{doing}")
+        return kernel_lock(self.path / f".lock-{doing}")
 
 
 def sqlite_url(file: str | Path) -> str:

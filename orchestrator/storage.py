@@ -60,7 +60,7 @@ def parse_url(text: str) -> URL:
         port = url.port
     except (ArgumentError, ValueError) as error:
         raise RunError(f"--storage is no URL of a storage; it must be one of {_KNOWN}") from error
-    kind = url.drivername.partition("+")[0]
+    kind = kind_of(url)
     if kind not in ("sqlite", "postgres", "postgresql", "mysql", "journal", "grpc"):
         raise RunError(f"--storage names a '{url.drivername}'; it must be one of {_KNOWN}")
     if any("pass" in name.lower() for name in url.query):
@@ -98,15 +98,7 @@ def kind_of(url: URL) -> str:
 
 def hidden(url: URL) -> str:
     """The URL without its password: the only way in which one is shown or written."""
-    bare = URL.create(
-        url.drivername,
-        username=url.username,
-        host=url.host,
-        port=url.port,
-        database=url.database,
-        query=url.query,
-    )
-    return bare.render_as_string()
+    return url._replace(password=None).render_as_string()
 
 
 def open_storage(text: str) -> BaseStorage:
@@ -244,8 +236,7 @@ def _greet(url: URL) -> None:
 def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
     import grpc
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
+    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
         proxy = GrpcStorageProxy(host=host, port=port)
     try:
         proxy.wait_server_ready(timeout=CONNECT_SECONDS)

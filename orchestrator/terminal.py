@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -45,16 +44,13 @@ def interrupted(remark: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def say_at_once(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def say_to_stderr(line: str) -> None:
-    Console(stderr=True).print(f"maskfront: {line}", markup=False, highlight=False, soft_wrap=True)
+    """One line, as wide as it is."""
+    Console(stderr=True).out(f"maskfront: {line}", highlight=False)
 
 
 def front_table(record: RunRecord) -> Table:
+    """The models of the front by rising cost, and the unpruned one."""
     unpruned = record.unpruned
     table = Table(title=f"{record.name}: {record.metric_name} against {unpruned.cost_name}")
     ratio = f"{unpruned.cost_name} ratio"

@@ -81,7 +81,7 @@ def read_layers(folder: Path) -> list[dict[str, Any]]:
         return []
     try:
         layers: list[dict[str, Any]] = json.loads(path.read_bytes())["layers"]
-    except ValueError:
+    except (ValueError, KeyError, TypeError):
         return []
     return layers
 

@@ -80,14 +80,19 @@ def _check(run: RunRecord, study: Study) -> None:
         )
     for name, knob in study.space.items():
         theirs = run.space[name]
-        numbers = [not isinstance(k, CategoricalDistribution) for k in (knob, theirs)]
-        choices = [k.choices for k in (theirs, knob) if isinstance(k, CategoricalDistribution)]
-        if numbers[0] != numbers[1] or (choices and not set(choices[0]) <= set(choices[1])):
+        if not _holds(knob, theirs):
             raise RunError(
                 f"{where} drew {name} from {theirs}, which {knob} does not hold; name another run"
             )
     if not run.front:
         raise RunError(f"{where} has no front: none of its trials finished inside its budget")
+
+
+def _holds(knob: BaseDistribution, theirs: BaseDistribution) -> bool:
+    """Whether it can take what was drawn from theirs; numbers beyond its ends are moved inside."""
+    if isinstance(knob, CategoricalDistribution) and isinstance(theirs, CategoricalDistribution):
+        return set(theirs.choices) <= set(knob.choices)
+    return not any(isinstance(one, CategoricalDistribution) for one in (knob, theirs))
 
 
 def _distance(one: Mapping[str, str], other: Mapping[str, str]) -> int:

@@ -8,12 +8,12 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
 
 import optuna
-from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning
 from optuna.trial import TrialState
 
 from objectives.device import free_memory, out_of_memory
@@ -29,14 +29,13 @@ from objectives.search_method import (
     populations,
 )
 from orchestrator.artifacts import remove_artifacts, upload
-from orchestrator.claims import Claims, ask_again
+from orchestrator.claims import GIVEN_UP, Claims, Fate, fail
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import living
 from orchestrator.opening import finished_trials
 from orchestrator.progress import LaunchProgress
 from orchestrator.records import (
     BUDGET,
-    FAILURE,
     NOTES,
     RESULT,
     UNPRUNED,
@@ -56,14 +55,9 @@ from orchestrator.trial_files import write_rungs, write_trial
 Callback = Callable[[RunRecord], object]
 """Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
 
-_Fate = Literal["drop", "ask again", "ask again a few times"]
-"""What becomes of the knobs of a trial that failed; a few times: as often as a worker may die with
-them."""
 _HOPELESS = 8
 """A worker gives up when so many trials in a row have failed, in two populations at least, or when
 all of its first two populations have."""
-_GIVEN_UP = (UpdateFinishedTrialError, ValueError)
-"""What Optuna raises for an attribute, and for the values, of a trial that has ended already."""
 _IDLE = 2.0
 """Seconds at most until a worker without a trial looks again."""
 
@@ -138,8 +132,7 @@ class Worker:
                 )
         self.outer.set_user_attr(NOTES, self.bench.notes)
         self.outer.set_user_attr(UNPRUNED, asdict(unpruned))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
+        with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
             self.outer.set_metric_names([self.bench.metric, unpruned.unit])
 
     def _yardstick(self) -> dict[str, Any]:
@@ -161,11 +154,10 @@ class Worker:
             self.running = {trial.number: trial for trial in claimed}
             if not claimed:
                 return False
-            started = time.monotonic()
             self.progress.population(sorted(self.running))
             members = self._members()
             for places in populations([method for _, method in members]):
-                self._search([members[place] for place in places], started)
+                self._search([members[place] for place in places])
         except KeyboardInterrupt:
             self._fail_all("interrupted", "ask again")
             raise
@@ -192,10 +184,10 @@ class Worker:
                 self._fail(number, str(error))
         return members
 
-    def _search(self, group: Sequence[tuple[int, SearchMethod]], started: float) -> None:
+    def _search(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
         """Search these as one population; in halves if memory does not hold it, or if one of them
         raises, which is no fault of the others."""
-        reason, ended = self._outcomes(group, started)
+        reason, ended = self._outcomes(group)
         left = [(number, method) for number, method in group if number in self.running]
         raised = ended == "raised" and len(self.failed) < _HOPELESS
         if left and len(group) > 1 and (raised or ended == "out of memory"):
@@ -206,13 +198,13 @@ class Worker:
                 reason = f"out of memory with {len(group)} trials at once"
             self.progress.note(f"{reason}: {len(left)} begin again, {half} at once")
             for start in range(0, len(left), half):
-                self._search(left[start : start + half], started)
+                self._search(left[start : start + half])
             return
         for number, _ in left:
             self._fail(number, reason)
 
     def _outcomes(
-        self, group: Sequence[tuple[int, SearchMethod]], started: float
+        self, group: Sequence[tuple[int, SearchMethod]]
     ) -> tuple[str, Literal["done", "raised", "out of memory"]]:
         """Search and tell; why those that are left have no outcome, and how the search ended."""
         methods = [method for _, method in group]
@@ -227,7 +219,7 @@ class Worker:
             ):
                 number = group[outcome.slot][0]
                 if isinstance(outcome, SearchResult):
-                    yield number, outcome, self._score(number, outcome, started)
+                    yield number, outcome, self._score(outcome)
                 else:
                     yield number, outcome, None
 
@@ -297,30 +289,22 @@ class Worker:
         """Drop the result of a trial that others took for dead: its knobs were asked again."""
         try:
             yield
-        except (*_GIVEN_UP, OSError):  # the others remove what it writes
+        except (*GIVEN_UP, OSError):  # the others remove what it writes
             if self.outer.get_trials(deepcopy=False)[number].state is not TrialState.FAIL:
                 raise
             self._remove(number)
             self._ended(number, "given up by the other workers, who missed this one", counts=False)
 
-    def _score(self, number: int, found: SearchResult, started: float) -> TrialResult:
+    def _score(self, found: SearchResult) -> TrialResult:
         return TrialResult(
             **asdict(self.bench.score(found.model, found.architecture)),
             **self._yardstick(),
             target_ratio=float(found.target_ratio),  # a method's own may be a tensor's or numpy's
             tolerance=float(found.tolerance),
-            model=self.folder.model(number).relative_to(self.folder.path).as_posix(),
-            seconds=time.monotonic() - started,
         )
 
-    def _fail(self, number: int, reason: str, knobs: _Fate = "drop") -> None:
-        trial = self.running[number]
-        with suppress(*_GIVEN_UP):  # told before the interrupt, or given up by others
-            trial.set_user_attr(FAILURE, reason)
-            if knobs != "drop":
-                known = self.outer.get_trials(deepcopy=False)[number]
-                ask_again(self.outer, known, blamed=knobs == "ask again a few times")
-            self.outer.tell(trial, state=TrialState.FAIL)
+    def _fail(self, number: int, reason: str, knobs: Fate = "drop") -> None:
+        if fail(self.outer, self.running[number], reason, knobs):
             self._remove(number)
         self.failed.append(reason)
         self._ended(number, f"failed: {reason}", counts=False)
@@ -330,7 +314,7 @@ class Worker:
         shutil.rmtree(self.folder.trial(number), ignore_errors=True)
         remove_artifacts([self.running[number]], self.outer, self.folder)
 
-    def _fail_all(self, reason: str, knobs: _Fate) -> None:
+    def _fail_all(self, reason: str, knobs: Fate) -> None:
         """Fail what is running."""
         for number in list(self.running):
             self._fail(number, reason, knobs)

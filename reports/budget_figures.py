@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from orchestrator.records import RunRecord, TrialRecord, TrialResult
+from orchestrator.records import FinishedTrial, RunRecord
 from reports.curves import Curves
 from reports.knob_figures import joined_space
 from reports.overlay import Overlay
@@ -36,8 +36,7 @@ _ASKED = ("target_ratio", "tolerance")
 class Reached:
     """What a finished trial was asked for and what it reached."""
 
-    trial: TrialRecord
-    result: TrialResult
+    trial: FinishedTrial
     open: float | None
     """Ratio of what the masks had left open when the search ended, before units are ranked and
     cut; None if the method does not say."""
@@ -49,7 +48,7 @@ def reached(run: RunRecord, curves: Curves) -> list[Reached]:
     for trial in run.finished:
         curve = curves.get(trial.number)
         left = curve.columns.get(_OPEN) if curve else None
-        rows.append(Reached(trial=trial, result=trial.result, open=left[-1][1] if left else None))
+        rows.append(Reached(trial=trial, open=left[-1][1] if left else None))
     return rows
 
 
@@ -63,8 +62,8 @@ def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None
     sentences = [
         f"{inside} of {len(finished)} finished trials lie inside the band they were asked for."
     ]
-    far = [row for row in finished if row.open is not None and _miss(row) > row.result.tolerance]
     known = [row for row in finished if row.open is not None]
+    far = [row for row in known if _miss(row) > row.trial.result.tolerance]
     if known:
         sentences.append(
             f"In {len(far)} of {len(known)} the masks were still open above that band when the "
@@ -83,12 +82,12 @@ def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None
 def _miss(row: Reached) -> float:
     """How far above its target the search left its masks open, as a share of it."""
     assert row.open is not None
-    return row.open / row.result.target_ratio - 1
+    return row.open / row.trial.result.target_ratio - 1
 
 
 def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
     figure = go.Figure()
-    everything = [row.result.target_ratio for run in rows for row in run]
+    everything = [row.trial.result.target_ratio for run in rows for row in run]
     line = [min(everything) * 0.95, max(everything) * 1.05]
     figure.add_scatter(
         x=line, y=line, mode="lines", name="as asked", line={"color": GREY, "dash": "dot"},
@@ -98,14 +97,16 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
         prefix = plain(overlay.prefix(place))
         style = run_style(place)
         figure.add_scatter(
-            x=brief(row.result.target_ratio for row in run),
-            y=[row.result.ratio for row in run],
+            x=brief(row.trial.result.target_ratio for row in run),
+            y=[row.trial.result.ratio for row in run],
             mode="markers",
             name=f"{prefix}cut model",
             marker={**style, "size": 8},
             error_y={
                 "type": "data",
-                "array": brief(row.result.tolerance * row.result.target_ratio for row in run),
+                "array": brief(
+                    row.trial.result.tolerance * row.trial.result.target_ratio for row in run
+                ),
                 "thickness": 1,
                 "width": 3,
                 "color": GREY,
@@ -116,7 +117,7 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
         known = [row for row in run if row.open is not None]
         if known:
             figure.add_scatter(
-                x=brief(row.result.target_ratio for row in known),
+                x=brief(row.trial.result.target_ratio for row in known),
                 y=brief(row.open for row in known),
                 mode="markers",
                 name=f"{prefix}open masks, before the cut",

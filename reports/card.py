@@ -72,20 +72,19 @@ def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequ
 
 
 def _latencies(run: RunRecord, trial: int) -> list[tuple[str, str, str]]:
-    """A row for each way in which the run's front was timed, if this model was there.
-
-    With the teacher's milliseconds where the students are cut from it: else it was not timed.
-    """
-    teacher = run.unpruned.label
-    return [
-        (
-            f"{one.unit}, {model.speed_up:.2f} times as fast",
-            size_text(model.milliseconds),
-            size_text(one.reference_milliseconds) if one.reference == teacher else "",
-        )
-        for one in read_speeds(run)
-        if (model := one.models.get(trial)) is not None
-    ]
+    """A row for each way in which the run's front was timed, if this model was there."""
+    rows = []
+    for one in read_speeds(run):
+        if (model := one.models.get(trial)) is not None:
+            unpruned = one.milliseconds_of(run.unpruned)
+            rows.append(
+                (
+                    f"{one.unit}, {model.speed_up:.2f} times as fast",
+                    size_text(model.milliseconds),
+                    "" if unpruned is None else size_text(unpruned),
+                )
+            )
+    return rows
 
 
 def _cell(value: object) -> str:

@@ -79,10 +79,7 @@ def choose(
 
 
 def model_folder(run: RunRecord, trial: int) -> Path:
-    """Where the model of a finished trial lies. Raises RunError if there is none.
-
-    What its result says of that is not followed: it comes from a storage that others may write to.
-    """
+    """Where the model of a finished trial lies. Raises RunError if there is none."""
     check_finished(run, trial)
     folder = RunFolder(run.folder).model(trial)
     if not (folder / "model.safetensors").is_file():

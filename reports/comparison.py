@@ -17,16 +17,18 @@ from orchestrator.busy_clock import BusyClock
 from orchestrator.errors import RunError
 from orchestrator.records import Measured, RunRecord, TrialResult
 from orchestrator.run_folder import RunFolder
-from reports.outer_loop import area, reference_point
+from reports.outer_loop import share_covered
 
 RATIOS = (0.75, 0.5, 0.33, 0.25, 0.1)
+SPLITS = ("select", "heldout")
+"""By the first a model is chosen; neither taught it."""
 _SLACK = 0.01
 """A model may be dearer than the ratio that it is named for by this share of it."""
 _LEVEL = 0.95
 
 Values = np.ndarray[tuple[int], np.dtype[np.float64]]
 Samples = Callable[[Path, str], Values]
-"""The metric of a saved model on each sample of the bootstrap, on "select" or "heldout"; the
+"""The metric of a saved model on each sample of the bootstrap, on one of `SPLITS`; the
 samples are of the same rows for every model."""
 
 
@@ -63,13 +65,11 @@ class Contestant:
     """All that is told of one method."""
 
     baseline: bool
-    hypervolumes: tuple[float, ...]
-    """Of each seed, as a share of the ideal: the area under what is chosen at each ratio."""
-    heldout_areas: tuple[float, ...]
-    """The same of what these models are worth on the held-out split."""
-    select: Mapping[float, Kept | None]
-    """By ratio; None where a seed has no model so cheap."""
-    heldout: Mapping[float, Kept | None]
+    areas: Mapping[str, tuple[float, ...]]
+    """By split, of each seed: the area under what is chosen at each ratio, as a share of the ideal.
+    On the selection split it is the hypervolume."""
+    kept: Mapping[str, Mapping[float, Kept | None]]
+    """By split and ratio; None where a seed has no model so cheap."""
     trials: tuple[int, ...]
     """Finished ones of each seed."""
     seconds: float
@@ -84,9 +84,8 @@ class Comparison:
 
     metric_name: str
     cost_name: str
-    unpruned: float
-    """The teacher's metric on the selection split."""
-    unpruned_heldout: float
+    unpruned: Mapping[str, float]
+    """The teacher's metric by split."""
     seeds: int
     contestants: Mapping[str, Contestant]
     best_baseline: Mapping[float, str | None]
@@ -116,28 +115,27 @@ def compare(
         models, rival = models_of[name][ratio], best[ratio]
         if models is None:
             return None
-        metrics = tuple(_metric(result, role) for _, result in models)
+        metrics = tuple(metric_on(role, result) for _, result in models)
         rivals = None if rival in (None, name) else models_of[rival][ratio]
         if rivals is None:
             return Kept(metrics=metrics, gain=None)
         pairs = [(ours, theirs) for (ours, _), (theirs, _) in zip(models, rivals, strict=True)]
         low, high = _interval([samples(a, role) - samples(b, role) for a, b in pairs])
-        mean = fmean(metrics) - fmean(_metric(result, role) for _, result in rivals)
+        mean = fmean(metrics) - fmean(metric_on(role, result) for _, result in rivals)
         return Kept(metrics=metrics, gain=Gain(mean=mean, low=low, high=high))
 
     return Comparison(
         metric_name=first.metric_name,
         cost_name=first.unpruned.cost_name,
-        unpruned=first.unpruned.metric,
-        unpruned_heldout=first.unpruned.heldout_metric,
+        unpruned={role: metric_on(role, first.unpruned) for role in SPLITS},
         seeds=len(next(iter(runs.values()))),
         contestants={
             name: Contestant(
                 baseline=name in baselines,
-                hypervolumes=tuple(share_covered(run, "select") for run in own),
-                heldout_areas=tuple(share_covered(run, "heldout") for run in own),
-                select={ratio: kept(name, ratio, "select") for ratio in ratios},
-                heldout={ratio: kept(name, ratio, "heldout") for ratio in ratios},
+                areas={role: tuple(_area(role, run) for run in own) for role in SPLITS},
+                kept={
+                    role: {ratio: kept(name, ratio, role) for ratio in ratios} for role in SPLITS
+                },
                 trials=tuple(len(run.finished) for run in own),
                 seconds=sum(BusyClock(run.finished).now for run in own)
                 / max(1, sum(len(run.finished) for run in own)),
@@ -149,22 +147,21 @@ def compare(
     )
 
 
-def chosen(run: RunRecord, role: str) -> list[tuple[float, float]]:
+def chosen(role: str, run: RunRecord) -> list[tuple[float, float]]:
     """The ratios at which the model to take changes, rising, and what the new one has on a split.
 
     They are the models of the front, which the selection split chooses.
     """
-    return [(trial.result.ratio, _metric(trial.result, role)) for trial in run.front]
+    return [(trial.result.ratio, metric_on(role, trial.result)) for trial in run.front]
 
 
-def share_covered(run: RunRecord, role: str) -> float:
-    """The area under the metric of what is chosen at each ratio, as a share of the ideal.
+def metric_on(role: str, measured: Measured) -> float:
+    """The metric on a split of `SPLITS`."""
+    return measured.metric if role == "select" else measured.heldout_metric
 
-    Below is `reference_point`. On the selection split it is the hypervolume of the front.
-    """
-    steps, unpruned = chosen(run, role), _metric(run.unpruned, role)
-    worst, last = reference_point(unpruned)
-    return area(steps, worst, last) / ((unpruned - worst) * last)
+
+def _area(role: str, run: RunRecord) -> float:
+    return share_covered(chosen(role, run), metric_on(role, run.unpruned))
 
 
 def _check(runs: Mapping[str, Sequence[RunRecord]], first: RunRecord) -> None:
@@ -218,10 +215,6 @@ def _best_baseline(
         if name in baselines and (models := own[ratio])
     }
     return max(means, key=lambda name: means[name], default=None)
-
-
-def _metric(result: Measured, role: str) -> float:
-    return result.metric if role == "select" else result.heldout_metric
 
 
 def _interval(differences: Sequence[Values]) -> tuple[float, float]:

@@ -9,20 +9,22 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from orchestrator.records import RunRecord
-from reports.comparison import Comparison, Kept, chosen
-from reports.outer_loop import reached
+from reports.comparison import SPLITS, Comparison, Kept, chosen
+from reports.outer_loop import attainment
 from reports.theme import AXIS, LAYOUT, plain, run_line, run_style
 
-_SPLITS = {"select": "selection split", "heldout": "held-out split"}
+_NAMES = {"select": "selection split", "heldout": "held-out split"}
 
 
 def comparison_figure(runs: Mapping[str, Sequence[RunRecord]], comparison: Comparison) -> go.Figure:
     """What half of the seeds reach with what is chosen at each ratio, on both splits; a line for
     each method."""
-    figure = make_subplots(cols=2, shared_yaxes=True, subplot_titles=list(_SPLITS.values()))
+    figure = make_subplots(
+        cols=2, shared_yaxes=True, subplot_titles=[_NAMES[role] for role in SPLITS]
+    )
     for place, (name, own) in enumerate(runs.items()):
-        for column, role in enumerate(_SPLITS, start=1):
-            half = reached([chosen(run, role) for run in own], 0.5)
+        for column, role in enumerate(SPLITS, start=1):
+            half = attainment([chosen(role, run) for run in own], 0.5)
             figure.add_scatter(
                 x=[ratio for ratio, _ in half],
                 y=[metric for _, metric in half],
@@ -35,8 +37,10 @@ def comparison_figure(runs: Mapping[str, Sequence[RunRecord]], comparison: Compa
                 col=column,
                 row=1,
             )
-    for column, level in enumerate((comparison.unpruned, comparison.unpruned_heldout), start=1):
-        figure.add_hline(y=level, line={"width": 1, "dash": "dash"}, col=column, row=1)
+    for column, role in enumerate(SPLITS, start=1):
+        figure.add_hline(
+            y=comparison.unpruned[role], line={"width": 1, "dash": "dash"}, col=column, row=1
+        )
     figure.update_layout(
         **LAYOUT,
         width=1000,
@@ -58,32 +62,29 @@ def comparison_tables(comparison: Comparison) -> str:
     A cell is the mean over the seeds, and in brackets the interval of the gain on the best
     baseline, which is marked.
     """
-    return "\n".join(_table(comparison, role) for role in _SPLITS)
+    return "\n".join(_table(comparison, role) for role in SPLITS)
 
 
 def _table(comparison: Comparison, role: str) -> str:
     rows = comparison.contestants
-    volumes = {
-        name: row.hypervolumes if role == "select" else row.heldout_areas
-        for name, row in rows.items()
-    }
     ratios = list(comparison.best_baseline)
     covered = "hypervolume" if role == "select" else "area"
     columns = ["method", f"{covered} (quartiles)", *(f"at {ratio:g}" for ratio in ratios)]
     columns += ["s a trial", "ratio error"]
-    whole = comparison.unpruned if role == "select" else comparison.unpruned_heldout
     lines = [
-        f"{plain(comparison.metric_name)} on the {_SPLITS[role]} (unpruned {whole:.4f}, seeds: "
-        f"{comparison.seeds})",
+        f"{plain(comparison.metric_name)} on the {_NAMES[role]} "
+        f"(unpruned {comparison.unpruned[role]:.4f}, seeds: {comparison.seeds})",
         "",
         _line(columns),
         _line(["---"] * len(columns)),
     ]
-    for name in sorted(rows, key=lambda name: -float(np.median(volumes[name]))):
+    for name in sorted(rows, key=lambda name: -float(np.median(rows[name].areas[role]))):
         row = rows[name]
-        low, middle, high = np.quantile(volumes[name], (0.25, 0.5, 0.75))
-        kept = row.select if role == "select" else row.heldout
-        cells = [_cell(kept[ratio], name == comparison.best_baseline[ratio]) for ratio in ratios]
+        low, middle, high = np.quantile(row.areas[role], (0.25, 0.5, 0.75))
+        cells = [
+            _cell(row.kept[role][ratio], name == comparison.best_baseline[ratio])
+            for ratio in ratios
+        ]
         lines.append(
             _line(
                 [

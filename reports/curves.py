@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -66,11 +66,10 @@ Curves = Mapping[int, Curve]
 """Of one run, by the numbers of its trials."""
 
 
-def read_curves(run: RunRecord, trials: Iterable[int] | None = None) -> dict[int, Curve]:
-    """The curves of these trials, or of all finished ones, whose files are there."""
-    folder = RunFolder(run.folder)
-    wanted = [trial.number for trial in run.finished] if trials is None else trials
-    curves = {number: Curve(read_curve(folder.trial(number))) for number in wanted}
+def read_curves(run: RunRecord) -> dict[int, Curve]:
+    """The curves of the finished trials whose files are there."""
+    folder, numbers = RunFolder(run.folder), [trial.number for trial in run.finished]
+    curves = {number: Curve(read_curve(folder.trial(number))) for number in numbers}
     return {number: curve for number, curve in curves.items() if curve.rows}
 
 

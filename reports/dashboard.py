@@ -48,8 +48,7 @@ def publish(run: RunRecord) -> None:
                 storage=study._storage, study=study, _trial_id=ids[trial.number]
             )
             save_note(cast(optuna.Trial, place), text)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
+    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
         save_plotly_graph_object(study, _front(run), graph_object_id=FRONT)
 
 

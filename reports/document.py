@@ -40,14 +40,15 @@ def document(
             {
                 "name": name,
                 "metric": run.metric_name,
+                "unit": run.unpruned.unit,
                 "export": command,
                 "unpruned": {
                     "label": run.unpruned.label,
                     **_measured(run.unpruned),
                     "latencies": {
-                        one.unit: one.reference_milliseconds
+                        one.unit: milliseconds
                         for one in timed
-                        if one.reference == run.unpruned.label
+                        if (milliseconds := one.milliseconds_of(run.unpruned)) is not None
                     },
                 },
                 "layers": {

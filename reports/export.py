@@ -50,7 +50,7 @@ def export(
             f"'{model.parent}': trial {trial} is damaged: {'; '.join(damaged)}; export another "
             "trial, or put the file back from a copy"
         )
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"'{out}' exists and is not an empty folder; choose another with --out")
 
     from objectives.cache import written_whole  # torch, which a front does without

@@ -40,7 +40,7 @@ def front_figure(overlay: Overlay) -> go.Figure:
     _add_levels(figure, overlay)
     units = {run.unpruned.unit for run in overlay.runs}
     unit = f" ({plain(units.pop())})" if len(units) == 1 and len(overlay.units) > 1 else ""
-    students = {run.unpruned.label == "teacher" for run in overlay.runs}
+    student = " student" * all(run.unpruned.student_is_new for run in overlay.runs)
     figure.update_layout(
         **LAYOUT,
         height=480 + 40 * (len(overlay.runs) - 1),
@@ -49,8 +49,7 @@ def front_figure(overlay: Overlay) -> go.Figure:
         xaxis={
             **AXIS,
             "title": {
-                "text": f"{overlay.cost_name}, unpruned{' student' * (students == {True})} = 100%"
-                f"{unit}",
+                "text": f"{overlay.cost_name}, unpruned{student} = 100%{unit}",
                 "standoff": 8,
             },
             "tickformat": ".0%",

@@ -76,12 +76,12 @@ def _slices(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel:
     )
     for column, (knob, distribution) in enumerate(spaces.items(), start=1):
         for place, run in enumerate(overlay.runs):
-            known = [(t, t.result) for t in run.finished if knob in t.knobs]
-            for row, values in enumerate(
-                ([overlay.metric(run, r.metric) for _, r in known], [r.ratio for _, r in known]), 1
-            ):
+            known = [trial for trial in run.finished if knob in trial.knobs]
+            metrics = [overlay.metric(run, trial.result.metric) for trial in known]
+            ratios = [trial.result.ratio for trial in known]
+            for row, values in enumerate((metrics, ratios), start=1):
                 figure.add_scatter(
-                    x=brief(trial.knobs[knob] for trial, _ in known),
+                    x=brief(trial.knobs[knob] for trial in known),
                     y=brief(values),
                     mode="markers",
                     name=plain(overlay.names[place]),
@@ -89,9 +89,9 @@ def _slices(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel:
                     marker={
                         **run_style(place),
                         "size": 6,
-                        "opacity": [1 if trial.feasible else 0.35 for trial, _ in known],
+                        "opacity": [1 if trial.feasible else 0.35 for trial in known],
                     },
-                    customdata=[[place, trial.number] for trial, _ in known],
+                    customdata=[[place, trial.number] for trial in known],
                     hovertemplate=f"trial %{{customdata[1]}}<br>{plain(knob)} %{{x}}"
                     "<br>%{y}<extra></extra>",
                     row=row,
@@ -181,7 +181,7 @@ class _Scale:
         if isinstance(distribution, CategoricalDistribution):
             self.choices = list(distribution.choices)
             values = range(len(self.choices))
-        self.least, self.most = (float(end(values, default=0)) for end in (min, max))
+        self.least, self.most = (end(values, default=0) for end in (min, max))
         ends = (self.choices[0], self.choices[-1]) if self.choices else (self.least, self.most)
         self.low, self.high = (f"{v:.3g}" if isinstance(v, float) else str(v) for v in ends)
 

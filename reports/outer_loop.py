@@ -1,6 +1,6 @@
-"""How the outer loop went, in numbers: hypervolume, attainment, importance, where time went.
+"""How the outer loop went, in numbers: hypervolume, attainment, importance.
 
-Hypervolume and importance are Optuna's own, of a study made from the records.
+The importance is Optuna's own, of a study made from the records.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, create_trial
 
 from orchestrator.busy_clock import BusyClock
-from orchestrator.records import BUDGET, FinishedTrial, RunRecord
+from orchestrator.records import BUDGET, FinishedTrial, RunRecord, pareto_front
 
 Steps = Sequence[tuple[float, float]]
 """A step curve: where it steps, rising, and how high it is from there on."""
@@ -54,21 +53,26 @@ def hypervolume(run: RunRecord) -> Hypervolume:
         run.finished,
         key=lambda trial: (math.inf if trial.ended is None else trial.ended, trial.number),
     )
-    if not ended:
-        return Hypervolume(trials=(), seconds=(), shares=())
-    worst, ratio = reference_point(run.unpruned.metric)
-    from optuna.visualization import plot_hypervolume_history  # 1 s, with its importance
-
-    with warnings.catch_warnings(), _optuna_says(optuna.logging.ERROR):  # no model is no fault
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        figure = plot_hypervolume_history(_study(run, ended), [worst, ratio])
-    ideal = (run.unpruned.metric - worst) * ratio
+    front, volumes = list[FinishedTrial](), list[float]()
+    for trial in ended:
+        front = pareto_front([*front, trial])
+        steps = [(one.result.ratio, one.result.metric) for one in front]
+        volumes.append(share_covered(steps, run.unpruned.metric))
     clock, ends = BusyClock(run.trials), [t.ended for t in ended if t.ended is not None]
     return Hypervolume(
         trials=tuple(trial.number for trial in ended),
         seconds=tuple(map(clock, ends)) if clock else (),
-        shares=tuple(float(value) / ideal for value in figure.data[0].y),
+        shares=tuple(volumes),
     )
+
+
+def share_covered(steps: Steps, unpruned: float) -> float:
+    """The area under a step curve (ratio, metric), as a share of that under the metric `unpruned`.
+
+    Both are counted from `reference_point`. Of a front it is the hypervolume.
+    """
+    worst, last = reference_point(unpruned)
+    return area(steps, worst, last) / ((unpruned - worst) * last)
 
 
 def area(steps: Steps, worst: float, last: float) -> float:
@@ -98,27 +102,11 @@ def _height(steps: Steps, x: float, before: float = 0.0) -> float:
     return steps[reached - 1][1] if reached else before
 
 
-def attainment(
-    fronts: Sequence[Sequence[tuple[float, float]]], level: float
-) -> list[tuple[float, float]]:
-    """The metric that at least a share `level` of the runs reach at each ratio, as a staircase.
-
-    The empirical attainment surface (Fonseca and Fleming 1996) of fronts of (ratio, metric).
-    """
-    return reached([_staircase(front) for front in fronts], level)
-
-
-def _staircase(points: Sequence[tuple[float, float]]) -> Steps:
-    """The best metric up to each ratio."""
-    rising = sorted(points)
-    best = accumulate((metric for _, metric in rising), max)
-    return [(ratio, metric) for (ratio, _), metric in zip(rising, best, strict=True)]
-
-
-def reached(curves: Sequence[Steps], level: float) -> list[tuple[float, float]]:
+def attainment(curves: Sequence[Steps], level: float) -> list[tuple[float, float]]:
     """What at least a share `level` of step curves (ratio, metric) reach at each ratio.
 
-    It begins where so many of them have begun, and falls where they do.
+    Of fronts it is the empirical attainment surface (Fonseca and Fleming 1996). It begins where so
+    many of them have begun, and falls where they do.
     """
     needed, levels = max(1, math.ceil(level * len(curves))), list[tuple[float, float]]()
     for ratio in sorted({ratio for curve in curves for ratio, _ in curve}):
@@ -143,8 +131,8 @@ def importances(run: RunRecord) -> dict[str, dict[str, float]]:
         run.metric_name: lambda trial: -trial.values[0],
         run.unpruned.cost_name: lambda trial: trial.values[1],
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "low is good" is what we give it
+    # It warns that it takes low values for good: that is what it is given.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         return {
             name: optuna.importance.get_param_importances(study, target=target)
             for name, target in targets.items()
@@ -154,17 +142,17 @@ def importances(run: RunRecord) -> dict[str, dict[str, float]]:
 def _study(run: RunRecord, trials: Sequence[FinishedTrial]) -> optuna.Study:
     """The finished trials in this order, valued (metric, ratio), in memory."""
     space = run.space  # read once: it is JSON in the definition
-    with _optuna_says(optuna.logging.WARNING):
+    with _quiet_optuna():
         study = optuna.create_study(directions=["maximize", "minimize"])
         study.add_trials([_frozen(trial, space) for trial in trials])
     return study
 
 
 @contextmanager
-def _optuna_says(level: int) -> Iterator[None]:
-    """Let Optuna say what is of this level, and no less."""
+def _quiet_optuna() -> Iterator[None]:
+    """Without a line for each study that is made."""
     verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(level)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         yield
     finally:

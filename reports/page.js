@@ -70,8 +70,8 @@ async function switchAxis(unit) {
     if (!trace.customdata) return;
     places.push(place);
     xs.push(trace.customdata.map(([run, number]) => sizeOf(run, number, unit)));
-    const line = Boolean(trace.line?.shape);
-    modes.push(line && (!unit || unit === data.units[0]) ? "lines+markers" : "markers");
+    const own = data.runs[trace.customdata[0][0]]; // in another unit the points are in no order
+    modes.push(trace.line?.shape && (!unit || unit === own.unit) ? "lines+markers" : "markers");
   });
   plot.own ??= { annotations: plot.layout.annotations, title: plot.layout.xaxis.title.text, range: [...plot.layout.xaxis.range] };
   const axis = unit

@@ -85,24 +85,19 @@ def knob_texts(knobs: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _student(view: ParetoView) -> str:
-    """Which unpruned model is 100%, where it is not the teacher."""
-    return " student" if view.unpruned.label == "teacher" else ""
-
-
 def _cost(view: ParetoView) -> str:
     name = view.unpruned.cost_name
-    return f"unpruned student's {name}" if _student(view) else name
+    return f"unpruned student's {name}" if view.unpruned.student_is_new else name
 
 
 def _kept(view: ParetoView, result: TrialResult) -> str:
     unpruned, name = view.unpruned, view.metric_name
-    whose = "the teacher's" if _student(view) else "its"
+    whose = "the teacher's" if view.unpruned.student_is_new else "its"
     if unpruned.metric > 0 and unpruned.heldout_metric > 0:
         share = result.metric / unpruned.metric
         heldout = result.heldout_metric / unpruned.heldout_metric
         return f"keeps {share:.1%} of {whose} {name} (held out: {heldout:.1%})"
-    other = "the teacher" if _student(view) else "the unpruned one"
+    other = "the teacher" if view.unpruned.student_is_new else "the unpruned one"
     # Matthews correlation may be zero or less: a share of it would say nothing.
     return (
         f"has {name} {result.metric:.3f} where {other} has {unpruned.metric:.3f} "

@@ -39,6 +39,7 @@ def write_picture(figure: go.Figure, target: Path) -> Path:
     Raises RunError for another suffix, and if kaleido or its browser is missing.
     """
     figure.update_layout(paper_bgcolor="white", plot_bgcolor="white")
+    target.parent.mkdir(parents=True, exist_ok=True)
     if target.suffix == ".html":
         figure.write_html(target)
         return target
@@ -51,7 +52,6 @@ def write_picture(figure: go.Figure, target: Path) -> Path:
             "pip install -c constraints.txt -e '.[image]', "
             "and let BROWSER_PATH name the executable of a Chrome or Chromium"
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(picture)
     return target
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.damage import damaged_files
 from orchestrator.errors import RunError
-from orchestrator.records import RunRecord
+from orchestrator.records import RunRecord, UnprunedResult
 from orchestrator.run_folder import RunFolder, write_file_whole
 from reports.choice import model_folder
 from reports.timings import timings_document
@@ -53,6 +53,12 @@ class Speed:
     def unit(self) -> str:
         """Of the milliseconds; two units are never compared."""
         return f"ms@{self.engine}-{self.device}-b{self.batch}-s{self.length}"
+
+    def milliseconds_of(self, unpruned: UnprunedResult) -> float | None:
+        """Of the model that a run calls unpruned; None if another was timed, or if the students are
+        cut from a model that is not the teacher."""
+        cut_from = self.reference == "unpruned" and not unpruned.student_is_new
+        return self.reference_milliseconds if cut_from else None
 
 
 def bench_front(run: RunRecord, **settings: Any) -> Bench:
@@ -134,7 +140,7 @@ def _speeds(document: Mapping[str, Any]) -> tuple[Speed, ...]:
             length=length,
             device=_device(engine, conditions),
             reference=reference,
-            reference_milliseconds=next(r["median"] for r in own if r["model"] == reference),
+            reference_milliseconds={row["model"]: row["median"] for row in own}[reference],
             models={
                 row["trial"]: TimedModel(
                     milliseconds=row["median"],

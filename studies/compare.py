@@ -213,7 +213,7 @@ def main() -> None:
         )
     except (UserError, RunError) as error:
         raise SystemExit(f"compare: {error}") from error
-    Console().print(tables, markup=False, soft_wrap=True)
+    Console().out(tables)
 
 
 study = entry_study(

@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 from objectives.architecture import Architecture
 from orchestrator.claims import RETRY_OF
-from orchestrator.locks import KernelLock
+from orchestrator.locks import kernel_lock
 from orchestrator.records import BUDGET, RESULT, load_run, trial_record
 from orchestrator.run_folder import RunFolder
 from tests.chaos.quick import BUSY
@@ -141,7 +141,7 @@ def test_journal_that_is_torn(study_file: Path, tmp_path: Path) -> None:
     out, journal = tmp_path / "run", tmp_path / "shared" / "study.journal"
 
     def tear() -> None:
-        with KernelLock(journal.with_name(f"{journal.name}.flock")), journal.open("ab") as file:
+        with kernel_lock(journal.with_name(f"{journal.name}.flock")), journal.open("ab") as file:
             file.write(b'{"op_code":8,"worker_id":"died-he\0\0\0')
 
     disturbed(study_file, out, f"journal:///{journal}", tear)

@@ -26,6 +26,7 @@ from objectives.pruned_bert import PrunedBertForSequenceClassification
 from objectives.search_method import SilentProgress
 from objectives.teacher import Teacher
 from orchestrator.records import RunRecord, read_run
+from orchestrator.run_folder import RunFolder
 from tests.gpu.driver import LOOPS, METHODS, NUMBERS, READS_BACK
 from tests.gpu.stand_in import library
 from tests.objectives.conformance import TRAINED_ATOL
@@ -136,7 +137,7 @@ def test_no_method_is_missing() -> None:
 def score_the_same_on_a_cpu(run: RunRecord, bench: Workbench) -> None:
     """The files of all finished trials."""
     for trial in run.finished:
-        model = load_model(run.folder / trial.result.model)
+        model = load_model(RunFolder(run.folder).model(trial.number))
         assert isinstance(model, PrunedBertForSequenceClassification)
         assert score(model, bench.select, bench.metric, "cpu") == pytest.approx(
             trial.result.metric, abs=METRIC_ATOL

@@ -12,6 +12,7 @@ from objectives.errors import UserError
 from objectives.task import Task
 from objectives.teacher import Teacher
 from orchestrator import Study, launch
+from orchestrator.run_folder import RunFolder
 from orchestrator.study_file import load_study
 from tests.conftest import MARKERS, planted_rows
 from tests.kin import write_kin
@@ -38,8 +39,7 @@ def test_any_kind_of_teacher_is_searched_cut_and_served(
     checkpoint = write_kin(kind, tmp_path / kind, labels)
     run = launch(replace(study, teacher=Teacher(checkpoint=checkpoint)), out=tmp_path / "run")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
-    assert run.trials[0].result is not None
-    folder = run.folder / run.trials[0].result.model
+    folder = RunFolder(run.folder).model(0)
     serve = pipeline("text-classification", model=str(folder), tokenizer=str(folder))
     said = serve(["joy bab", "bel grief bel dab toast"], batch_size=2)
     assert {answer["label"] for answer in said} <= set(LABELS)

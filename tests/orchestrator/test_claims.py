@@ -263,7 +263,7 @@ def test_knobs_are_asked_again_once_though_a_worker_was_killed_before_it_said_so
 
 @pytest.mark.parametrize(
     ("kind", "method"),
-    [(optuna.Trial, "set_user_attr"), (optuna.Trial, "suggest_float"), (optuna.Study, "ask")],
+    [(optuna.Trial, "set_user_attr"), (optuna.Trial, "_suggest"), (optuna.Study, "ask")],
 )
 def test_ctrl_c_while_trials_are_claimed_leaves_none_running_and_blames_no_knobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, method: str

@@ -115,3 +115,12 @@ def test_what_is_no_dask_is_not_waited_for(greeting: bytes) -> None:
         finally:
             for call in calls:
                 call.close()
+
+
+@pytest.mark.parametrize(("backend", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_a_missing_package_is_named(
+    backend: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(RunError, match=rf"pip install .* '\.\[{backend}\]'"):
+        tasks(backend, "127.0.0.1:1").__enter__()

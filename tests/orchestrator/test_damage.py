@@ -82,6 +82,14 @@ def test_damage_is_said_in_words(folder: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-8])
     (folder / "result.json").write_text('{"metric": 0.')
     assert damages(folder, files(folder)) == [
-        f"model/model.safetensors is {size - 8} bytes long, not {size}",
+        f"model/model.safetensors is cut short or no safetensors ({size - 8:,} bytes: "
+        "Error while deserializing header: incomplete metadata, file not fully covered)",
         "result.json is no JSON (Expecting ',' delimiter: line 1 column 13 (char 12))",
     ]
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"lay'])
+def test_an_architecture_without_layers_has_none_to_show(folder: Path, text: str) -> None:
+    assert len(read_layers(folder)) == 2
+    (folder / "architecture.json").write_text(text)
+    assert read_layers(folder) == []

@@ -18,7 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from orchestrator.errors import RunError
 from orchestrator.journal import RepairedJournal
-from orchestrator.locks import KernelLock
+from orchestrator.locks import kernel_lock
 from orchestrator.storage import open_storage
 
 
@@ -98,8 +98,8 @@ def test_damage_in_the_middle_is_one_line(tmp_path: Path) -> None:
 def test_a_killed_holder_frees_the_lock_at_once(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     script = (
-        "import sys, time; from pathlib import Path; from orchestrator.locks import KernelLock\n"
-        "KernelLock(Path(sys.argv[1])).__enter__(); print('held', flush=True); time.sleep(60)\n"
+        "import sys, time; from pathlib import Path; from orchestrator.locks import kernel_lock\n"
+        "with kernel_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)\n"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", script, str(lock)], stdout=subprocess.PIPE, env=dict(os.environ)
@@ -110,7 +110,7 @@ def test_a_killed_holder_frees_the_lock_at_once(tmp_path: Path) -> None:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         before = time.monotonic()
-        with KernelLock(lock):
+        with kernel_lock(lock):
             assert time.monotonic() - before < 30  # what Optuna's own locks wait
     finally:
         holder.kill()
@@ -123,13 +123,13 @@ def test_a_waiter_is_served_though_the_holder_comes_again_at_once(tmp_path: Path
     served = threading.Event()
 
     def wait_once() -> None:
-        with KernelLock(tmp_path / "lock"):
+        with kernel_lock(tmp_path / "lock"):
             served.set()
 
     waiter = threading.Thread(target=wait_once)
     turns = 0
     while turns < 2000 and not served.is_set():
-        with KernelLock(tmp_path / "lock"):
+        with kernel_lock(tmp_path / "lock"):
             if not turns:
                 waiter.start()
             time.sleep(0.002)

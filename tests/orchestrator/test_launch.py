@@ -129,7 +129,7 @@ def test_every_trial_leaves_a_model_that_scores_what_was_told(study: Study, tmp_
     assert [trial.state for trial in run.trials] == ["finished"] * 4
     for trial in run.trials:
         assert trial.result is not None
-        folder = run.folder / trial.result.model
+        folder = RunFolder(run.folder).model(trial.number)
         model = AutoModelForSequenceClassification.from_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         assert sum(p.numel() for p in model.parameters()) == trial.result.params
@@ -189,10 +189,9 @@ def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: Co
         assert trial.constraints == {"budget": pytest.approx(result.violation)}
         off = abs(result.cost / run.unpruned.cost - result.target_ratio)
         assert record.feasible == (off <= result.tolerance * result.target_ratio)
-        model = AutoModelForSequenceClassification.from_pretrained(run.folder / result.model)
-        architecture = Architecture.from_json(
-            (run.folder / result.model).with_name("architecture.json").read_text()
-        )
+        folder = RunFolder(run.folder).model(record.number)
+        model = AutoModelForSequenceClassification.from_pretrained(folder)
+        architecture = Architecture.from_json(folder.with_name("architecture.json").read_text())
         kept = sum(result.heads_per_layer) + sum(result.ffn_per_layer)
         counted = {
             "flops": Flops(shape, 16).exact(architecture),

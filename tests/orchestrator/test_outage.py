@@ -16,6 +16,7 @@ from orchestrator.claims import RETRY_OF
 from orchestrator.errors import RunError
 from orchestrator.patience import patient
 from orchestrator.records import FAILURE, RESULT, read_run
+from orchestrator.run_folder import RunFolder
 from orchestrator.storage import open_storage
 from tests.orchestrator.test_launch import scripted
 
@@ -57,8 +58,7 @@ def test_a_trial_that_was_told_before_the_server_went_away_keeps_its_files(
         launch(scripted(study, "result"), out=tmp_path / "run", device="cpu")
     (trial,) = read_run(tmp_path / "run").trials
     assert trial.state == "finished"
-    assert trial.result is not None
-    assert (tmp_path / "run" / trial.result.model / "model.safetensors").is_file()
+    assert (RunFolder(tmp_path / "run").model(trial.number) / "model.safetensors").is_file()
 
 
 def test_a_trial_that_cannot_be_told_ends_the_launch_and_is_tried_by_the_next(

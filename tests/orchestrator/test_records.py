@@ -43,8 +43,6 @@ def trial(number: int, metric: float, flops: int, *, target: float | None = None
         params=10 * flops,
         target_ratio=flops / 1000 if target is None else target,
         tolerance=0.05,
-        model=f"trials/{number:05d}/model",
-        seconds=1.0,
     )
     return FinishedTrial(
         number=number, state="finished", knobs={"target_ratio": 0.5}, result=result, failure=None

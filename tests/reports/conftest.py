@@ -95,8 +95,6 @@ def _trial(
             params=flops // 10,
             target_ratio=flops / FLOPS if target is None else target,
             tolerance=0.05,
-            model=f"trials/{number:05d}/model",
-            seconds=12.3,
         ),
         failure=None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,25 @@ def test_the_cost_axis_switches(page_path: Path, stored_run: RunRecord, open_tab
         title = page.locator("#front .xtitle").text_content()
         assert title == (option or "FLOPs, unpruned = 100% (flops@16)")
     assert tab.seen == []
+
+
+def test_a_front_is_a_line_only_in_what_its_study_counts(
+    mixed_run: RunRecord, tmp_path: Path, open_tab: OpenTab
+) -> None:
+    """In parameters, which runs of two lengths share, its models are in no order."""
+
+    def longer(model: Any) -> Any:
+        return replace(model, unit="flops@32", flops_unit="flops@32")
+
+    finished = tuple(replace(row, result=longer(row.result)) for row in mixed_run.finished)
+    other = replace(mixed_run, name="longer", unpruned=longer(mixed_run.unpruned), trials=finished)
+    page = open_tab().open_report(write_report([mixed_run, other], tmp_path / "report.html"))
+    modes = "() => front.data.filter((one) => one.line?.shape).map((one) => one.mode)"
+    assert page.evaluate(modes) == ["lines+markers"] * 2
+    page.select_option("#axis", "params")
+    assert page.evaluate(modes) == ["markers"] * 2
+    page.select_option("#axis", "")
+    assert page.evaluate(modes) == ["lines+markers"] * 2
 
 
 def test_everything_goes_by_keyboard(page_path: Path, open_tab: OpenTab) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
-from reports.choice import choose, model_folder
+from reports.choice import choose
 from reports.export import export
 from reports.page import write_report
 
@@ -109,17 +108,3 @@ def test_an_empty_front_has_nothing_to_choose(make_run: Any, make_trial: Any) ->
         with pytest.raises(RunError, match=r"no model on its front yet; name one with --trial$"):
             choose(run, **way)
     assert choose(run, trial=0) == 0
-
-
-def test_a_model_lies_in_the_run_whatever_its_result_says(
-    make_run: Any, make_trial: Any, tmp_path: Path
-) -> None:
-    """The result is an attribute in a storage, which others may write to."""
-    trial = make_trial(0, 500_000, 0.8)
-    for elsewhere in (str(tmp_path / "elsewhere"), "../elsewhere"):
-        named = replace(trial, result=replace(trial.result, model=elsewhere))
-        run = make_run([named], folder=tmp_path / "run")
-        for folder in (tmp_path / "elsewhere", tmp_path / "run/trials/00000/model"):
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "model.safetensors").touch()
-        assert model_folder(run, 0) == tmp_path / "run/trials/00000/model"

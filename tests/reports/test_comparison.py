@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.errors import RunError
 from orchestrator.records import RunRecord
-from reports.comparison import Comparison, Kept, chosen, compare, share_covered
+from reports.comparison import Comparison, Kept, chosen, compare
 from reports.comparison_figure import comparison_figure, comparison_tables
-from reports.outer_loop import hypervolume, reached
+from reports.outer_loop import attainment, hypervolume
 from tests.reports.conftest import START, MakeRun, MakeTrial, unfinished
 
 RATIOS = (0.5, 0.25, 0.1)
@@ -60,7 +60,7 @@ def comparison(runs: Runs) -> Comparison:
 
 
 def kept(comparison: Comparison, name: str, ratio: float, role: str = "select") -> Kept:
-    found = getattr(comparison.contestants[name], role)[ratio]
+    found = comparison.contestants[name].kept[role][ratio]
     assert isinstance(found, Kept)
     return found
 
@@ -69,19 +69,7 @@ def test_each_seed_gives_its_best_model_within_the_ratio(comparison: Comparison)
     assert kept(comparison, "search", 0.5).metrics == (0.86, 0.88)
     assert kept(comparison, "search", 0.25).metrics == (0.80, 0.76)
     assert kept(comparison, "search", 0.25, "heldout").metrics == pytest.approx((0.79, 0.75))
-    assert all(row.select[0.1] is None for row in comparison.contestants.values())
-
-
-def test_models_are_those_of_the_trials_whatever_their_results_say(
-    runs: Runs, comparison: Comparison
-) -> None:
-    """The results are attributes in a storage, which others may write to."""
-    for own in runs.values():
-        for place, run in enumerate(own):
-            trials = [replace(row, result=replace(row.result, model="/a")) for row in run.finished]
-            own[place] = replace(run, trials=tuple(trials))
-    again = compare(runs, baselines={"lots", "norms"}, samples=samples, ratios=RATIOS)
-    assert asdict(again) == asdict(comparison)
+    assert all(row.kept["select"][0.1] is None for row in comparison.contestants.values())
 
 
 def test_seconds_are_those_in_which_trials_ran_that_came_to_something(
@@ -146,9 +134,15 @@ def test_on_the_selection_split_the_area_is_the_hypervolume(
 ) -> None:
     for name, row in comparison.contestants.items():
         volumes = [hypervolume(run).shares[-1] for run in runs[name]]
-        assert row.hypervolumes == pytest.approx(volumes)
-        assert row.heldout_areas == tuple(share_covered(run, "heldout") for run in runs[name])
-        assert row.heldout_areas != row.hypervolumes
+        assert row.areas["select"] == pytest.approx(volumes)
+        assert row.areas["heldout"] != row.areas["select"]
+
+
+def heldout_area(run: RunRecord) -> float:
+    """As a comparison of this run alone has it."""
+    found = compare({"only": [run]}, baselines=set(), samples=samples).contestants["only"]
+    [area] = found.areas["heldout"]
+    return area
 
 
 def test_held_out_the_models_are_those_that_were_chosen(
@@ -161,18 +155,18 @@ def test_held_out_the_models_are_those_that_were_chosen(
         for trial, metric in zip(trials, (0.84, 0.64), strict=True)
     ]
     run = make_run(worth)
-    assert chosen(run, "heldout") == [(0.2, 0.84), (0.4, 0.64)]
+    assert chosen("heldout", run) == [(0.2, 0.84), (0.4, 0.64)]
     assert run.unpruned.heldout_metric == 0.88
-    assert share_covered(run, "heldout") == pytest.approx((0.4 * 0.2 + 0.2 * 0.6) / 0.44)
+    assert heldout_area(run) == pytest.approx((0.4 * 0.2 + 0.2 * 0.6) / 0.44)
     wrong = replace(worth[0], result=replace(worth[0].result, heldout_metric=0.3))
-    assert share_covered(make_run([wrong, worth[1]]), "heldout") == pytest.approx(0.2 * 0.6 / 0.44)
-    assert share_covered(make_run([]), "heldout") == 0
+    assert heldout_area(make_run([wrong, worth[1]])) == pytest.approx(0.2 * 0.6 / 0.44)
+    assert heldout_area(make_run([])) == 0
 
 
 def test_what_half_of_the_seeds_reach_may_fall() -> None:
     seeds = [[(0.1, 0.7), (0.5, 0.6)], [(0.2, 0.5), (0.5, 0.9)], [(0.3, 0.8)]]
-    assert reached(seeds, 0.5) == [(0.2, 0.5), (0.3, 0.7), (0.5, 0.8)]
-    assert reached(seeds[:2], 0.5) == [(0.1, 0.7), (0.5, 0.9)]
+    assert attainment(seeds, 0.5) == [(0.2, 0.5), (0.3, 0.7), (0.5, 0.8)]
+    assert attainment(seeds[:2], 0.5) == [(0.1, 0.7), (0.5, 0.9)]
 
 
 def test_ratio_errors_count_what_was_asked(comparison: Comparison) -> None:
@@ -222,4 +216,4 @@ def test_the_figure_has_a_line_for_each_method_on_each_split(
 
 def test_the_numbers_are_json(comparison: Comparison) -> None:
     read = json.loads(json.dumps(asdict(comparison)))
-    assert read["contestants"]["search"]["select"]["0.5"]["metrics"] == [0.86, 0.88]
+    assert read["contestants"]["search"]["kept"]["select"]["0.5"]["metrics"] == [0.86, 0.88]

@@ -81,7 +81,13 @@ def test_a_damaged_model_is_named_as_export_names_it(timed: RunRecord, tmp_path:
         bench_front(run, **SETTINGS)
 
 
-@pytest.mark.parametrize("text", ['{"form', "[]", '{"format": "maskfront-bench-0"}'])
+WITHOUT_REFERENCE = """{"format": "maskfront-bench-1", "reference": "unpruned", "conditions": {},
+"timings": [{"model": "other", "median": 1, "engine": "eager", "batch": 1, "length": 8}]}"""
+
+
+@pytest.mark.parametrize(
+    "text", ['{"form', "[]", '{"format": "maskfront-bench-0"}', WITHOUT_REFERENCE]
+)
 def test_a_damaged_file_is_named(text: str, tmp_path: Path, make_run: Any) -> None:
     run = make_run(folder=tmp_path)
     RunFolder(tmp_path).bench.write_text(text)
