@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.initialization import no_init_weights
 
 from objectives.pruned_bert import embeddings_of, pooler_of
 
@@ -157,7 +158,7 @@ def as_bert(model: PreTrainedModel) -> BertForSequenceClassification:
     if isinstance(model, BertForSequenceClassification):
         return model
     adapter = ADAPTERS[model.config.model_type]
-    with torch.random.fork_rng(devices=[]):  # its own weights are overwritten below
+    with no_init_weights():  # they are loaded below
         adapted = AdaptedBert(adapter.config(model.config))
     adapted.load_state_dict(adapter.state(model.state_dict(), model.config))
     return adapted

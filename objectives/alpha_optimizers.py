@@ -7,9 +7,9 @@ because the sign is taken of each.
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,33 +20,32 @@ Gradients = Mapping[str, Tensor]
 """Of each space, of the shape of its alpha: (K, layers, *units)."""
 
 
-class AlphaOptimizer(Protocol):
+class AlphaOptimizer(abc.ABC):
     """Moves alpha in place."""
 
+    def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
+        """`step_size` is kappa, (K,)."""
+        self._alpha, self._step_size = alpha, step_size
+
+    @abc.abstractmethod
     def step(self, task: Gradients, flops: Gradients) -> None:
         """Against the gradients of the task loss, and of lambda times the FLOPs loss."""
 
     def keep(self, places: Tensor) -> None:
         """Go on with these students alone, (K',) int64; their alpha has been shortened already."""
+        self._step_size = self._step_size[places]
 
 
-class AlphaSgd:
+class AlphaSgd(AlphaOptimizer):
     """Plain gradient descent: kappa times the gradient."""
-
-    def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
-        """`step_size` is kappa, (K,)."""
-        self._alpha, self._step_size = alpha, step_size
 
     @torch.no_grad()
     def step(self, task: Gradients, flops: Gradients) -> None:
         for space, alpha in self._alpha.items():
             alpha.sub_(per_student(self._step_size, alpha) * (task[space] + flops[space]))
 
-    def keep(self, places: Tensor) -> None:
-        self._step_size = self._step_size[places]
 
-
-class AlphaAdam:
+class AlphaAdam(AlphaOptimizer):
     """Adam with a step size for each student (Kingma & Ba 2015, no weight decay).
 
     While a gradient keeps its size an alpha moves by about kappa a step; where gradients grow, by
@@ -58,8 +57,7 @@ class AlphaAdam:
     _EPSILON = 1e-8
 
     def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
-        """`step_size` is kappa, (K,)."""
-        self._alpha, self._step_size = alpha, step_size
+        super().__init__(alpha, step_size)
         self._mean = {space: torch.zeros_like(value) for space, value in alpha.items()}
         self._square = {space: torch.zeros_like(value) for space, value in alpha.items()}
         self._steps = 0
@@ -77,12 +75,12 @@ class AlphaAdam:
             alpha.sub_(per_student(self._step_size, alpha) * unbiased / scale)
 
     def keep(self, places: Tensor) -> None:
-        self._step_size = self._step_size[places]
+        super().keep(places)
         for moments in (self._mean, self._square):
             moments.update({space: moment[places] for space, moment in moments.items()})
 
 
-class AlphaSign:
+class AlphaSign(AlphaOptimizer):
     """kappa times the signs of both gradients, of the largest entries only (DAP-BERT).
 
     Of each gradient the share `kept` of the entries of a space is taken, rounded up, that is
@@ -92,16 +90,14 @@ class AlphaSign:
 
     def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor, kept: float):
         """`step_size` is kappa, (K,); `kept` is rho, in (0, 1]."""
-        self._alpha, self._step_size, self._kept = alpha, step_size, kept
+        super().__init__(alpha, step_size)
+        self._kept = kept
 
     @torch.no_grad()
     def step(self, task: Gradients, flops: Gradients) -> None:
         for space, alpha in self._alpha.items():
             direction = self._signs(task[space]) + self._signs(flops[space])
             alpha.sub_(per_student(self._step_size, alpha) * direction)
-
-    def keep(self, places: Tensor) -> None:
-        self._step_size = self._step_size[places]
 
     def _signs(self, gradient: Tensor) -> Tensor:
         flat = gradient.flatten(1)

@@ -26,17 +26,19 @@ input_qkv   the same with a set for each of Q, K and V; a search has one of the 
 Count = TypeVar("Count", covariant=True)
 
 
-def check_spaces(spaces: Sequence[str]) -> None:
-    """Raise UserError unless these are spaces that can be searched together."""
-    unknown = [space for space in spaces if space not in SPACES]
+def check_spaces(owner: str, spaces: Sequence[str], searchable: Sequence[str]) -> None:
+    """Raise UserError unless the owner's are spaces that can be searched, and together."""
+    unknown = [space for space in spaces if space not in searchable]
     if unknown or not spaces:
-        raise UserError(f"spaces is {tuple(spaces)!r}; it must name some of {', '.join(SPACES)}")
+        raise UserError(
+            f"{owner}.spaces is {tuple(spaces)!r}; it must name some of {', '.join(searchable)}"
+        )
     if len(set(spaces)) < len(spaces):
-        raise UserError(f"spaces is {tuple(spaces)!r}; it must name each one once")
+        raise UserError(f"{owner}.spaces is {tuple(spaces)!r}; it must name each one once")
     if {"input", "input_qkv"} <= set(spaces):
         raise UserError(
-            f"spaces is {tuple(spaces)!r}; 'input' (one set for Q, K and V) and 'input_qkv' (a set "
-            "for each) exclude one another"
+            f"{owner}.spaces is {tuple(spaces)!r}; 'input' (one set for Q, K and V) and "
+            "'input_qkv' (a set for each) exclude one another"
         )
 
 

@@ -19,7 +19,7 @@ Samples = np.ndarray[tuple[int], np.dtype[np.float64]]
 """The metric on each sample of the bootstrap."""
 
 Counts = np.ndarray[Any, np.dtype[np.float64]]
-"""How often, in R samples, of P pairs of label and prediction, or of C classes."""
+"""How often each sample draws each pair of label and prediction, (R, P), or each class, (R, C)."""
 
 
 def bootstrap_interval(

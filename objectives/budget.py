@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from objectives.architecture import Architecture, Widths
 from objectives.cost import Cost
+from objectives.relaxation import places
 
 TargetSchedule = Literal["geometric", "linear", "cubic", "constant"]
 """How the target ratio falls while a search goes on."""
@@ -67,7 +69,20 @@ def discretise(
     tolerance: float,
     threshold: float,
 ) -> Architecture:
-    """The architecture inside the budget that keeps the units of highest score.
+    """The architecture inside the budget that keeps the units of highest score."""
+    kept = kept_units(scores, cost, target=target, tolerance=tolerance, threshold=threshold)
+    return Architecture.from_masks(cost.shape, {space: m.tolist() for space, m in kept.items()})
+
+
+def kept_units(
+    scores: Mapping[str, Tensor],
+    cost: Cost,
+    *,
+    target: float,
+    tolerance: float,
+    threshold: float,
+) -> dict[str, Tensor]:
+    """Which units of highest score stay inside the budget: bool, of the shapes of `scores`.
 
     `scores` maps each searched space to (layers, *units_of), one student's; a space that is missing
     is kept whole. Heads, neurons and inputs are decided one by one. The dimensions of "qk" and "v"
@@ -91,11 +106,17 @@ def discretise(
 
     as_searched = lanes.forced + lanes.count(lanes.steps_above(threshold))
     if low <= lanes.price(as_searched) <= high:
-        return lanes.architecture(as_searched)
+        return lanes.masks(as_searched)
     below = lanes.fill(lanes.forced, lanes.ranked, target)
     if lanes.price(below) >= low:
-        return lanes.architecture(below)
+        return lanes.masks(below)
+    fewer = _fewer_dear_ones(lanes, below, low, high)
+    return lanes.masks(below if fewer is None else fewer)
 
+
+def _fewer_dear_ones(lanes: _Lanes, below: Tensor, low: float, high: float) -> Tensor | None:
+    """The counts inside the band whose number of units of the dearest kind is nearest to that of
+    `below`, and which cheaper ones fill up; None if there are none."""
     dear = lanes.of_dearest_kind()
     dearest, others = lanes.ranked[dear[lanes.ranked]], lanes.ranked[~dear[lanes.ranked]]
     numbers, everything_else = range(len(dearest) + 1), lanes.forced + lanes.count(others)
@@ -109,8 +130,8 @@ def discretise(
     for number in sorted(range(fewest, too_many), key=lambda number: abs(number - taken)):
         counts = lanes.fill(lanes.forced + lanes.count(dearest[:number]), others, high)
         if lanes.price(counts) >= low:
-            return lanes.architecture(counts)
-    return lanes.architecture(below)
+            return counts
+    return None
 
 
 class _Lanes:
@@ -124,12 +145,18 @@ class _Lanes:
         self.scores = {space: score.detach().double().cpu() for space, score in scores.items()}
         self.cost = cost
         steps = {space: _steps(space, score) for space, score in self.scores.items()}
-        self.lanes = {space: score.shape[:2] for space, score in steps.items()}
-        lengths = [(score.shape[0] * score.shape[1], score.shape[2]) for score in steps.values()]
-        self.all = torch.cat([torch.full((lanes,), length) for lanes, length in lengths])
+        self.rows = {space: score.shape[:2] for space, score in steps.items()}
+        """(layers, rows) of each space: its lanes."""
+        ends = list(accumulate(layers * rows for layers, rows in self.rows.values()))
+        self.of_space = dict(zip(steps, map(slice, [0, *ends], ends), strict=True))
+        """Where the lanes of each space lie."""
+        self.lengths = torch.cat(
+            [torch.full((score[..., 0].numel(),), score.shape[-1]) for score in steps.values()]
+        )
+        """The steps of each lane."""
         values = torch.cat([score.flatten() for score in steps.values()])
         order = values.argsort(descending=True, stable=True)
-        lane_of = torch.arange(len(self.all)).repeat_interleave(self.all)[order]
+        lane_of = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)[order]
         values = values[order]
         self.forced = self.count(lane_of[values == torch.inf])
         """How many steps of each lane are kept whatever they cost."""
@@ -143,14 +170,14 @@ class _Lanes:
 
     def count(self, steps: Tensor) -> Tensor:
         """How many of the steps lie in each lane."""
-        return steps.bincount(minlength=len(self.all))
+        return steps.bincount(minlength=len(self.lengths))
 
     def of_dearest_kind(self) -> Tensor:
         """(lanes,) bool: those of the space whose step the whole model would miss most in cost."""
-        own = list(self._slices().values())
-        one_less = self.all - torch.eye(len(self.all), dtype=torch.int64)
+        own = list(self.of_space.values())
+        one_less = self.lengths - torch.eye(len(self.lengths), dtype=torch.int64)
         firsts = [lanes.start for lanes in own]
-        dear = torch.zeros(len(self.all), dtype=torch.bool)
+        dear = torch.zeros(len(self.lengths), dtype=torch.bool)
         dear[own[int(self.prices(one_less[firsts]).argmin())]] = True
         return dear
 
@@ -186,33 +213,24 @@ class _Lanes:
         layers: Tensor = self.cost.layer(self._widths(counts)).double()
         return layers.sum(-1) + self.cost.fixed
 
-    def architecture(self, counts: Tensor) -> Architecture:
-        """The architecture that keeps so many of each lane, the best ones."""
+    def masks(self, counts: Tensor) -> dict[str, Tensor]:
+        """Which units stay if so many of each lane do, the best; of the shapes of the scores."""
         masks = {}
-        for space, own in self._slices().items():
-            kept = counts[own].view(self.lanes[space])
+        for space, own in self.of_space.items():
+            kept = counts[own].view(self.rows[space])
             kept = kept[:, 0] if space in ("heads", "ffn") else kept.clamp_min(1)
-            order = self.scores[space].argsort(dim=-1, descending=True, stable=True)
-            masks[space] = (order.argsort(dim=-1) < kept[..., None]).tolist()
-        return Architecture.from_masks(self.cost.shape, masks)
-
-    def _slices(self) -> dict[str, slice]:
-        """Where the lanes of each space lie."""
-        slices, start = {}, 0
-        for space, (layers, rows) in self.lanes.items():
-            slices[space] = slice(start, start + layers * rows)
-            start += layers * rows
-        return slices
+            masks[space] = places(self.scores[space]) < kept[..., None]
+        return masks
 
     def _widths(self, counts: Tensor) -> Widths[Tensor]:
         """How much is left of each layer: each (..., layers)."""
-        shape, slices = self.cost.shape, self._slices()
+        shape, slices = self.cost.shape, self.of_space
         whole = {"heads": shape.heads, "ffn": shape.ffn, "qk": shape.head_dim, "v": shape.head_dim}
 
         def kept(space: str) -> Tensor:
             """(..., layers, rows)"""
             if space in slices:
-                return counts[..., slices[space]].view(*counts.shape[:-1], *self.lanes[space])
+                return counts[..., slices[space]].view(*counts.shape[:-1], *self.rows[space])
             size = whole.get(space, shape.hidden)
             return counts.new_full((*counts.shape[:-1], shape.layers, 1), size)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal, TypeVar
 
 import torch
@@ -72,7 +73,7 @@ class Cost(abc.ABC):
         Ints give an int, tensors a tensor of their shape, differentiable.
         """
 
-    @property
+    @cached_property
     def full(self) -> float:
         """What the unpruned model costs."""
         return self.exact(Architecture.full(self.shape))

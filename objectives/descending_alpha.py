@@ -28,7 +28,7 @@ def knobs_of(members: Sequence[StagedMethod], names: Sequence[str], device: str)
 
 
 class DescendingAlpha(Generic[Method]):
-    """Base of the alphas that an `AlphaOptimizer` moves, which has to be set with them."""
+    """Base of the alphas that an `AlphaOptimizer` moves: a subclass sets both."""
 
     alpha: dict[str, Tensor]
     """Leaves, (K, layers, ...) of each space; the optimiser has this dict."""
@@ -44,8 +44,9 @@ class DescendingAlpha(Generic[Method]):
     def keep(self, places: Tensor) -> None:
         """Go on with these students alone, (K',) int64."""
         self.members = [self.members[place] for place in places.tolist()]
-        self.flops_weight, self.target_ratio, self.tolerance = (
-            knob[places] for knob in (self.flops_weight, self.target_ratio, self.tolerance)
+        self.flops_weight, self.target_ratio, self.tolerance, self.step_size = (
+            knob[places]
+            for knob in (self.flops_weight, self.target_ratio, self.tolerance, self.step_size)
         )
         for space, value in self.alpha.items():
             self.alpha[space] = value.detach()[places].requires_grad_()

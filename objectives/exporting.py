@@ -14,6 +14,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.initialization import no_init_weights
 
 from objectives import pruned_bert
 from objectives.architecture import Widths
@@ -90,9 +91,11 @@ def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceCla
     if not ffn or not as_bert_does or any(layer != whole for layer in widths):
         return None
     own = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}
-    plain: BertForSequenceClassification = BertForSequenceClassification(
-        BertConfig.from_dict({**own, "num_attention_heads": heads, "intermediate_size": ffn})
+    plain_config = BertConfig.from_dict(
+        {**own, "num_attention_heads": heads, "intermediate_size": ffn}
     )
+    with no_init_weights():  # they are loaded below
+        plain: BertForSequenceClassification = BertForSequenceClassification(plain_config)
     plain.load_state_dict(model.state_dict())
     plain.train(False)
     return plain

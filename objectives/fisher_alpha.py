@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from objectives.architecture import Architecture
-from objectives.budget import discretise, scheduled_ratio
+from objectives.budget import kept_units, scheduled_ratio
 from objectives.descending_alpha import knobs_of
 from objectives.importance import importance_of_student, squared_gradients
 from objectives.optimisation import per_student
@@ -80,17 +80,7 @@ class FisherAlpha:
         """The units of highest alpha inside the budget."""
         if any(worth[place].isnan().any() for worth in self.worth.values()):
             raise FloatingPointError("alpha is nan after the search")
-        return self._best(place, self.members[place].target_ratio)
-
-    def _best(self, place: int, ratio: float) -> Architecture:
-        """What one student keeps at a ratio."""
-        return discretise(
-            self._alpha(place),
-            self.problem.cost,
-            target=ratio * self.problem.cost_full,
-            tolerance=self.members[place].tolerance,
-            threshold=torch.inf,
-        )
+        return self.members[place].within_budget(self._alpha(place), self.problem)
 
     def _open(self, progress: float) -> dict[str, Tensor]:
         """The masks of all students at the budget of the moment, (K, layers, *units)."""
@@ -100,13 +90,17 @@ class FisherAlpha:
             self.target_ratio, progress, method.ramp, method.target_schedule, whole
         )
         rows = [
-            self._best(place, ratio).masks(problem.cost.shape, method.spaces)
-            for place, ratio in enumerate(ratios.tolist())
+            kept_units(
+                self._alpha(place),
+                problem.cost,
+                target=ratio * problem.cost_full,
+                tolerance=member.tolerance,
+                threshold=torch.inf,
+            )
+            for place, (member, ratio) in enumerate(zip(self.members, ratios.tolist(), strict=True))
         ]
         masks = {
-            space: torch.stack([torch.tensor(row[space], dtype=torch.float32) for row in rows]).to(
-                problem.device
-            )
+            space: torch.stack([row[space] for row in rows]).float().to(problem.device)
             for space in method.spaces
         }
         # A closed head is itself left whole: else its own gradient would be 0, and it stay closed.

@@ -22,7 +22,7 @@ def flops_lost(problem: Problem, architecture: Architecture) -> float:
 
 
 def flops_to_lose(problem: Problem, target_ratio: float, spaces: tuple[str, ...]) -> float:
-    """What it will lack at a target ratio of what the study counts.
+    """What a student will lack at a target ratio of what the study counts.
 
     If that is not FLOPs, as if the same share of each of the searched kinds of units went.
     """

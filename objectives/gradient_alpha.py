@@ -13,7 +13,7 @@ from torch import Tensor
 from objectives.alpha_optimizers import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
 from objectives.architecture import Architecture
 from objectives.bilevel import unrolled_gradients
-from objectives.budget import discretise, hinge_loss, scheduled_ratio
+from objectives.budget import hinge_loss, scheduled_ratio
 from objectives.data import Batch
 from objectives.descending_alpha import DescendingAlpha
 from objectives.distillation import prediction_loss
@@ -99,13 +99,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         if member.heads_by == "softmax" and "heads" in alpha:
             alpha["heads"] = _top(alpha["heads"], self._heads_kept(place))
         temperature = 1.0 if member.hard else member.temperature[1]
-        return discretise(
-            alpha,
-            self.problem.cost,
-            target=member.target_ratio * self.problem.cost_full,
-            tolerance=member.tolerance,
-            threshold=temperature * math.log(member.threshold / (1 - member.threshold)),
-        )
+        threshold = temperature * math.log(member.threshold / (1 - member.threshold))
+        return member.within_budget(alpha, self.problem, threshold)
 
     def _heads_kept(self, place: int) -> int:
         member, heads = self.members[place], self.problem.cost.shape.heads

@@ -133,10 +133,10 @@ def _weights(width: Tensor, grid: tuple[int, ...], device: torch.device) -> Tens
     width = width.to(device).double()[..., None]
     interval = torch.searchsorted(points[1:-1], width.detach().contiguous())
     numbers = torch.arange(len(grid) - 1, device=device)
+    # Of each interval, what lies below the width.
     share = torch.where(
         numbers == interval, (width - points[:-1]) / points.diff(), (numbers < interval).double()
     )
-    """Of each interval, what lies below the width."""
     one = torch.ones_like(share[..., :1])
     return torch.cat([one, share], -1) - torch.cat([share, 0 * one], -1)
 
@@ -155,10 +155,8 @@ def load_latency(
     The table lies under `cache`, named by all that it depends on; it is measured where it does not
     lie there yet. The number of layers does not matter to it.
     """
-    shape, conditions = (
-        shape_of(model.config),
-        Conditions.here(device, batch=batch, seq_len=seq_len),
-    )
+    shape = shape_of(model.config)
+    conditions = Conditions.here(device, batch=batch, seq_len=seq_len)
     sizes = {name: n for name, n in asdict(replace(shape, layers=1)).items() if n is not None}
     ingredients = {
         **sizes,

@@ -29,7 +29,8 @@ def odd_labels(text: LabelledText) -> Iterator[str]:
         )
     size = len(text.label_names)
     counts = {role: np.bincount(text.roles[role].labels, minlength=size) for role in ROLES}
-    unseen = np.flatnonzero((counts.pop("train") == 0) & (sum(counts.values()) > 0))
+    of_train = counts.pop("train")
+    unseen = np.flatnonzero((of_train == 0) & (sum(counts.values()) > 0))
     if len(unseen):
         where = {role: rows[unseen].sum() for role, rows in counts.items()}
         elsewhere = ", ".join(f"{role} {rows:,}" for role, rows in where.items() if rows)

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture
-from objectives.budget import discretise
 from objectives.errors import UserError
 from objectives.problem import Problem
+from objectives.relaxation import places
 from objectives.search_method import Outcome, Progress
 from objectives.stage_training import Masks, StageTraining
 from objectives.staged_method import StagedMethod
@@ -50,13 +49,7 @@ class OneShot(StagedMethod):
 
     def choose(self, problem: Problem, seed: int) -> Architecture:
         """The units of highest worth inside the budget."""
-        return discretise(
-            self.worth(problem, seed),
-            problem.cost,
-            target=self.target_ratio * problem.cost_full,
-            tolerance=self.tolerance,
-            threshold=torch.inf,
-        )
+        return self.within_budget(self.worth(problem, seed), problem)
 
     def student(
         self, problem: Problem, architecture: Architecture
@@ -108,8 +101,7 @@ def _evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     evenly = {}
     for space, value in worth.items():
-        place = value.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-        evenly[space] = (value.shape[-1] - 1 - place).double() / value.shape[-1]
+        evenly[space] = (value.shape[-1] - 1 - places(value)).double() / value.shape[-1]
     return evenly
 
 

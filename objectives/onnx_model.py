@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from objectives.data import Split
 from objectives.errors import UserError, first_line
@@ -177,7 +178,7 @@ def _with_plain_attention(model: PreTrainedModel) -> PreTrainedModel:
     The graph of torch's fused one also guards rows without any token, which no text is: a third
     more nodes, 3 to 9% of the time of a forward pass of a MiniLM.
     """
-    with torch.random.fork_rng(devices=[]):
+    with no_init_weights():  # they are loaded below
         plain: PreTrainedModel = type(model)._from_config(
             copy.deepcopy(model.config), attn_implementation="eager"
         )

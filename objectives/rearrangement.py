@@ -21,8 +21,7 @@ def rearranged(kept: Tensor, fisher: Tensor) -> Tensor:
     """
     kept, fisher = kept.clone(), fisher.double()
     diagonal = fisher.diagonal()
-    pull = fisher @ (~kept).double()
-    """F c, kept up to date."""
+    pull = fisher @ (~kept).double()  # F c, kept up to date
     least = -1e-12 * float(diagonal.sum())
     swapped = True
     while swapped:

@@ -104,8 +104,9 @@ def _go_through(
 ) -> None:
     """Close the units of the student's block that are not `kept`, scale the others, and advance.
 
-    They are fitted on all tokens, or on those of the first position only.
-    Its units are computed again for that, since they take four times the memory of hidden states.
+    The factors are fitted on all tokens, or on the first of each sequence. The student's units are
+    computed a second time to advance: to keep them would take four times the memory of its hidden
+    states.
     """
     weight, wanted_weight = student.output.dense.weight, whole.output.dense.weight
     columns = kept.repeat_interleave(weight.shape[1] // len(kept))

@@ -24,19 +24,19 @@ def constant_alpha(
 def ranked_alpha(
     importance: Mapping[str, Tensor], price: Mapping[str, float], lowest: float, highest: float
 ) -> dict[str, Tensor]:
-    """Alpha from `lowest` to `highest` in the order of importance per FLOP.
+    """Alpha from `lowest` to `highest` in the order of importance per price.
 
-    A unit's place on the way is the share of all searched FLOPs that belongs to units of lower
-    rank, so that a common shift of all alphas closes FLOPs at an even rate. `importance` maps each
-    space to (layers, *units_of), `price` to the FLOPs of one unit; returns the shapes of
-    `importance`.
+    A unit's place on the way is the share of the cost of all searched units that belongs to those
+    of lower rank, so that a common shift of all alphas lowers the cost at an even rate.
+    `importance` maps each space to (layers, *units_of), `price` to what one unit costs; returns the
+    shapes of `importance`.
     """
     worth = torch.cat([(value / price[space]).flatten() for space, value in importance.items()])
-    flops = torch.cat(
+    prices = torch.cat(
         [torch.full((value.numel(),), float(price[space])) for space, value in importance.items()]
     ).to(worth)
     order = worth.argsort(stable=True)
-    below = flops[order].cumsum(0) - flops[order]
+    below = prices[order].cumsum(0) - prices[order]
     place = torch.empty_like(worth)
     place[order] = below / below.max().clamp_min(1e-12)
     alpha = (lowest + (highest - lowest) * place).split([v.numel() for v in importance.values()])
@@ -44,6 +44,11 @@ def ranked_alpha(
         space: part.view_as(value)
         for (space, value), part in zip(importance.items(), alpha, strict=True)
     }
+
+
+def places(scores: Tensor) -> Tensor:
+    """The place of each unit along the last dimension, 0 the highest; of equals the first is."""
+    return scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
 
 
 def sigmoid_masks(alpha: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:

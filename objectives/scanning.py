@@ -155,10 +155,10 @@ def _collapsed(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
 
 
 def _missing(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
-    """Where a collapsed column has nothing, or had nothing but blanks and line ends."""
-    return (
-        compute.fill_null(compute.equal(column, ""), True) if _is_text(column) else column.is_null()
-    )
+    """Where a collapsed column has nothing, NaN, or had nothing but blanks and line ends."""
+    if _is_text(column):
+        return compute.fill_null(compute.equal(column, ""), True)
+    return column.is_null(nan_is_null=True)
 
 
 def _is_text(column: pyarrow.ChunkedArray) -> bool:

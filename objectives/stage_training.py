@@ -26,6 +26,7 @@ from objectives.stages import Stage
 from objectives.teacher_states import teacher_trace
 
 Masks = Mapping[str, Tensor]
+"""Of each space (K, layers, *units), or as `masking.masked_weights` takes them: see there."""
 
 _HIDDEN_WEIGHT = 10.0
 """Of the hidden states beside the logits. docs/inner_search.md compares a few."""
@@ -129,6 +130,7 @@ class StageTraining:
         with_scores = self.stage.loss == "intermediate"
         student = Trace(with_scores=with_scores)
         logits = population.logits(batch, masks, student)
+        # Not in that of `population`, which looks ahead in float32: kept states are of this one.
         teacher = teacher_trace(
             problem, batch, self.population.matmul_dtype, with_scores=with_scores
         )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from objectives.architecture import BertShape, check_spaces
+from torch import Tensor
+
+from objectives.architecture import SPACES, Architecture, BertShape, check_spaces
+from objectives.budget import discretise
 from objectives.device import Precision
 from objectives.distillation import check_comparable
 from objectives.errors import check_ranges
+from objectives.problem import Problem
 from objectives.search_method import SearchMethod
-from objectives.stages import Stage
+from objectives.stages import Stage, check_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +24,8 @@ class StagedMethod(SearchMethod):
     """Base of the methods that `staged_search` takes."""
 
     per_slot: ClassVar[frozenset[str]] = frozenset({"target_ratio", "tolerance"})
+    searchable: ClassVar[tuple[str, ...]] = SPACES
+    """What `spaces` may name."""
 
     target_ratio: float = 0.5
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
@@ -43,7 +51,20 @@ class StagedMethod(SearchMethod):
                 "batch_size": (self.batch_size >= 1, ">= 1"),
             },
         )
-        check_spaces(self.spaces)
+        check_spaces(type(self).__name__, self.spaces, self.searchable)
+        check_order(self.stages)
+
+    def within_budget(
+        self, scores: Mapping[str, Tensor], problem: Problem, threshold: float = math.inf
+    ) -> Architecture:
+        """The units of highest score that meet R: see `budget.kept_units`."""
+        return discretise(
+            scores,
+            problem.cost,
+            target=self.target_ratio * problem.cost_full,
+            tolerance=self.tolerance,
+            threshold=threshold,
+        )
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
         """A loss that compares layers, or heads, wants those of the teacher that are theirs."""

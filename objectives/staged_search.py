@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -30,7 +31,7 @@ from objectives.search_method import (
 )
 from objectives.stage_training import BestWeights, Masks, StageTraining, steps_in
 from objectives.staged_method import StagedMethod
-from objectives.stages import Stage, rung_steps
+from objectives.stages import rung_steps
 from objectives.teacher_states import keep_states
 
 
@@ -42,7 +43,7 @@ class Alpha(Protocol):
     which the weights' backward pass adds up."""
 
     def masks(self, progress: float) -> Masks:
-        """What multiplies the units at `progress` in [0, 1] of the search, (K, layers, *units)."""
+        """What multiplies the units at `progress` in [0, 1] of the search."""
 
     def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
         """Make a step, after the weights of `training.population` made theirs; what it measured on
@@ -99,9 +100,10 @@ class _Run:
         students: Sequence[BertForSequenceClassification],
     ):
         self.members, self.problem, self.alpha = members, problem, alpha
-        self.seed, self.progress, self.students = seed, progress, students
+        self.progress, self.students = progress, students
         self.stages = members[0].stages
-        self.searching = sum(self.steps(stage.epochs) for stage in self.stages if stage.searches)
+        self.training = partial(StageTraining, problem, batch_size=members[0].batch_size, seed=seed)
+        self.search_steps = sum(self.steps(stage.epochs) for stage in self.stages if stage.searches)
         total = sum(self.steps(stage.epochs) for stage in self.stages)
         self.rungs = rung_steps(progress.rungs, total)
         self.dtype = matmul_dtype(members[0].precision, problem.device)
@@ -129,9 +131,9 @@ class _Run:
                 )
                 for slot in self.slots
             ]
-            training = self._training(stage, self.slots, self.population, shares, None)
+            training = self.training(self.slots, self.population, stage, shares, None)
             for batch in training.batches(number, self.progress):
-                progress, done = done / self.searching, done + 1
+                progress, done = done / self.search_steps, done + 1
                 masks = self.alpha.masks(progress)
                 own = masks if self.alpha.from_train else _detached(masks)
                 loss = training.step(batch, own)
@@ -211,7 +213,7 @@ class _Run:
         lost = any(flops_lost(problem, architectures[slot]) for slot in models)
         if not lost and not problem.student_is_new:
             return models
-        done = self.searching
+        done = self.search_steps
         for number, stage in enumerate(self.stages):
             if stage.searches or not models:
                 continue
@@ -230,13 +232,13 @@ class _Run:
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """The models of those of a group that go on; after the last group nobody is left uncut."""
         models = self._cut({slot: self._searched(slot) for slot in going}, architectures)
-        if self.searching and self.slots[-1] in slots:
+        if self.search_steps and self.slots[-1] in slots:
             del self.population
         return models
 
     def _searched(self, slot: int) -> Mapping[str, Tensor]:
         """The weights of a student as the search leaves them."""
-        if not self.searching:
+        if not self.search_steps:
             return self.students[slot].state_dict()
         return self.population.slot(self.slots.index(slot))
 
@@ -249,10 +251,10 @@ class _Run:
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """Train cut models in one stage, `done` steps after the start of all; those that go on."""
         stage = self.stages[number]
-        training = self._training(
-            stage,
+        training = self.training(
             list(models),
             Population.of(list(models.values()), self.dtype),
+            stage,
             [flops_lost(self.problem, architectures[slot]) for slot in models],
             [architectures[slot] for slot in models],
         )
@@ -318,26 +320,6 @@ class _Run:
                     weight.data = state[name]
             models[slot] = model
         return models
-
-    def _training(
-        self,
-        stage: Stage,
-        slots: Sequence[int],
-        population: Population,
-        shares: Sequence[float],
-        architectures: Sequence[Architecture] | None,
-    ) -> StageTraining:
-        size = self.members[0].batch_size
-        return StageTraining(
-            self.problem,
-            slots,
-            population,
-            stage,
-            shares,
-            architectures,
-            batch_size=size,
-            seed=self.seed,
-        )
 
     def steps(self, epochs: float) -> int:
         """Steps in so many passes over the train split."""

@@ -96,9 +96,13 @@ def rung_steps(rungs: Sequence[float], steps: int) -> dict[int, float]:
 
 
 def check_order(stages: Sequence[Stage]) -> None:
-    """Raise UserError unless the stages that search come before those that do not."""
-    if not stages:
-        raise UserError("stages is empty; a method needs at least one Stage")
+    """Raise UserError unless each has a name of its own, and those that search come first."""
+    names = [stage.name for stage in stages]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(
+            f"stages: two are called '{twice[0]}'; a learning curve tells them apart by their names"
+        )
     searches = [stage.searches for stage in stages]
     if searches != sorted(searches, reverse=True):
         late = next(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from transformers import BertForSequenceClassification
+from transformers.initialization import no_init_weights
 
 from objectives import pretrained
 from objectives.adapters import as_bert
@@ -60,7 +61,7 @@ def keep_layers(
     config = type(teacher.config).from_dict(
         {**teacher.config.to_dict(), "num_hidden_layers": len(layers)}
     )
-    with torch.random.fork_rng(devices=[]):  # its own weights are overwritten below
+    with no_init_weights():  # they are loaded below
         student = type(teacher)(config)
     weights = {
         name: weight

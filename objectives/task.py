@@ -6,6 +6,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -164,7 +165,7 @@ class LabelledText:
     read: str = ""
     """For the user, in a line: rows that were read, that were left out, and of each role."""
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of every text and label in its role, shortened to 16 digits."""
         digest = hashlib.sha256(repr(list(self.label_names)).encode())

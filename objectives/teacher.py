@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -206,7 +207,7 @@ def _fine_tune(
         schedule = linear_schedule(optimizer, steps)
         progress.begin("fine-tune the teacher", steps)
         batches = train.shuffled(teacher.batch_size, seed, device)
-        for _, batch in zip(range(steps), batches, strict=False):
+        for batch in islice(batches, steps):
             inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
             if hasattr(model.config, "type_vocab_size"):
                 inputs["token_type_ids"] = batch.token_type_ids

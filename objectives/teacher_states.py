@@ -7,6 +7,7 @@ after another, each on the same rows, and looks up what it needs.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Set
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ _TEACHER = "teacher as a population"
 
 
 def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Set[int]:
-    """See to it that `teacher_trace` need not run the teacher, if that pays and fits.
+    """See to it that `teacher_trace` need not run the teacher, on a CPU, if its states fit.
 
     `dtype` is that of its matmuls. Returns the slots that `progress` asked to stop meanwhile.
     """
@@ -125,13 +126,14 @@ def _write(
     progress: Progress,
 ) -> set[int]:
     """Run the teacher on every row, longest first; rows lie in the file in this order."""
-    batches = list(problem.train.in_order(EVALUATION_BATCH, "cpu"))
-    progress.begin("keep the teacher's hidden states", len(batches))
+    progress.begin(
+        "keep the teacher's hidden states", math.ceil(len(problem.train) / EVALUATION_BATCH)
+    )
     stopped: set[int] = set()
     header = {"descr": "<f2", "fortran_order": False, "shape": shape}
     with written_whole(file) as unfinished, unfinished.open("wb") as stream:
         np.lib.format.write_array_header_2_0(stream, header)
-        for batch in batches:
+        for batch in problem.train.in_order(EVALUATION_BATCH, "cpu"):
             trace = teacher_trace(problem, batch, dtype, with_scores=False)
             states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
             rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()

@@ -161,18 +161,22 @@ class TextFile:
 
     def _undecodable(self, error: UnicodeError) -> str:
         """The first line and byte that are not in the encoding; pandas knows neither."""
-        place, offset = "", 0
+        place, end = "", 0
+        decoder = codecs.getincrementaldecoder(self.encoding)()
         with self.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                try:
-                    line.decode(self.encoding)
+                end += len(line)
+                try:  # a line of UTF-16 ends amid a character
+                    decoder.decode(line, final=not line.endswith(b"\n"))
                 except UnicodeDecodeError as found:
-                    byte = line[found.start]
-                    place = f" at line {number}, byte {offset + found.start:,} (0x{byte:02x})"
+                    at, byte = end - len(found.object) + found.start, found.object[found.start]
+                    place = f" at line {number}, byte {at:,} (0x{byte:02x})"
                     break
-                offset += len(line)
+                except UnicodeError:  # UTF-16 that does not say which
+                    break
         with self.path.open("rb") as file:
             wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        wide = wide and codecs.lookup(self.encoding).name != "utf-16"
         others = "'utf-16'" if wide else "'latin-1' or 'cp1252'"
         return (
             f"its characters are not all {self.encoding}{place or f' ({error})'}; give encoding=, "

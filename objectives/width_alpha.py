@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from objectives.alpha_optimizers import AlphaAdam
 from objectives.architecture import Architecture, units_of
-from objectives.budget import discretise, hinge_loss
+from objectives.budget import hinge_loss
 from objectives.descending_alpha import DescendingAlpha
 from objectives.importance import importance_of_student
 from objectives.losses import task_loss
 from objectives.problem import Problem
-from objectives.relaxation import interpolation, two_sampled
+from objectives.relaxation import interpolation, places, two_sampled
 from objectives.stage_training import StageTraining
 
 if TYPE_CHECKING:
@@ -45,10 +45,7 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         }
         """1 for each place that lies within a candidate, else 0: (candidates, units)."""
         importance = importance_of_student(problem, spaces, "loss")
-        self.ranks = {
-            space: value.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-            for space, value in importance.items()
-        }
+        self.ranks = {space: places(value) for space, value in importance.items()}
         """The place of each unit in its layer, 0 the best: (layers, units)."""
         self._poolings: dict[tuple[int, int], Tensor] = {}
         """The interpolations that have occurred, by their two widths."""
@@ -109,16 +106,11 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         A layer's next unit goes by how likely the layer is wider than that: from one candidate to
         the next it falls evenly, so that widths between candidates can meet a budget exactly.
         """
-        return discretise(
-            {
-                space: self.places(space, value.double()).gather(-1, self.ranks[space].cpu())
-                for space, value in self.of(place).items()
-            },
-            self.problem.cost,
-            target=self.members[place].target_ratio * self.problem.cost_full,
-            tolerance=self.members[place].tolerance,
-            threshold=1.0,
-        )
+        scores = {
+            space: self.places(space, value.double()).gather(-1, self.ranks[space].cpu())
+            for space, value in self.of(place).items()
+        }
+        return self.members[place].within_budget(scores, self.problem, threshold=1.0)
 
     def places(self, space: str, alpha: Tensor) -> Tensor:
         """Scores of the places 0, 1, ... in each layer, (layers, units): above 1 those within the

@@ -10,38 +10,30 @@ method of the paper; with stages it is the baseline that a search has to beat at
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.architecture import Architecture
-from objectives.errors import UserError
 from objectives.importance import fisher_blocks_of_student, importance_of_student
 from objectives.one_shot import OneShot
 from objectives.problem import Problem
 from objectives.rearrangement import rearranged
 from objectives.reconstruction import reconstructed
 
-_SPACES = ("heads", "ffn")
-
 
 @dataclass(frozen=True, kw_only=True)
 class FisherPruning(OneShot):
     """Masks by Fisher information, rearranged, their blocks reconstructed."""
 
+    searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
+
     rearrange: bool = True
     """Let units change places within a layer, by a block of the Fisher matrix."""
     reconstruct: bool = True
     """Scale the kept units by least squares before anything is trained."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not set(self.spaces) <= set(_SPACES):
-            raise UserError(
-                f"spaces is {self.spaces!r}; FisherPruning prunes {' and '.join(_SPACES)}, "
-                "FisherSearch the others too"
-            )
 
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The Fisher information of each unit per price."""

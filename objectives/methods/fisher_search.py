@@ -31,7 +31,6 @@ from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress
 from objectives.staged_method import StagedMethod
 from objectives.staged_search import staged_search
-from objectives.stages import check_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +69,10 @@ class FisherSearch(StagedMethod):
                 "refresh": (self.refresh >= 1, ">= 1"),
             },
         )
-        check_order(self.stages)
 
     def idle(self) -> Mapping[str, str]:
         """Without a stage that searches the units are chosen once."""
-        if self.stages[0].searches:
+        if any(stage.searches for stage in self.stages):
             constant = self.target_schedule == "constant"
             return {"ramp": "it acts with a target that falls"} if constant else {}
         names = ("grad_rescale", "target_schedule", "ramp", "refresh")

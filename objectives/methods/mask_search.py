@@ -23,7 +23,7 @@ from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress
 from objectives.staged_method import StagedMethod
 from objectives.staged_search import staged_search
-from objectives.stages import Stage, check_order
+from objectives.stages import Stage
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -98,7 +98,7 @@ class MaskSearch(StagedMethod):
     """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, all but open."""
     start: Literal["uniform", "fisher"] = "fisher"
     """Alpha at the start: all equal, or `initial_alpha` +- `spread` in the order of Fisher
-    information per FLOP."""
+    information per price."""
     spread: float = 3.0
     """Half the range of alpha under the start "fisher". >= 0."""
     heads_by: Literal["sigmoid", "softmax"] = "sigmoid"
@@ -160,8 +160,7 @@ class MaskSearch(StagedMethod):
                 "update_share": (0 < self.update_share <= 1, "in (0, 1]"),
             },
         )
-        check_order(self.stages)
-        if not self.stages[0].searches:
+        if not any(stage.searches for stage in self.stages):
             raise UserError("MaskSearch.stages: none of them searches; alpha would learn nothing")
         if self.unrolled_step and (self.alpha_data, self.alpha_loss) == ("train", "teacher"):
             raise UserError(

@@ -30,10 +30,8 @@ from objectives.problem import Problem
 from objectives.search_method import Outcome, Progress
 from objectives.staged_method import StagedMethod
 from objectives.staged_search import staged_search
-from objectives.stages import Stage, check_order
+from objectives.stages import Stage
 from objectives.width_alpha import WidthAlpha
-
-_SPACES = ("heads", "ffn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +39,14 @@ class WidthSearch(StagedMethod):
     """Search for the widths of the layers. The knobs of the outer study are `per_slot`."""
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
+    searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
 
     flops_weight: float = 2.0
     """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0."""
     grad_rescale: float = 0.1
     """kappa: step size of alpha's Adam. > 0."""
 
-    spaces: tuple[str, ...] = _SPACES
+    spaces: tuple[str, ...] = ("heads", "ffn")
     """heads, ffn, or both."""
     shares: tuple[float, ...] = (0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)
     """The candidates, shares of a layer's units: rising from >= 0 to 1, two at least."""
@@ -80,13 +79,7 @@ class WidthSearch(StagedMethod):
                 ),
             },
         )
-        if not set(self.spaces) <= set(_SPACES):
-            raise UserError(
-                f"spaces is {self.spaces!r}; WidthSearch searches {' and '.join(_SPACES)}, "
-                "MaskSearch the others too"
-            )
-        check_order(self.stages)
-        if not self.stages[0].searches:
+        if not any(stage.searches for stage in self.stages):
             raise UserError("WidthSearch.stages: none of them searches; alpha would learn nothing")
 
     def widths(self, units: int) -> list[int]:

@@ -676,7 +676,8 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
 @pytest.mark.parametrize(
     ("stages", "line"),
     [
-        ((), "stages is empty"),
+        ((), "none of them searches"),
+        ((SEARCH, RECOVER, RECOVER), f"two are called .{RECOVER.name}."),
         ((RECOVER,), "none of them searches"),
         ((SEARCH, RECOVER, replace(SEARCH, name="late")), "'late' searches after a stage"),
     ],

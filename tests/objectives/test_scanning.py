@@ -189,6 +189,22 @@ def test_a_number_of_blanks_is_missing() -> None:
         load(task_of(graded, metric="pearson_spearman"))
 
 
+@pytest.mark.parametrize(("column", "what"), [("text", "a text"), ("label", "a label")])
+def test_nan_is_missing(column: str, what: str) -> None:
+    """Text of numbers, numbers to learn: as pandas writes what a file of its own lacks."""
+
+    def graded() -> Dataset:
+        rows = {"text": [n + 0.5 for n in range(60)], "label": [n / 3 for n in range(60)]}
+        rows[column][3] = float("nan")
+        return Dataset.from_dict(rows)
+
+    task = task_of(graded, metric="pearson_spearman")
+    with pytest.raises(UserError, match=rf"1 row lacks {what} in column '{column}' .* is row 4;"):
+        load(task)
+    whole = load(replace(task, drop_missing=True))
+    assert sum(len(role.labels) for role in whole.roles.values()) == 59
+
+
 def test_a_split_of_which_no_row_is_whole_is_refused() -> None:
     def blank() -> Dataset:
         return Dataset.from_dict({"text": [" "] * 9, "label": ["no"] * 9})

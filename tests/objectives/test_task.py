@@ -332,8 +332,8 @@ USER_ERRORS = {
         task_of(numbered, metric="pearson_spearman"),
         r"needs numbers in column 'label' \(could not convert string to float: 'no'\)",
     ),
-    "nan for a number": (
-        task_of(lambda: numbered([1.0, float("nan")]), metric="pearson_spearman"),
+    "an infinite number": (
+        task_of(lambda: numbered([1.0, float("inf")]), metric="pearson_spearman"),
         r"needs numbers in column 'label' \(nan or infinite\)",
     ),
     "no number": (

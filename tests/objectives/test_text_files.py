@@ -19,6 +19,8 @@ from objectives.roles import load
 from objectives.task import ROLES, LabelledText, Task
 
 ROWS = [(f"text {row}", ("no", "yes")[row % 2]) for row in range(60)]
+HALF = b"\x00\xdc"
+"""The second half of a pair of UTF-16, which has no first."""
 LATIN_1 = "café,no\n".encode("latin-1")
 
 Load = Callable[..., LabelledText]
@@ -28,6 +30,9 @@ def in_csv(rows: Any = ROWS, delimiter: str = ",", header: str = "text,label") -
     """Rows as a careless program writes them: nothing is quoted."""
     lines = [header.replace(",", delimiter), *(delimiter.join(map(str, row)) for row in rows)]
     return "".join(line + "\n" for line in lines).encode()
+
+
+TORN = in_csv(ROWS[:30]).decode().encode("utf-16") + HALF + "x,1\n".encode("utf-16-le")
 
 
 def labelled(labels: list[Any]) -> list[tuple[str, Any]]:
@@ -344,6 +349,11 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
         in_csv().decode().encode("utf-16"),
         {},
         "not all utf-8 at line 1, byte 0 .*such as 'utf-16'",
+    ),
+    "half a character of UTF-16": (
+        TORN,
+        {"encoding": "utf-16"},
+        rf"not all utf-16 at line 32, byte {TORN.index(HALF):,} .*such as 'latin-1'",
     ),
     "a delimiter of two": (in_csv(), {"delimiter": "||"}, r"'\|\|'; it must be one character"),
     "an encoding that is none": (in_csv(), {"encoding": "klingon"}, "no encoding 'klingon'"),

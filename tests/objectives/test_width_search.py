@@ -270,7 +270,7 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
-        ({"spaces": ("heads", "qk")}, "WidthSearch searches heads and ffn"),
+        ({"spaces": ("heads", "qk")}, "WidthSearch.spaces is .*; it must name some of heads, ffn$"),
         ({"stages": (RECOVER,)}, "none of them searches"),
     ],
 )
