@@ -13,6 +13,10 @@ from transformers.initialization import no_init_weights
 from objectives.architecture import Architecture, BertShape, LayerUnits, Widths
 from objectives.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 
+FOREIGN = ("auto_map", "custom_pipelines", "quantization_config", "transformers_weights")
+"""What a checkpoint's config.json may say of code to run and of other weights; a model that is cut
+from it says nothing of them."""
+
 
 def count_labels(config: BertConfig) -> int:
     """Number of classes; transformers types it as optional."""
@@ -76,7 +80,7 @@ def cut(
     own = {
         name: value
         for name, value in config.to_dict().items()
-        if name not in ("model_type", "architectures", "per_layer_config")
+        if name not in ("model_type", "architectures", "per_layer_config", *FOREIGN)
     }
     sizes = {number: _layer_config(layer) for number, layer in enumerate(architecture.layers)}
     pruned_config = PrunedBertConfig.from_dict(

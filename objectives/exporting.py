@@ -18,7 +18,7 @@ from transformers.initialization import no_init_weights
 
 from objectives import pruned_bert
 from objectives.architecture import Widths
-from objectives.cutting import widths_of
+from objectives.cutting import FOREIGN, widths_of
 from objectives.pretrained import load_tokenizer
 from objectives.pruned_bert import PrunedBertForSequenceClassification
 
@@ -42,6 +42,8 @@ def write_model(source: Path, out: Path) -> bool:
         model.config.problem_type = (
             "regression" if model.num_labels == 1 else "single_label_classification"
         )
+        for name in FOREIGN:
+            model.config.__dict__.pop(name, None)
         plain = plain_bert(model)
     if plain is None:
         assert pruned_bert.__file__ is not None

@@ -56,7 +56,12 @@ def load_classifier(
     labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
     renamed = {} if outputs is None else {**labels, "problem_type": problem_type}
     model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
-        checkpoint, use_safetensors=True, dtype=torch.float32, **renamed
+        checkpoint,
+        use_safetensors=True,
+        trust_remote_code=False,
+        attn_implementation="sdpa",  # whatever its config.json says, which may be code of the hub
+        dtype=torch.float32,
+        **renamed,
     )
     return model
 
@@ -67,12 +72,15 @@ def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
     if not any(_find(checkpoint, name) for name in _TOKENIZERS):
         raise UserError(f"model '{checkpoint}': no tokenizer ({_listed(_TOKENIZERS, 'or')}) in it")
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(checkpoint)
-    except (OSError, ValueError, ImportError) as error:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            checkpoint, trust_remote_code=False
+        )
+    except Exception as error:  # its files make transformers raise almost anything
         raise UserError(
             f"model '{checkpoint}': its tokenizer cannot be loaded ({first_line(error)}); "
             "save it once with `save_pretrained` of transformers, as tokenizer.json"
         ) from error
+    tokenizer.init_kwargs.pop("auto_map", None)  # code of its own, which was not run
     return tokenizer
 
 
@@ -197,14 +205,14 @@ def license_of(checkpoint: str) -> str | None:
         return None
     try:
         said = (metadata_load(card) or {}).get("license")
-    except ValueError:  # its front matter is no mapping
+    except Exception:  # its front matter is no mapping, or no YAML
         return None
     return said if isinstance(said, str) else None
 
 
 def _own_config(checkpoint: str) -> PreTrainedConfig:
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
     except Exception as error:  # a config.json makes transformers raise almost anything
         reason = first_line(error).rstrip(":")
         if not Path(checkpoint).is_dir():
@@ -226,6 +234,11 @@ def _own_config(checkpoint: str) -> PreTrainedConfig:
         differs = "a decoder"
     elif getattr(config, "position_embedding_type", "absolute") != "absolute":
         differs = "with relative positions"
+    if getattr(config, "transformers_weights", None):
+        raise UserError(
+            f"model '{checkpoint}': its config.json names weights of its own "
+            f"(transformers_weights); take that out, and call them {_WEIGHTS}"
+        )
     if differs:
         raise UserError(
             f"model '{checkpoint}': its architecture is {_architecture(config)} ({differs}); "

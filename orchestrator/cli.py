@@ -23,6 +23,7 @@ from orchestrator.terminal import (
     interrupted,
     mendable,
     next_commands,
+    say,
     say_to_stderr,
 )
 
@@ -137,7 +138,7 @@ def run(
     show_front(finished, console)
     following.end(finished)
     for line in next_commands(finished):
-        console.out(line, highlight=False)
+        say(console, line)
 
 
 @app.command()
@@ -198,7 +199,7 @@ def status(
         typer.echo(json.dumps(found.document(), indent=2))
     else:
         for line in found.lines():
-            Console().out(line, highlight=False)
+            say(Console(), line)
 
 
 @app.command(name="serve-storage")
@@ -417,7 +418,7 @@ def show_front(record: RunRecord, console: Console) -> None:
 
     console.print(front_table(record))
     if not record.front:
-        console.out(answer(pareto_view(record)), highlight=False)
+        say(console, answer(pareto_view(record)))
 
 
 def main() -> None:

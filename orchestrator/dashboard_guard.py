@@ -19,6 +19,8 @@ App = Callable[[Environ, StartResponse], Iterable[bytes]]
 _HERE = ("127.0.0.1", "localhost")
 _READS = ("GET", "HEAD", "OPTIONS")
 _NOTE = re.compile(r"/api/studies/\d+(/\d+)?/note")
+_PAGES = ("/dashboard", "/static/", "/api/")
+"""What is the dashboard's own; all else may be an artifact."""
 _DETAIL = re.compile(r"/api/studies/\d+")
 _SAFE = [
     ("X-Content-Type-Options", "nosniff"),
@@ -32,6 +34,8 @@ def guarded(app: App) -> App:
 
     def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path, method = environ.get("PATH_INFO", ""), environ.get("REQUEST_METHOD", "GET")
+        if not path.isascii():  # it would be routed without what is no UTF-8 in it
+            return _refuse(start_response, "no address of the dashboard is written so")
         if environ.get("HTTP_HOST", "").partition(":")[0] not in _HERE:
             return _refuse(start_response, "the dashboard answers to 127.0.0.1 and localhost alone")
         if method not in _READS and not (method == "PUT" and _NOTE.fullmatch(path)):
@@ -39,11 +43,10 @@ def guarded(app: App) -> App:
                 start_response,
                 "this dashboard shows runs and keeps notes; delete a run by deleting its folder",
             )
-        if path.startswith("/artifacts/"):
-            return app(environ, _with_safe_headers(start_response))
         if method == "GET" and _DETAIL.fullmatch(path):
             return _detail(app, environ, start_response)
-        return app(environ, start_response)
+        own = path == "/" or path.startswith(_PAGES)
+        return app(environ, start_response if own else _with_safe_headers(start_response))
 
     return answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -241,9 +242,11 @@ class ArtifactsView:
         for store in self._find():
             try:
                 found: BinaryIO = store.open_reader(artifact_id)
-                return found
             except ArtifactNotFound:
                 continue
+            if not os.path.islink(getattr(found, "name", "")):  # it may lead out of the run
+                return found
+            found.close()
         raise ArtifactNotFound("not found")
 
     def write(self, artifact_id: str, content_body: BinaryIO) -> None:

@@ -37,6 +37,7 @@ from orchestrator.run_folder import RunFolder
 from orchestrator.storage import parse_url
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import own_modules
+from orchestrator.terminal import say
 from orchestrator.worker import Callback, call_back
 
 Backend = Literal["loky", "dask", "ray"]
@@ -81,7 +82,7 @@ def launch_workers(
         raise RunError(f"--cluster is '{cluster}', but says not of what; add --backend dask or ray")
     study, folder = as_asked(study, trials, population, out)
     environments = _environments(workers, device) if backend == "loky" else []
-    note = partial((console or Console()).out, highlight=False)
+    note = partial(say, console or Console())
     # A device that is not there is refused here and once, not by each process.
     recorded = choose_device(device) if backend == "loky" else device
     url = parse_url(address(folder, storage)).render_as_string(hide_password=False)  # absolute
@@ -191,9 +192,10 @@ def _processes(
         try:
             yield running
         except BaseException:
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGINT)
+            for pid, future in zip(pids, running, strict=True):
+                if not future.done():  # of one that is, the number may be another process's by now
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGINT)
             wait(running, timeout=_FAREWELL)
             raise
     finally:

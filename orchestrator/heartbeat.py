@@ -49,7 +49,7 @@ class WorkerRecord:
     @property
     def seems_alive(self) -> bool:
         """Whether it beat lately, if the clocks agree: what one look can tell."""
-        return not self.ended and time.time() - self.at < GRACE
+        return not self.ended and abs(time.time() - self.at) < GRACE
 
 
 def host_of(name: str) -> str:

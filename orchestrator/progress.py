@@ -16,6 +16,7 @@ from rich.progress import (
 )
 
 from orchestrator.study import Study
+from orchestrator.terminal import say
 
 
 class LaunchProgress:
@@ -29,7 +30,7 @@ class LaunchProgress:
         console = console or Console()
         self._console, self._speaker = console, speaker and f"{speaker}: "
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -78,7 +79,7 @@ class LaunchProgress:
 
     def note(self, line: str) -> None:
         """What the user should know of the study."""
-        self._console.out(f"{self._speaker}{line}", highlight=False)
+        say(self._console, f"{self._speaker}{line}")
 
     def begin(self, stage: str, steps: int) -> None:
         """A stage of `steps` steps starts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -162,9 +162,11 @@ def sqlite_url(file: str | Path) -> str:
 
 def write_file_whole(target: Path, content: str) -> None:
     """Write a text file so that no reader ever sees half of it; an OSError names `target`."""
-    unfinished = target.with_name(f".{target.name}.unfinished-{os.getpid()}")
+    # A name that nobody can know before: what lies there may be a link to elsewhere.
+    unfinished = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(8)}")
     try:
-        unfinished.write_text(content, encoding="utf-8")
+        with unfinished.open("x", encoding="utf-8") as file:
+            file.write(content)
         unfinished.replace(target)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from error

@@ -20,7 +20,7 @@ from optuna.storages import (
     RDBStorage,
     get_storage,
 )
-from sqlalchemy import NullPool, create_engine, event, make_url
+from sqlalchemy import NullPool, create_engine, event, inspect, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -36,8 +36,13 @@ PASSWORD = "MASKFRONT_STORAGE_PASSWORD"
 """Environment variable with the password of a storage whose URL has a user and no password."""
 JOURNAL_WORKERS = 8
 """Each worker reads all that all others write: docs/scaling.md has the figures."""
+_SETTINGS = ("host", "port", "unix_socket", "sslmode", "sslrootcert", "ssl_ca", "charset")
+"""What a URL may say behind its "?". A run folder may name any server, and PyMySQL would read what
+files this machine has where a URL tells it to."""
 _STUDIES = "studies"
 """A table of every database of Optuna."""
+_JOURNAL_END = bytes.fromhex("d9d505f920a163d7")
+"""The end of a journal of SQLite that names another file."""
 _DRIVERS = {
     "postgres": "postgresql+psycopg",
     "postgresql": "postgresql+psycopg",  # its own default differs between SQLAlchemy 2.0 and 2.1
@@ -65,6 +70,12 @@ def parse_url(text: str) -> URL:
         raise RunError(f"--storage names a '{url.drivername}'; it must be one of {_KNOWN}")
     if any("pass" in name.lower() for name in url.query):
         raise RunError(f"--storage has a password behind the '?'; set {PASSWORD} instead")
+    if unknown := sorted(set(url.query) - set(_SETTINGS)):
+        raise RunError(
+            f"--storage says {', '.join(unknown)} behind the '?'; it may say {', '.join(_SETTINGS)}"
+        )
+    if "@" in str(url.host):
+        raise RunError("--storage has two '@'; one in a user's name or password is written %40")
     if kind in ("sqlite", "journal"):
         if url.host or url.database in (None, "", ":memory:"):
             raise RunError(
@@ -101,8 +112,8 @@ def hidden(url: URL) -> str:
     return url._replace(password=None).render_as_string()
 
 
-def open_storage(text: str) -> BaseStorage:
-    """Open the storage of a URL, or create it.
+def open_storage(text: str, *, create: bool = True) -> BaseStorage:
+    """Open the storage of a URL, or create it; on a server, its tables only if `create`.
 
     A lost connection to a server is patiently made anew (`patience`). Raises RunError if there is
     no server, if it refuses the user, or if the storage was made by another Optuna.
@@ -118,8 +129,12 @@ def open_storage(text: str) -> BaseStorage:
             return patient(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
         if kind == "mysql":
             _greet(url)
-        engine = {"connect_args": {"connect_timeout": CONNECT_SECONDS}, "pool_pre_ping": True}
-        raw = RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=engine)
+        engine = {"connect_args": _guarded(url), "pool_pre_ping": True}
+        raw = RDBStorage(
+            url.render_as_string(hide_password=False),
+            engine_kwargs=engine,
+            skip_table_creation=not create,
+        )
         cached = get_storage(raw)
         weakref.finalize(cached, raw.engine.dispose)  # no connection outlives it
         return patient(cached, hidden(url))
@@ -133,6 +148,10 @@ def read_storage(text: str) -> BaseStorage:
     """
     check_exists(text)
     url = parse_url(text)
+    if kind_of(url) in ("postgresql", "mysql"):
+        with _explained(url):
+            _check_has_studies(url)
+        return open_storage(text, create=False)
     if kind_of(url) != "sqlite":
         return open_storage(text)
     with _explained(url):
@@ -178,6 +197,7 @@ def _open_sqlite(path: str) -> RDBStorage:
     synchronous=NORMAL it makes 5 to 7 times the trials a second of SQLite's own settings; a
     transaction survives a killed process.
     """
+    _check_journal(Path(path))
     with closing(sqlite3.connect(path)) as connection:
         tables = _tables(connection)
         if tables and _STUDIES not in tables:
@@ -199,6 +219,7 @@ def _read_sqlite(path: Path) -> RDBStorage:
         query = {"mode": "ro"}
     else:
         query = {"mode": "ro", "immutable": "1"}
+    _check_journal(path)
     file = f"file:{quote(str(path))}"
     with closing(sqlite3.connect(f"{file}?{urlencode(query)}", uri=True)) as connection:
         if _STUDIES not in _tables(connection):
@@ -206,6 +227,18 @@ def _read_sqlite(path: Path) -> RDBStorage:
     url = URL.create("sqlite", database=file, query={**query, "uri": "true"})
     settings = {"poolclass": NullPool} if "immutable" in query else {}
     return _sqlite(url.render_as_string(), skip_table_creation=True, **settings)
+
+
+def _check_journal(path: Path) -> None:
+    """Raise RunError for a journal beside a database that names a file which SQLite would delete.
+
+    Only a transaction over several databases leaves one, and Optuna has none.
+    """
+    path = path.resolve()
+    with suppress(FileNotFoundError), path.with_name(f"{path.name}-journal").open("rb") as journal:
+        journal.seek(-min(len(_JOURNAL_END), os.fstat(journal.fileno()).st_size), os.SEEK_END)
+        if journal.read() == _JOURNAL_END:
+            raise RunError(f"'{journal.name}' is no journal of Optuna's; nothing was opened")
 
 
 def _tables(connection: sqlite3.Connection) -> set[str]:
@@ -229,8 +262,43 @@ def _sqlite(url: str, *, skip_table_creation: bool = False, **engine: Any) -> RD
 
 def _greet(url: URL) -> None:
     """Connect once: PyMySQL alone waits for ever for a server that takes a call and is silent."""
-    seconds = {"connect_timeout": CONNECT_SECONDS, "read_timeout": CONNECT_SECONDS}
-    create_engine(url, connect_args=seconds, poolclass=NullPool).connect().close()
+    arguments = {**_guarded(url), "read_timeout": CONNECT_SECONDS}
+    create_engine(url, connect_args=arguments, poolclass=NullPool).connect().close()
+
+
+def _guarded(url: URL) -> dict[str, Any]:
+    """How to connect to a server that may be anyone's: it gets no file of this machine, and no
+    password as it is, unless the URL says by which certificate the server is known."""
+    arguments: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS}
+    if kind_of(url) == "mysql":
+        arguments["local_infile"] = False
+        if "ssl_ca" not in url.query:
+            arguments["auth_plugin_map"] = dict.fromkeys(
+                ("mysql_clear_password", "dialog"), _NoClearPassword
+            )
+    elif not str(url.query.get("sslmode")).startswith("verify-"):
+        arguments["require_auth"] = "!password"
+    return arguments
+
+
+class _NoClearPassword:
+    """What PyMySQL asks where a server wants the password as it is."""
+
+    def __init__(self, _connection: object):
+        pass
+
+    def authenticate(self, _packet: object) -> None:
+        raise RunError(
+            "--storage: the server wants the password as it is, which anyone could be; name the "
+            "certificate that it is known by: ?ssl_ca=FILE"
+        )
+
+
+def _check_has_studies(url: URL) -> None:
+    """Raise RunError for a database without Optuna's tables, which opening it would make."""
+    engine = create_engine(url, connect_args=_guarded(url), poolclass=NullPool)
+    if not inspect(engine).has_table(_STUDIES):
+        raise RunError(f"storage {hidden(url)} is no database of Optuna, or an empty one")
 
 
 def _open_proxy(host: str, port: int) -> GrpcStorageProxy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from collections.abc import Iterator
@@ -11,11 +12,15 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from orchestrator.errors import RunError
 
 if TYPE_CHECKING:
     from orchestrator.records import Measured, RunRecord
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @contextmanager
@@ -44,18 +49,30 @@ def interrupted(remark: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def say(console: Console, line: str) -> None:
+    """One line, as wide as it is, without what would steer a terminal: names and reasons come from
+    storages, data and checkpoints."""
+    console.out(visible(line), highlight=False)
+
+
+def visible(text: str) -> str:
+    """Text with its control characters written out, but for line ends and tabs."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
 def say_to_stderr(line: str) -> None:
-    """One line, as wide as it is."""
-    Console(stderr=True).out(f"maskfront: {line}", highlight=False)
+    """What a command has to say beside its result."""
+    say(Console(stderr=True), f"maskfront: {line}")
 
 
 def front_table(record: RunRecord) -> Table:
     """The models of the front by rising cost, and the unpruned one."""
     unpruned = record.unpruned
-    table = Table(title=f"{record.name}: {record.metric_name} against {unpruned.cost_name}")
+    title = f"{record.name}: {record.metric_name} against {unpruned.cost_name}"
+    table = Table(title=Text(visible(title)))
     ratio = f"{unpruned.cost_name} ratio"
     for column in ("trial", record.metric_name, "held out", ratio, *unpruned.sizes):
-        table.add_column(column, justify="right")
+        table.add_column(Text(visible(column)), justify="right")
     for trial in record.front:
         table.add_row(str(trial.number), *_cells(trial.result))
     table.add_section()

@@ -62,13 +62,21 @@ def export(
         unfinished.mkdir(parents=True)
         plain = write_model(model, unfinished)
         for name in ("architecture.json", "result.json"):
-            shutil.copy2(model.parent / name, unfinished / name)
+            shutil.copyfile(_inside(model.parent / name), unfinished / name)
         notes = [] if row.feasible else [_outside(row.result)]
         if onnx or inputs is not None:
             notes += _write_onnx(run, unfinished, inputs)
         card = model_card(run, row, plain=plain, notes=notes)
         (unfinished / "README.md").write_text(card, encoding="utf-8")
     return Exported(out, tuple(notes))
+
+
+def _inside(file: Path) -> Path:
+    """The file, unless it is a link. A model may be a link, to where there is more room; but what
+    is shared with it must not be a file of the user's own."""
+    if file.is_symlink():
+        raise RunError(f"'{file}' is a link; put the file itself there")
+    return file
 
 
 def _outside(result: TrialResult) -> str:

@@ -75,7 +75,7 @@ async function switchAxis(unit) {
   });
   plot.own ??= { annotations: plot.layout.annotations, title: plot.layout.xaxis.title.text, range: [...plot.layout.xaxis.range] };
   const axis = unit
-    ? { annotations: plot.own.annotations.filter((one) => (one.xref ?? "x") !== "x"), "xaxis.title.text": unit, "xaxis.tickformat": ".3~s", "xaxis.autorange": true }
+    ? { annotations: plot.own.annotations.filter((one) => (one.xref ?? "x") !== "x"), "xaxis.title.text": escapeMarkup(unit), "xaxis.tickformat": ".3~s", "xaxis.autorange": true }
     : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": ".0%", "xaxis.range": plot.own.range };
   Plotly.update(
     plot,

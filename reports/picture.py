@@ -67,7 +67,7 @@ def _draw(figure: go.Figure, kind: str) -> bytes:
     for _ in range(2):
         try:
             drawn = subprocess.run(
-                [sys.executable, "-c", _DRAW, kind],
+                [sys.executable, "-P", "-c", _DRAW, kind],  # -P: no module of the folder it is in
                 input=figure.to_json().encode(),
                 capture_output=True,
                 timeout=_PATIENCE,

@@ -101,8 +101,12 @@ def knob_axis(distribution: BaseDistribution | None) -> dict[str, Any]:
 
 
 def brief(values: Iterable[Any]) -> list[Any]:
-    """Numbers to five digits: what an eye can tell apart, in a third of the page's bytes."""
-    return [float(f"{value:.5g}") if isinstance(value, float) else value for value in values]
+    """Numbers to five digits, what an eye can tell apart, in a third of the page's bytes; text
+    without markup."""
+    return [
+        float(f"{v:.5g}") if isinstance(v, float) else plain(v) if isinstance(v, str) else v
+        for v in values
+    ]
 
 
 def plain(text: object) -> str:

@@ -45,12 +45,13 @@ class Postgres:
         self.server.psql(f"create database {name};")
         return f"postgresql://postgres@/{name}?host={quote(self.socket)}"
 
-    def new_user(self, name: str, password: str) -> str:
-        """A URL with a place for the password of a new user, which the server asks for."""
+    def new_user(self, name: str, password: str, asks: str = "scram-sha-256") -> str:
+        """A URL with a place for the password of a new user, which the server asks for in this
+        way."""
         database = self.new_database()
         self.server.psql(f"create user {name} superuser password '{password}';")
         rules = self._folder / "pg_hba.conf"
-        rules.write_text(f"local all {name} scram-sha-256\n{rules.read_text()}")
+        rules.write_text(f"local all {name} {asks}\n{rules.read_text()}")
         self.server.psql("select pg_reload_conf();")
         return database.replace("postgres@", f"{name}:{{password}}@")
 

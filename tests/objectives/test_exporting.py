@@ -104,3 +104,25 @@ def test_what_bert_has_no_word_for_is_no_plain_bert(
     before = random_states()
     assert plain_bert(model) is None
     assert random_states() == before
+
+
+@pytest.mark.parametrize("heads", [HEADS, (0, 2)], ids=["plain", "cut"])
+def test_nothing_that_a_checkpoint_says_of_code_is_exported(
+    tiny_bert: str, tmp_path: Path, heads: tuple[int, ...]
+) -> None:
+    foreign = {
+        "custom_pipelines": {"text-classification": {"impl": "theirs--own.Pipeline"}},
+        "auto_map": {"AutoModelForSequenceClassification": "theirs--own.Model"},
+    }
+    config = BertConfig.from_pretrained(tiny_bert, num_labels=2, **foreign)
+    with torch.random.fork_rng(devices=[]):
+        whole = BertForSequenceClassification(config)
+    model = cut(whole.state_dict(), config, Architecture((replace(WHOLE, heads=heads),) * 3))
+    assert not set(foreign) & set(model.config.to_dict())
+    for name, value in foreign.items():  # as a run that someone sent may say
+        setattr(model.config, name, value)
+    model.save_pretrained(tmp_path / "trial")
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "trial")
+    (tmp_path / "model").mkdir()
+    write_model(tmp_path / "trial", tmp_path / "model")
+    assert "theirs" not in (tmp_path / "model" / "config.json").read_text()

@@ -182,3 +182,27 @@ def test_a_checkpoint_without_tokenizer_is_refused(copied: Path) -> None:
         file.unlink()
     with pytest.raises(UserError, match="no tokenizer"):
         load_tokenizer(str(copied))
+
+
+def test_no_code_of_a_checkpoint_is_run_or_passed_on(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    (copied / "own.py").write_text("raise SystemExit('it was run')")
+    settings = json.loads((copied / "tokenizer_config.json").read_text())
+    settings["auto_map"] = {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}
+    (copied / "tokenizer_config.json").write_text(json.dumps(settings))
+    load_tokenizer(str(copied)).save_pretrained(copied / "saved")
+    assert "auto_map" not in json.loads((copied / "saved/tokenizer_config.json").read_text())
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    (copied / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"config\.json cannot be read"):
+        read_config(str(copied))
+    assert "it was run" not in "".join(capfd.readouterr())
+
+
+def test_other_weights_that_a_config_names_are_refused(copied: Path) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, "transformers_weights": "a.bin"}))
+    with pytest.raises(UserError, match="names weights of its own"):
+        read_config(str(copied))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import optuna
@@ -66,3 +67,13 @@ def test_a_worker_whose_name_leads_elsewhere_is_refused(tmp_path: Path, name: st
     """Claims unlink the file of a worker that died, and its name stands in the storage."""
     with pytest.raises(RunError, match=f"a worker '{name}', which is no name of a file"):
         RunFolder(tmp_path).worker(name)
+
+
+def test_no_link_that_was_laid_beside_a_file_is_written_through(tmp_path: Path) -> None:
+    """A run that someone sent could hold one for every number of a process."""
+    (tmp_path / "mine").write_text("keep")
+    for number in (os.getpid(), os.getpid() + 1):
+        (tmp_path / f".page.unfinished-{number}").symlink_to(tmp_path / "mine")
+    write_file_whole(tmp_path / "page", "theirs")
+    assert (tmp_path / "mine").read_text() == "keep"
+    assert (tmp_path / "page").read_text() == "theirs"

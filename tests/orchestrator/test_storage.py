@@ -94,6 +94,9 @@ def test_the_same_launch_draws_the_same() -> None:
         ("grpc://somewhere", "must be grpc://HOST:PORT"),
         ("postgresql://me@db/x?password=s3cret", "a password behind the '?'"),
         ("postgresql://me:s3cret@db:s3cret/x", "is no URL"),
+        ("mysql://me@db/x?local_infile=1", "says local_infile behind the '?'; it may say host, "),
+        ("mysql://me@db/x?read_default_file=/home/me/.my.cnf", "says read_default_file behind"),
+        ("postgresql://me:p@s3cret@db/x", "has two '@'"),
     ],
 )
 def test_a_url_that_is_none_is_one_line(url: str, message: str) -> None:
@@ -282,3 +285,11 @@ def test_a_mistake_is_not_patiently_repeated(tmp_path: Path) -> None:
     storage = patient(open_storage(f"sqlite:///{tmp_path}/study.db"), "shown")
     with pytest.raises(KeyError):
         storage.get_study_user_attrs(99)
+
+
+def test_no_password_goes_to_a_server_that_wants_it_as_it_is(postgres: Postgres) -> None:
+    """Whoever sends a run folder chooses its server."""
+    url = postgres.new_user("open", "s3cret", asks="password")
+    with pytest.raises(RunError, match=r"cannot be opened: .*cleartext password") as error:
+        open_storage(url.format(password="s3cret"))
+    assert "s3cret" not in str(error.value)
