@@ -262,22 +262,9 @@ def prepare(
         device=device,
         progress=progress,
     )
-    texts = dict(inputs.text.roles)
-    if inputs.augmenter is not None:
-        texts["train"] = augment(
-            inputs.augmenter,
-            inputs.text.roles,
-            cache=cache,
-            seed=seed,
-            device=device,
-            progress=progress,
-        )
-    length = fidelity.length(task.max_length)
-    for role in ("train", "alpha"):
-        if texts[role] is not inputs.text.roles[role] or length < task.max_length:
-            splits[role] = tasks.tokenise(texts[role], role, inputs.tokenizer, length)
-            _check_tokens(inputs, [splits[role]])
-    train = fidelity.train(splits["train"], seed)
+    train, alpha = _of_students(
+        inputs, splits, fidelity, cache=cache, seed=seed, device=device, progress=progress
+    )
     student = _student(inputs, teacher, seed)
     cost_of_teacher, cost_of_student = (
         _cost(cost, model, inputs.seq_len, spaces, cache=cache, device=device, progress=progress)
@@ -301,9 +288,14 @@ def prepare(
     )
     progress.advance()
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
-    labels, classes = splits["select"].labels, len(inputs.text.label_names)
-    value, surely = unpruned.metric, unpruned.interval[0]
-    weak = weak_teacher_note(inputs.teacher, task.metric, value, surely, labels, classes)
+    weak = weak_teacher_note(
+        inputs.teacher,
+        task.metric,
+        unpruned.metric,
+        unpruned.interval,
+        splits["select"].labels,
+        len(inputs.text.label_names),
+    )
     if weak:
         progress.note(weak)
         notes.append(weak)
@@ -315,7 +307,7 @@ def prepare(
             student=student,
             train=train,
             teacher_logits=teacher_logits.to(device),
-            alpha=splits["alpha"],
+            alpha=alpha,
             cost=cost_of_student,
             cost_full=cost_of_unpruned.full,
             student_is_new=inputs.student is not None,
@@ -333,6 +325,40 @@ def prepare(
         flops_full=int(flops_of(cost_of_unpruned).full),
         notes=tuple(notes),
     )
+
+
+def _of_students(
+    inputs: Inputs,
+    splits: Mapping[str, Split],
+    fidelity: Fidelity,
+    *,
+    cache: Path,
+    seed: int,
+    device: str,
+    progress: Progress,
+) -> tuple[Split, Split]:
+    """What the students learn from, train and alpha: with copies of the text, cut down by the
+    fidelity."""
+    texts = dict(inputs.text.roles)
+    if inputs.augmenter is not None:
+        texts["train"] = augment(
+            inputs.augmenter,
+            inputs.text.roles,
+            cache=cache,
+            seed=seed,
+            device=device,
+            progress=progress,
+        )
+    length = fidelity.length(inputs.task.max_length)
+
+    def split(role: str) -> Split:
+        if texts[role] is inputs.text.roles[role] and length == inputs.task.max_length:
+            return splits[role]
+        tokenised = tasks.tokenise(texts[role], role, inputs.tokenizer, length)
+        _check_tokens(inputs, [tokenised])
+        return tokenised
+
+    return fidelity.train(split("train"), seed), split("alpha")
 
 
 def _score(

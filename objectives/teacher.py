@@ -15,6 +15,7 @@ from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives import pretrained
 from objectives.adapters import as_bert
+from objectives.bootstrap import Interval
 from objectives.cache import content_key, made_anew, written_whole
 from objectives.data import Labels, Split
 from objectives.device import Precision, autocast, matmul_dtype, to_device
@@ -151,26 +152,30 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
 
 
 def weak_teacher_note(
-    teacher: Teacher, metric: Metric, value: float, surely: float, labels: Labels, classes: int
+    teacher: Teacher,
+    metric: Metric,
+    value: float,
+    interval: Interval,
+    labels: Labels,
+    classes: int,
 ) -> str | None:
     """What a user should know of a teacher that may be no better than one answer for all rows.
 
-    `value` is its metric on the selection split, which has these labels, and `surely` the lower end
-    of the interval.
+    `value` is its metric on the selection split, which has these labels.
     """
     constant = 0.0  # of a correlation
     if metric in ("accuracy", "f1"):
         likely = {int(np.bincount(labels).argmax()), 1}
         answers = (np.full_like(labels, answer) for answer in likely)
         constant = max(metric_value(metric, labels, a, classes=classes) for a in answers)
-    if surely > constant:
+    if interval[0] > constant:
         return None
     remedy = "take another one"
     if not pretrained.has_classifier(teacher.checkpoint):
         remedy = f"fine-tune it longer (Teacher.epochs, now {teacher.epochs})"
     return (
         f"the teacher may have learnt nothing: its {metric} on the selection split is {value:.4f} "
-        f"(95% interval from {surely:.4f}), and one answer for all rows has {constant:.4f}; "
+        f"(95% interval from {interval[0]:.4f}), and one answer for all rows has {constant:.4f}; "
         f"{remedy}, before students learn from it"
     )
 

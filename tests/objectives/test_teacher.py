@@ -240,7 +240,7 @@ def test_a_teacher_that_may_be_no_better_than_one_answer_is_noted(
 
     def note(checkpoint: str, surely: float) -> str | None:
         teacher = Teacher(checkpoint=checkpoint)
-        return weak_teacher_note(teacher, metric, 0.95, surely, labels, classes)
+        return weak_teacher_note(teacher, metric, 0.95, (surely, 0.97), labels, classes)
 
     assert (
         f"is 0.9500 (95% interval from {constant:.4f}), and one answer for all rows has "
