@@ -9,7 +9,7 @@ import numpy as np
 from objectives.data import Labels
 from objectives.task import Metric, metric_value
 
-_RESAMPLES = 500
+RESAMPLES = 500
 _LEVEL = 0.95
 
 Interval = tuple[float, float]
@@ -45,7 +45,7 @@ def resampled_metrics(
     """
     generator = np.random.default_rng(0)
     rows = len(labels)
-    draws = (generator.integers(rows, size=rows) for _ in range(_RESAMPLES))
+    draws = (generator.integers(rows, size=rows) for _ in range(RESAMPLES))
     if metric == "accuracy":
         right = labels == predictions
         return np.array([right[drawn].mean() for drawn in draws])

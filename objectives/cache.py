@@ -70,6 +70,23 @@ def read_array(
     return array  # type: ignore[no-any-return]
 
 
+def kept_array(
+    file: Path,
+    shape: tuple[int, ...],
+    dtype: type[np.generic],
+    note: Callable[[str], object],
+    make: Callable[[], NDArray[Any]],
+) -> NDArray[Any]:
+    """`read_array`, or what `make` gives, which the file then holds."""
+    array = read_array(file, shape, dtype, note)
+    if array is None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        array = make()
+        with written_whole(file) as unfinished, unfinished.open("wb") as stream:
+            np.save(stream, array, allow_pickle=False)
+    return array
+
+
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)

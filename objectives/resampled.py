@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,8 @@ import torch
 from filelock import FileLock
 
 from objectives import pretrained
-from objectives.bootstrap import Samples, resampled_metrics
-from objectives.cache import content_key, written_whole
+from objectives.bootstrap import RESAMPLES, Samples, resampled_metrics
+from objectives.cache import content_key, kept_array
 from objectives.data import Split
 from objectives.evaluate import answers_of, predict
 from objectives.problem import Inputs
@@ -20,9 +22,17 @@ from objectives.problem import Inputs
 class Resampled:
     """The metric of a saved model on each sample of a split, predicted once for each model."""
 
-    def __init__(self, inputs: Inputs, *, kept: Path, device: str):
-        """`kept` is the folder where the numbers of each model stay."""
-        self._inputs, self._kept, self._device = inputs, kept, device
+    def __init__(
+        self,
+        inputs: Inputs,
+        *,
+        kept: Path,
+        device: str,
+        note: Callable[[str], object] = warnings.warn,
+    ):
+        """`kept` is the folder where the numbers of each model stay; `note` is told of a damaged
+        file there, which is made anew."""
+        self._inputs, self._kept, self._device, self._note = inputs, kept, device, note
         self._splits: dict[str, Split] = {}
 
     def __call__(self, model: Path, role: str) -> Samples:
@@ -38,16 +48,14 @@ class Resampled:
         file = self._kept / f"{content_key(made_of)}.npy"
         self._kept.mkdir(parents=True, exist_ok=True)
         with FileLock(self._kept / ".lock"):
-            if not file.is_file():
-                if role not in self._splits:
-                    self._splits[role] = self._inputs.split(role)
-                values = self._measured(model, self._splits[role])
-                with written_whole(file) as unfinished, unfinished.open("wb") as target:
-                    np.save(target, values, allow_pickle=False)
-        kept: Samples = np.load(file, allow_pickle=False)
-        return kept
+            return kept_array(
+                file, (RESAMPLES,), np.float64, self._note, lambda: self._measured(model, role)
+            )
 
-    def _measured(self, model: Path, split: Split) -> Samples:
+    def _measured(self, model: Path, role: str) -> Samples:
+        if role not in self._splits:
+            self._splits[role] = self._inputs.split(role)
+        split = self._splits[role]
         with torch.random.fork_rng(devices=[]):  # making a model draws numbers
             loaded: Any = pretrained.load_classifier(str(model))
         logits = predict(loaded, split, self._device)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from objectives.adapters import settings_of
-from objectives.cache import content_key, read_array, written_whole
+from objectives.cache import content_key, kept_array
 from objectives.cutting import count_labels
 from objectives.data import Split
 from objectives.evaluate import EVALUATION_BATCH, predict
@@ -24,14 +25,14 @@ def kept_logits(
     """`evaluate.predict`, or what it has left in `cache`; the caller holds a lock."""
     kind = torch.device(device).type
     file = cache / f"teacher-logits-{fingerprint(teacher, train, kind)}.npy"
-    logits = read_array(file, (len(train), count_labels(teacher.config)), np.float32, progress.note)
-    if logits is None:
-        cache.mkdir(parents=True, exist_ok=True)
+
+    def answer() -> NDArray[np.float32]:
         progress.begin("let the teacher answer train", -(-len(train) // EVALUATION_BATCH))
-        logits = predict(teacher, train, device, progress).numpy()
-        with written_whole(file) as unfinished, unfinished.open("wb") as stream:
-            np.save(stream, logits, allow_pickle=False)
-    return torch.from_numpy(logits)
+        answers: NDArray[np.float32] = predict(teacher, train, device, progress).numpy()
+        return answers
+
+    shape = (len(train), count_labels(teacher.config))
+    return torch.from_numpy(kept_array(file, shape, np.float32, progress.note, answer))
 
 
 def fingerprint(teacher: Classifier, train: Split, how: str) -> str:

@@ -47,6 +47,9 @@ def test_a_model_is_measured_once_and_other_weights_are_another_model(
     (file,) = kept.glob("*.npy")
     np.save(file, first + 1)
     assert (resampled(planted_task, tiny_bert, kept)(saved, "select") == first + 1).all()
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.warns(UserWarning, match="is damaged .* made anew"):
+        assert (resampled(planted_task, tiny_bert, kept)(saved, "select") == first).all()
     weights = load_file(saved / "model.safetensors")
     weights["classifier.weight"] = torch.zeros_like(weights["classifier.weight"])
     save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
