@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from orchestrator.artifacts import remove_artifacts
 from orchestrator.errors import RunError
 from orchestrator.heartbeat import Watch, end_record, workers_of
-from orchestrator.records import BEGAN, FAILURE, LAST_SEEN
+from orchestrator.records import BEGAN, FAILURE, HOME, LAST_SEEN
 from orchestrator.run_folder import RunFolder
 
 WORKER = "worker"
@@ -72,6 +72,7 @@ class Claims:
         claimed: list[optuna.Trial] = []
         try:
             with self._folder.in_turn("claim"):
+                self._check_home()
                 taken = self._outer.get_trials(deepcopy=False, states=_TAKEN)
                 lost = self._bury([t for t in taken if t.state is TrialState.RUNNING], note)
                 wanted = min(most, self._wanted - len(taken) + len(lost))
@@ -98,6 +99,16 @@ class Claims:
                 )
             raise
         return claimed
+
+    def _check_home(self) -> None:
+        """Raise RunError if another launch, which began in the same moment, has bound the study to
+        its folder: the models of some trials would lie here, of others there."""
+        home = self._outer.user_attrs.get(HOME)
+        if home is not None and home["folder"] != self._folder.identity:
+            raise RunError(
+                f"study '{self._outer.study_name}' was launched into {home['path']} (on "
+                f"{home['host']}) at the same time; name that folder with --out"
+            )
 
     def _asked_twice(self, trial: optuna.Trial) -> bool:
         """Whether an earlier trial has its knobs: they were enqueued again, since the storage's

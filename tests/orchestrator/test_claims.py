@@ -19,8 +19,10 @@ from optuna.trial import TrialState
 
 from orchestrator import heartbeat
 from orchestrator.claims import HALT, RETRY_OF, WORKER, Claims, ask_again
+from orchestrator.errors import RunError
 from orchestrator.heartbeat import GRACE, Heartbeat, Watch, WorkerRecord, workers_of
-from orchestrator.records import FAILURE, trial_record
+from orchestrator.opening import settle
+from orchestrator.records import FAILURE, HOME, trial_record
 from orchestrator.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage import open_storage
@@ -137,6 +139,21 @@ def test_what_a_killed_worker_had_is_failed_and_tried_again_clean(url: str, tmp_
         told = study.tell(trial, [1.0, 2.0])
         assert told.constraints == {"budget": -1.0}
     assert [worker.ended for worker in workers_of(study).values()] == [True, True]
+
+
+def test_nothing_is_claimed_into_a_folder_that_another_launch_got_ahead_of(
+    url: str, tmp_path: Path
+) -> None:
+    """Both found the study without a home, and each gave it one."""
+    folder, study = RunFolder(tmp_path / "run"), study_of(url)
+    settle(folder, study, url)
+    with ExitStack() as stack:
+        claims = claims_of(study, folder, stack, wanted=3)
+        assert len(claims.take(1)) == 1
+        study.set_user_attr(HOME, {"folder": "other", "path": "/there", "host": "h"})
+        with pytest.raises(RunError, match=r"launched into /there \(on h\) at the same time"):
+            claims.take(1)
+    assert len(study.trials) == 1
 
 
 def test_knobs_whose_asking_was_answered_late_are_tried_once(url: str, tmp_path: Path) -> None:
