@@ -40,7 +40,7 @@ UNPRUNED = "unpruned"
 """What the reference is called that nobody named."""
 
 _WARM_UPS = 3
-Inputs = Mapping[str, Tensor]
+Feeds = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequ
     return model
 
 
-Run = Callable[[Inputs], object]
+Run = Callable[[Feeds], object]
 """A forward pass."""
 _Timed = tuple[str, PreTrainedModel, Run]
 """What is timed: its name, the model whose FLOPs it has, and its forward pass."""
@@ -213,7 +213,7 @@ def _compiled(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: s
 
 
 def _forward(model: Callable[..., object], device: str) -> Run:
-    def run(inputs: Inputs) -> object:
+    def run(inputs: Feeds) -> object:
         with torch.inference_mode():
             return model(**{name: value.to(device) for name, value in inputs.items()})
 
@@ -242,7 +242,7 @@ def _onnxruntime(
 _RUNS = {"eager": _eager, "compile": _compiled, "onnxruntime": _onnxruntime}
 
 
-def _inputs(models: Mapping[str, PreTrainedModel], batch: int, length: int) -> Inputs:
+def _inputs(models: Mapping[str, PreTrainedModel], batch: int, length: int) -> Feeds:
     generator = torch.Generator().manual_seed(0)
     known = min(model.config.vocab_size for model in models.values())
     return {
@@ -253,7 +253,7 @@ def _inputs(models: Mapping[str, PreTrainedModel], batch: int, length: int) -> I
 
 
 def _time(
-    engine: Engine, runs: Sequence[Run], inputs: Inputs, rounds: int, device: str
+    engine: Engine, runs: Sequence[Run], inputs: Feeds, rounds: int, device: str
 ) -> list[tuple[float, float, float]]:
     """Quartiles of each run in milliseconds; every other round goes backwards."""
     times = np.empty((_WARM_UPS + rounds, len(runs)))

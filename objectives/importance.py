@@ -24,7 +24,7 @@ from objectives.problem import Problem
 
 Squares = Literal["loss", "logits"]
 
-Gradients = Iterator[tuple[str, Tensor]]
+RowGradients = Iterator[tuple[str, Tensor]]
 """Of one batch after the other, and of each searched space: (B, layers, *units_of)."""
 
 _BATCH_SIZE = 32
@@ -70,7 +70,7 @@ def gradients_of_rows(
     spaces: tuple[str, ...],
     squares: Squares,
     device: str,
-) -> Gradients:
+) -> RowGradients:
     """The gradients of all rows at open masks, a batch at a time."""
     population = Population.of([model])
     for weight in population.weights.values():
@@ -85,7 +85,7 @@ def gradients_of_rows(
 
 
 def mean_over_rows(
-    gradients: Gradients, rows: int, of_gradients: Callable[[Tensor], Tensor]
+    gradients: RowGradients, rows: int, of_gradients: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
     """Mean over so many rows of a function of their gradients, (layers, *units_of) each."""
     total: dict[str, Tensor] = {}
@@ -98,7 +98,7 @@ def mean_over_rows(
     return total
 
 
-def _mean_products(gradients: Gradients, rows: int) -> dict[str, Tensor]:
+def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:
     """Mean over so many rows of the products of any two gradients of a layer, on the CPU.
 
     (layers, units, units) each: large, so a layer is added at a time, in place.
@@ -154,7 +154,7 @@ def _worked_out_once(
     name: str,
     spaces: tuple[str, ...],
     squares: Squares,
-    mean: Callable[[Gradients, int], dict[str, Tensor]],
+    mean: Callable[[RowGradients, int], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
     key = (name, spaces, squares)
     if key not in problem.memory:

@@ -24,7 +24,7 @@ def kept_logits(
 ) -> Tensor:
     """`evaluate.predict`, or what it has left in `cache`; the caller holds a lock."""
     kind = torch.device(device).type
-    file = cache / f"teacher-logits-{fingerprint(teacher, train, kind)}.npy"
+    file = cache / f"teacher-logits-{fingerprint_of_answers(teacher, train, kind)}.npy"
 
     def answer() -> NDArray[np.float32]:
         progress.begin("let the teacher answer train", -(-len(train) // EVALUATION_BATCH))
@@ -35,7 +35,7 @@ def kept_logits(
     return torch.from_numpy(kept_array(file, shape, np.float32, progress.note, answer))
 
 
-def fingerprint(teacher: Classifier, train: Split, how: str) -> str:
+def fingerprint_of_answers(teacher: Classifier, train: Split, how: str) -> str:
     """Of its weights and settings, the tokens of train and how it is run, 16 hexadecimal digits."""
     made_of = {"settings": settings_of(teacher.config), "train": train.fingerprint, "how": how}
     digest = hashlib.sha256(content_key(made_of).encode())

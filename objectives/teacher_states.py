@@ -25,7 +25,7 @@ from objectives.evaluate import EVALUATION_BATCH
 from objectives.population import Population, Trace
 from objectives.problem import Problem
 from objectives.search_method import Progress
-from objectives.teacher_logits import fingerprint
+from objectives.teacher_logits import fingerprint_of_answers
 
 _LIMIT = 4 * 2**30
 """Bytes of a file at most: 800,000 tokens of MiniLM-L6, 215,000 of BERT-base."""
@@ -48,7 +48,7 @@ def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Set
     size = 2 * int(np.prod(shape))
     if size > _LIMIT:
         return stopped
-    name = fingerprint(problem.teacher, problem.train, str(dtype))
+    name = fingerprint_of_answers(problem.teacher, problem.train, str(dtype))
     file = problem.cache / f"teacher-states-{name}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read

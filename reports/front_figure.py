@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from orchestrator.records import FinishedTrial, Measured, RunRecord, size_text
+from orchestrator.records import FinishedTrial, Measured, RunRecord, UnprunedResult, size_text
 from reports.overlay import Overlay
 from reports.pareto import ParetoView, pareto_view, rung_text
 from reports.recommended import recommendations
@@ -95,7 +95,8 @@ class _Drawing:
             marker={"size": 10, **(style if several else {"color": BLUE, "symbol": "circle"})},
             error_y=self._error([trial.result for trial in self.view.front]),
         )
-        self._add_unpruned()
+        self._add_star()
+        self._add_heldout()
         if not several:
             self._name_recommended()
 
@@ -111,7 +112,7 @@ class _Drawing:
             mode="markers",
             name=plain(f"{self.prefix}stopped early"),
             marker={
-                "color": run_style(self.place)["color"] if self.overlay.several else SKY,
+                "color": self._colour(SKY),
                 "size": 8,
                 "symbol": "triangle-down-open",
             },
@@ -139,58 +140,63 @@ class _Drawing:
                 font={"size": 12},
             )
 
-    def _add_unpruned(self) -> None:
-        """The unpruned model's star at 100%, and the held-out metrics.
+    @property
+    def _starred(self) -> list[UnprunedResult]:
+        """The unpruned model; none if it is a teacher beyond 100%, which far to the right would
+        crowd the front together."""
+        return [self.run.unpruned] if self.run.unpruned.ratio <= 1 else []
 
-        A teacher beyond 100% has no star: far to the right, it would crowd the front together.
-        """
-        unpruned, several = self.run.unpruned, self.overlay.several
-        colour = run_style(self.place)["color"]
-        star = f"{self.prefix}{unpruned.label} model"
-        heldout: list[tuple[float, Measured, str, int | None]] = [
-            (trial.result.ratio, trial.result, self._hover(trial), trial.number)
-            for trial in self.view.front
-        ]
-        if unpruned.ratio <= 1:
-            text = lines([star, self._worth(unpruned), _sizes(unpruned)])
+    def _add_star(self) -> None:
+        """The unpruned model at 100%."""
+        for unpruned in self._starred:
             self.figure.add_scatter(
                 x=[unpruned.ratio],
                 y=[self.overlay.metric(self.run, unpruned.metric)],
                 mode="markers",
-                name=plain(star),
+                name=plain(f"{self.prefix}{unpruned.label} model"),
                 legendrank=2,
-                showlegend=not several,
+                showlegend=not self.overlay.several,
                 marker={
-                    "color": colour if several else VERMILLION,
+                    "color": self._colour(VERMILLION),
                     "size": 15,
                     "symbol": "star",
                 },
                 error_y=self._error([unpruned]),
                 customdata=[[self.place, None]],
-                hovertext=[text],
+                hovertext=[self._hover_star(unpruned)],
                 hoverinfo="text",
             )
-            heldout.append((unpruned.ratio, unpruned, text, None))
-        if heldout:
-            models = [model for _, model, _, _ in heldout]
+
+    def _add_heldout(self) -> None:
+        """What the models of the front, and the unpruned one, are worth held out."""
+        front, starred = self.view.front, self._starred
+        models: list[Measured] = [*(trial.result for trial in front), *starred]
+        if models:
             self.figure.add_scatter(
-                x=[ratio for ratio, _, _, _ in heldout],
+                x=[model.ratio for model in models],
                 y=[self.overlay.metric(self.run, model.heldout_metric) for model in models],
                 mode="markers",
                 name=plain(f"{self.prefix}held out"),
                 legendrank=3,
-                visible="legendonly" if several else None,
+                visible="legendonly" if self.overlay.several else None,
                 marker={
-                    "color": colour if several else GREEN,
+                    "color": self._colour(GREEN),
                     "size": 9,
                     "symbol": "diamond-open",
                     "line": {"width": 2},
                 },
                 error_y=self._error(models, heldout=True),
-                customdata=[[self.place, trial] for _, _, _, trial in heldout],
-                hovertext=[text for _, _, text, _ in heldout],
+                customdata=[
+                    *([self.place, trial.number] for trial in front),
+                    *([self.place, None] for _ in starred),
+                ],
+                hovertext=[*map(self._hover, front), *map(self._hover_star, starred)],
                 hoverinfo="text",
             )
+
+    def _colour(self, alone: str) -> str:
+        """That of the run among several; else the one given."""
+        return str(run_style(self.place)["color"]) if self.overlay.several else alone
 
     def _add(
         self, trials: Sequence[FinishedTrial], name: str, mode: str = "markers", **style: Any
@@ -227,6 +233,10 @@ class _Drawing:
             "thickness": 1,
             "width": 0,
         }
+
+    def _hover_star(self, unpruned: UnprunedResult) -> str:
+        name = f"{self.prefix}{unpruned.label} model"
+        return lines([name, self._worth(unpruned), _sizes(unpruned)])
 
     def _hover(self, trial: FinishedTrial) -> str:
         result = trial.result
