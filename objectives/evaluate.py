@@ -61,10 +61,10 @@ def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
 
 
 def score_with_interval(
-    model: Classifier, split: Split, metric: Metric, device: str
+    model: Classifier, split: Split, metric: Metric, device: str, progress: Progress | None = None
 ) -> tuple[float, Interval]:
     """`score`, and how sure it is."""
-    logits = predict(model, split, device)
+    logits = predict(model, split, device, progress)
     value = metric_of(logits, split, metric)
     if not math.isfinite(value):
         return value, (value, value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 from pathlib import Path
 
 import torch
@@ -47,18 +46,20 @@ def write_model(source: Path, out: Path) -> bool:
         plain = plain_bert(model)
     if plain is None:
         assert pruned_bert.__file__ is not None
-        file = Path(pruned_bert.__file__)
+        file = Path(pruned_bert.__file__)  # `save_pretrained` puts it beside the model
         model.config.auto_map = {
             "AutoConfig": f"{file.stem}.{type(model.config).__name__}",
             "AutoModelForSequenceClassification": f"{file.stem}.{type(model).__name__}",
         }
         for name in _PER_LAYER_NAMES:  # a reader who does not know these wants them said globally
             setattr(model.config, name, None)
-        shutil.copyfile(file, out / file.name)
     save_model(model if plain is None else plain, out)
     tokenizer = load_tokenizer(str(source))
     longest = model.config.max_position_embeddings
     tokenizer.model_max_length = min(tokenizer.model_max_length, longest)
+    if tokenizer.is_fast:  # what a study cut its texts to is nobody else's limit
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
     save_tokenizer(tokenizer, out)
     return plain is not None
 
@@ -68,7 +69,11 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
     try:
         model.save_pretrained(folder)
     except SafetensorError as error:
-        raise OSError(errno.EIO, str(error), str(folder)) from error
+        full = "os error 28" in str(error)
+        raise OSError(errno.ENOSPC if full else errno.EIO, str(error), str(folder)) from error
+    mode = (folder / "config.json").stat().st_mode
+    for weights in folder.glob("*.safetensors"):  # by themselves for their owner alone
+        weights.chmod(mode)
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

@@ -85,11 +85,22 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
     assert program is not None
     _keep_norms_apart(program)
     program.save(file)
+    _forget_shapes(file)
     try:
         return _check(model, file, [(1, 2), (1, min(33, longest)), (5, min(128, longest))])
     except UserError:
         file.unlink()
         raise
+
+
+def _forget_shapes(file: Path) -> None:
+    """Leave out what shapes lie between the operations: whoever reads the file infers them, and
+    onnxruntime's quantiser, which turns weights around, stumbles over those that they had."""
+    import onnx
+
+    model = onnx.load(file)
+    del model.graph.value_info[:]
+    onnx.save(model, file)
 
 
 def write_int8(file: Path, quantised: Path) -> None:
@@ -99,15 +110,11 @@ def write_int8(file: Path, quantised: Path) -> None:
     VNNI, and what was measured would hold on the CPU that measured it.
     """
     check_installed("onnx", "onnxruntime")
-    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    model = onnx.load(file)
-    # The quantiser turns weights around; it stumbles over the shapes that they had.
-    del model.graph.value_info[:]
     with _silent_exporter():
         quantize_dynamic(
-            model, quantised, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8
+            file, quantised, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8
         )
 
 

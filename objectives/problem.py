@@ -20,7 +20,12 @@ from objectives.cost import Cost, CostName, Flops, Params, Units
 from objectives.cutting import shape_of
 from objectives.data import Split
 from objectives.errors import UserError
-from objectives.evaluate import count_parameters, score, score_with_interval
+from objectives.evaluate import (
+    EVALUATION_BATCH,
+    count_parameters,
+    score,
+    score_with_interval,
+)
 from objectives.fidelity import FULL, Fidelity
 from objectives.latency import load_latency
 from objectives.odd_labels import odd_labels
@@ -275,7 +280,8 @@ def prepare(
     def flops_of(own: Cost) -> Flops:
         return Flops(own.shape, inputs.seq_len)
 
-    progress.begin("score the teacher", 1)
+    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in ("select", "heldout"))
+    progress.begin("score the teacher", batches)
     unpruned = _score(
         teacher,
         splits["select"],
@@ -285,8 +291,8 @@ def prepare(
         cost=cost_of_teacher.full,
         flops=int(flops_of(cost_of_teacher).full),
         widths=_widths(Architecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
+        progress=progress,
     )
-    progress.advance()
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
         inputs.teacher,
@@ -371,10 +377,11 @@ def _score(
     cost: float,
     flops: int,
     widths: Mapping[str, tuple[int, ...]],
+    progress: Progress | None = None,
 ) -> Score:
     """The metric of a model on both splits, beside its sizes."""
-    on_select, interval = score_with_interval(model, select, metric, device)
-    on_heldout, heldout_interval = score_with_interval(model, heldout, metric, device)
+    on_select, interval = score_with_interval(model, select, metric, device, progress)
+    on_heldout, heldout_interval = score_with_interval(model, heldout, metric, device, progress)
     return Score(
         metric=on_select,
         interval=interval,

@@ -12,12 +12,15 @@ This file imports torch and transformers alone: an exported model carries a copy
 from __future__ import annotations
 
 import copy
+import shutil
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import BertConfig
 from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.bert.modeling_bert import (
     BertEmbeddings,
@@ -52,7 +55,15 @@ class PrunedBertConfig(BertConfig):
 
     def of_layers(self) -> list[PrunedBertConfig]:
         """The configuration of each layer, with its own numbers of heads, neurons, dimensions."""
-        return cast("list[PrunedBertConfig]", list(self.per_layer_config))
+        layers: Any = self.per_layer_config
+        if isinstance(layers, dict):  # before transformers 5.14 these are what config.json says
+            layers = [self._with(layers.get(str(n), {})) for n in range(self.num_hidden_layers)]
+        return cast("list[PrunedBertConfig]", list(layers))
+
+    def _with(self, own: dict[str, Any]) -> PrunedBertConfig:
+        layer = copy.copy(self)
+        layer.__dict__ = {**self.__dict__, **own}
+        return layer
 
 
 class ProjectedEmbeddings(BertEmbeddings):
@@ -91,20 +102,29 @@ class Projection(nn.Linear):
     def reset_parameters(self) -> None:
         pass
 
+    def forward(self, units: Tensor) -> Tensor:
+        """Without inputs the bias is all it gives."""
+        if not self.in_features:
+            return self.bias.expand(*units.shape[:-1], -1)
+        return super().forward(units)
+
+
+def projection(inputs: int, width: int) -> nn.Linear:
+    """torch's own wherever that is possible: quantisers look for its type."""
+    return nn.Linear(inputs, width) if inputs and width else Projection(inputs, width)
+
 
 class InputProjection(Projection):
-    """A linear layer that reads the dimensions `inputs` of its input, or all of them."""
+    """A linear layer that reads the dimensions `inputs` of its input."""
 
-    inputs: Tensor | None
+    inputs: Tensor
 
-    def __init__(self, hidden: int, inputs: int, width: int):
+    def __init__(self, inputs: int, width: int):
         super().__init__(inputs, width)
-        some = None if inputs == hidden else torch.zeros(inputs, dtype=torch.long)
-        self.register_buffer("inputs", some)
+        self.register_buffer("inputs", torch.zeros(inputs, dtype=torch.long))
 
     def forward(self, hidden_BSD: Tensor) -> Tensor:
-        some = hidden_BSD if self.inputs is None else hidden_BSD[..., self.inputs]
-        return super().forward(some)
+        return super().forward(hidden_BSD[..., self.inputs])
 
 
 class PrunedBertOutput(nn.Module):
@@ -112,14 +132,13 @@ class PrunedBertOutput(nn.Module):
 
     def __init__(self, config: PrunedBertConfig, width: int):
         super().__init__()
-        self.dense = Projection(width, config.hidden_size)
+        self.dense = projection(width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, units_BSW: Tensor | None, residual_BSD: Tensor) -> Tensor:
-        """`units_BSW` is None where the block has no units: then its bias is all it adds."""
-        bias = self.dense.bias.expand_as(residual_BSD)
-        projected = bias if units_BSW is None else self.dense(units_BSW)
+    def forward(self, units_BSW: Tensor, residual_BSD: Tensor) -> Tensor:
+        """Where the block has no units its bias is all it adds."""
+        projected = self.dense(units_BSW)
         normed: Tensor = self.LayerNorm(self.dropout(projected) + residual_BSD)
         return normed
 
@@ -134,7 +153,9 @@ class PrunedBertAttention(nn.Module):
         value = self.heads * (config.v_head_dim or config.head_dim)
         self.self = nn.ModuleDict(
             {
-                name: InputProjection(config.hidden_size, inputs or config.hidden_size, width)
+                name: projection(config.hidden_size, width)
+                if not inputs or inputs == config.hidden_size
+                else InputProjection(inputs, width)
                 for name, inputs, width in (
                     ("query", config.query_inputs, query_key),
                     ("key", config.key_inputs, query_key),
@@ -147,7 +168,7 @@ class PrunedBertAttention(nn.Module):
         self.attention_dropout = config.attention_probs_dropout_prob
 
     def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
-        context = self._context(hidden_BSD, mask_B11S) if self.heads else None
+        context = self._context(hidden_BSD, mask_B11S) if self.heads else hidden_BSD[..., :0]
         attended: Tensor = self.output(context, hidden_BSD)
         return attended
 
@@ -164,31 +185,34 @@ class PrunedBertAttention(nn.Module):
         return context.transpose(1, 2).flatten(2)
 
 
-class PrunedBertLayer(nn.Module):
+class PrunedBertLayer(GradientCheckpointingLayer):
     """One encoder layer: attention, then the FFN neurons that are left. `config` is its own."""
 
     def __init__(self, config: PrunedBertConfig):
         super().__init__()
         self.ffn = config.intermediate_size
         self.attention = PrunedBertAttention(config)
-        self.intermediate = nn.ModuleDict({"dense": Projection(config.hidden_size, self.ffn)})
+        self.intermediate = nn.ModuleDict({"dense": projection(config.hidden_size, self.ffn)})
         self.output = PrunedBertOutput(config, self.ffn)
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
         attended = self.attention(hidden_BSD, mask_B11S)
-        fed = self.activation(self.intermediate["dense"](attended)) if self.ffn else None
+        fed = attended[..., :0]
+        if self.ffn:
+            fed = self.activation(self.intermediate["dense"](attended))
         hidden: Tensor = self.output(fed, attended)
         return hidden
 
 
 class PrunedBertForSequenceClassification(BertPreTrainedModel):
     """A cut BERT with pooler and classifier; takes and returns what BERT's own classifier does, but
-    for `position_ids`: the first token is always at position 0. It gives no hidden states and no
-    attentions."""
+    gives no attentions."""
 
     config_class = PrunedBertConfig
-    supports_gradient_checkpointing = False
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False  # a mean over the batch, which a Trainer divides if it accumulates
+    _no_split_modules = ["BertEmbeddings", "PrunedBertLayer"]  # noqa: RUF012 (its base's)
     _supports_flash_attn = False
     _supports_flex_attn = False
     _supports_attention_backend = False
@@ -219,21 +243,54 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         return_dict: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
     ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
+        if output_attentions:
+            raise ValueError("a cut BERT gives no attentions; leave output_attentions out")
         hidden = self.bert["embeddings"](
-            input_ids=input_ids, token_type_ids=token_type_ids, inputs_embeds=inputs_embeds
+            input_ids=input_ids,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
         )
-        mask = None if attention_mask is None else attention_mask[:, None, None, :].bool()
+        mask = attention_mask
+        if mask is not None and mask.dim() == 2:
+            mask = mask[:, None, None, :].bool()
+        states = [hidden]
         for layer in self.bert.get_submodule("encoder.layer").children():
             hidden = layer(hidden, mask)
+            states.append(hidden)
         logits = self.classifier(self.dropout(self.bert["pooler"](hidden)))
         loss = None if labels is None else self.loss_function(labels, logits, self.config)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        output = SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=tuple(states) if output_hidden_states else None
+        )
         if not (self.config.return_dict if return_dict is None else return_dict):
-            return (logits,) if loss is None else (loss, logits)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+            return output.to_tuple()
+        return output
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Those of the tokens."""
+        return self.bert.get_submodule("embeddings.word_embeddings")
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Other ones."""
+        self.bert.set_submodule("embeddings.word_embeddings", value)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """As transformers does; an exported model takes its code with it."""
+        if getattr(self.config, "auto_map", None):
+            Path(save_directory).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(__file__, Path(save_directory) / Path(__file__).name)
+        super().save_pretrained(save_directory, *args, **kwargs)
 
 
 def _eager_attention(
@@ -247,5 +304,7 @@ def _eager_attention(
     """Attention in plain matmuls, which `FlopCounterMode` sees (on the CPU it misses sdpa's)."""
     scores = query @ key.transpose(-2, -1) * scale
     if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+        least = torch.finfo(scores.dtype).min
+        boolean = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, least) if boolean else scores + attn_mask
     return nn.functional.dropout(scores.softmax(-1), dropout_p) @ value

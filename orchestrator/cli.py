@@ -339,7 +339,11 @@ def export(
     with mendable():
         study = None if study_file is None else load_study_of(study_file, record.name)
         exported = export_model(record, number, out, onnx=onnx, int8=study)
-    typer.echo(f"{exported.folder}  (trial {number})")
+    result = next(trial.result for trial in record.finished if trial.number == number)
+    typer.echo(
+        f"{exported.folder}  (trial {number}: {record.metric_name} {result.metric:.4f}, held out "
+        f"{result.heldout_metric:.4f}, {result.cost_name} ratio {result.ratio:.3f})"
+    )
     for note in exported.notes:
         typer.echo(f"  {note}")
     if push_to_hub is not None:
@@ -365,7 +369,7 @@ def bench(
     ] = None,
     length: Annotated[
         list[int] | None,
-        typer.Option(help="Tokens in a sequence, repeatable; 128 by default."),
+        typer.Option(help="Tokens in a sequence, repeatable; by default the run's own, else 128."),
     ] = None,
     engine: Annotated[
         list[str] | None,
@@ -395,7 +399,7 @@ def bench(
         timed = time_all(
             against=against,
             batches=batch or (1, 8, 32),
-            lengths=length or (128,),
+            lengths=length or (128 if record is None else int(record.definition["seq_len"]),),
             engines=check_engines(engine),
             rounds=rounds,
             threads=threads,

@@ -202,9 +202,10 @@ def writing(folder: RunFolder) -> Iterator[None]:
 
 
 def _unwritable(path: object, reason: object) -> RunError:
+    full = any(word in str(reason) for word in ("No space", "full", "quota"))
     return RunError(
-        f"'{path}' could not be written ({reason}); finished trials are kept: free the disk or "
-        "choose another folder with --out, and launch again"
+        f"'{path}' could not be written ({reason}); finished trials are kept: "
+        f"{'free the disk or ' * full}choose another folder with --out, and launch again"
     )
 
 
@@ -230,6 +231,7 @@ def _serve(
             claims.bury()
             return
         with progress:
+            progress.finished(finished)
             with folder.in_turn("prepare"):  # the first one makes what all others read
                 bench = prepare(
                     inputs,

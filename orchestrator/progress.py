@@ -18,6 +18,9 @@ from rich.progress import (
 from orchestrator.study import Study
 from orchestrator.terminal import say
 
+_DAY = 86400.0
+"""Seconds."""
+
 
 class LaunchProgress:
     """Three bars, and the `Progress` of the contract of a search method.
@@ -36,6 +39,7 @@ class LaunchProgress:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
+            speed_estimate_period=_DAY,  # trials may lie minutes apart
             disable=not console.is_terminal or bool(speaker),
         )
         self._lines = self._bars.disable

@@ -81,16 +81,18 @@ def front_table(record: RunRecord) -> Table:
 
 
 def next_commands(record: RunRecord) -> list[str]:
-    """Where the report of a finished run is, and what to do next."""
+    """Where the report of a finished run is, and what to do next; to export, the best model of at
+    most half the cost, or the cheapest."""
     from orchestrator.run_folder import RunFolder
 
+    half = [trial for trial in record.front if trial.result.ratio <= 0.5]
     folder = shlex.quote(str(record.folder))
     return [
         f"report     {RunFolder(record.folder).report}",
         f"dashboard  maskfront dashboard {folder}",
         *(
             f"export     maskfront export {folder} --trial {best.number} --out my-model"
-            for best in record.front[-1:]
+            for best in half[-1:] or record.front[:1]
         ),
     ]
 

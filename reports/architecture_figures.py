@@ -65,7 +65,7 @@ def architecture_section(overlay: Overlay) -> Section | None:
 
 def _sentence(run: RunRecord, agreed: Consensus) -> str:
     heads = [share for layer in agreed.heads for share in layer]
-    neurons = sum(run.unpruned.ffn_per_layer)
+    gone, neurons = heads.count(0.0), sum(run.unpruned.ffn_per_layer)
     everywhere = [
         f"{layer}.{head}"
         for layer, row in enumerate(agreed.heads, 1)
@@ -76,7 +76,7 @@ def _sentence(run: RunRecord, agreed: Consensus) -> str:
     return (
         f"{heads.count(1.0)} of {len(heads)} heads{named} and {sum(agreed.ffn_always):,} of "
         f"{neurons:,} FFN neurons are in all {agreed.models} models of the front; "
-        f"{heads.count(0.0)} heads and {sum(agreed.ffn_never):,} neurons are in none."
+        f"{gone} head{'s' * (gone != 1)} and {sum(agreed.ffn_never):,} neurons are in none."
     )
 
 

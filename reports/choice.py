@@ -31,7 +31,7 @@ def choose(
 
     max_ratio    the best metric of a model whose cost ratio is at most this
     min_metric   the cheapest model whose metric on the selection split is at least this
-    knee         the model at the front's `knee`, or the cheapest one of a front that has none
+    knee         the model at the front's `knee`, if it has one
 
     Raises RunError for none or several ways, for a trial that has no model, for an empty front, and
     where nothing on the front gets there; then it says what comes nearest.
@@ -75,7 +75,13 @@ def choose(
                 f"front; the nearest is trial {number} with {nearest.metric:.4f}"
             )
         return good[0]
-    return points[find_knee([result for _, result in points]) or 0][0]
+    bend = find_knee([result for _, result in points])
+    if bend is None:
+        raise RunError(
+            f"the front of '{run.folder}' ({len(points)} models) bends nowhere: name a model with "
+            "--max-ratio, --min-metric or --trial"
+        )
+    return points[bend][0]
 
 
 def model_folder(run: RunRecord, trial: int) -> Path:

@@ -40,6 +40,11 @@ LAYOUT: dict[str, Any] = {
     "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
     "paper_bgcolor": "rgba(0, 0, 0, 0)",
     "plot_bgcolor": "rgba(0, 0, 0, 0)",
+    "modebar": {  # by itself a dark box over the figure, as its ground is none
+        "bgcolor": "rgba(0, 0, 0, 0)",
+        "color": "rgba(128, 128, 128, 0.7)",
+        "activecolor": "#808080",
+    },
     "hoverlabel": {"bgcolor": "white", "font": {"color": "#222222"}, "align": "left"},
 }
 LEGEND = {"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,9 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from objectives.architecture import Architecture, LayerUnits
 from objectives.cutting import cut
 from objectives.evaluate import predict
-from objectives.exporting import plain_bert, write_model
+from objectives.exporting import plain_bert, save_model, write_model
 from objectives.problem import Problem
+from objectives.pruned_bert import PrunedBertForSequenceClassification
 from tests.conftest import TINY
 from tests.objectives.conformance import random_states
 
@@ -126,3 +128,28 @@ def test_nothing_that_a_checkpoint_says_of_code_is_exported(
     (tmp_path / "model").mkdir()
     write_model(tmp_path / "trial", tmp_path / "model")
     assert "theirs" not in (tmp_path / "model" / "config.json").read_text()
+
+
+def test_an_export_may_be_saved_again_read_by_others_and_cuts_nothing(
+    tiny_bert: str, tmp_path: Path
+) -> None:
+    config = BertConfig.from_pretrained(tiny_bert, num_labels=2)
+    with torch.random.fork_rng(devices=[]):
+        whole = BertForSequenceClassification(config)
+    layers = Architecture((replace(WHOLE, heads=(0, 2)),) * 3)
+    save_model(cut(whole.state_dict(), config, layers), tmp_path / "trial")
+    assert not list((tmp_path / "trial").glob("*.py"))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    tokenizer("joy bab", truncation=True, max_length=4, padding="max_length")
+    tokenizer.save_pretrained(tmp_path / "trial")
+    (tmp_path / "model").mkdir()
+    write_model(tmp_path / "trial", tmp_path / "model")
+    said = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    assert (said["truncation"], said["padding"]) == (None, None)
+    modes = {file.stat().st_mode for file in (tmp_path / "model").iterdir()}
+    assert len(modes) == 1, "the weights may be read by whoever may read the rest"
+
+    model = PrunedBertForSequenceClassification.from_pretrained(tmp_path / "model")
+    model.save_pretrained(tmp_path / "again")
+    code = (tmp_path / "model" / "pruned_bert.py").read_text()
+    assert (tmp_path / "again" / "pruned_bert.py").read_text() == code

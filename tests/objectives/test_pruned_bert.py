@@ -297,3 +297,70 @@ def test_cutting_leaves_global_random_state_alone(problem: Problem) -> None:
     model: PreTrainedModel = cut(problem.student.state_dict(), problem.student.config, RAGGED)
     assert not model.training
     assert random_states() == before
+
+
+def test_it_takes_what_transformers_own_bert_takes(problem: Problem) -> None:
+    """peft, for one, gives the ones that it does not need as None."""
+    bert = problem.student
+    whole = cut(bert.state_dict(), bert.config, Architecture.full(TINY))
+    batch = next(iter(problem.train.in_order(4, "cpu")))
+    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    turned = torch.arange(batch.input_ids.shape[1]).flip(0)[None]
+    asked = {"position_ids": turned, "output_hidden_states": True, "output_attentions": None}
+    own, theirs = whole(**inputs, **asked, use_cache=False), bert(**inputs, **asked)
+    torch.testing.assert_close(own.logits, theirs.logits, atol=ATOL, rtol=0)
+    for mine, other in zip(own.hidden_states, theirs.hidden_states, strict=True):
+        attended = batch.attention_mask[..., None]
+        torch.testing.assert_close(mine * attended, other * attended, atol=1e-4, rtol=0)
+    square = batch.attention_mask[:, None, None, :].bool().expand(-1, 1, turned.shape[1], -1)
+    logits = whole(batch.input_ids, square).logits
+    torch.testing.assert_close(logits, whole(**inputs).logits, atol=ATOL, rtol=0)
+    with pytest.raises(ValueError, match="gives no attentions"):
+        whole(**inputs, output_attentions=True)
+
+
+def test_its_vocabulary_can_grow(ragged: PrunedBertForSequenceClassification) -> None:
+    model = copy.deepcopy(ragged)
+    known = model.get_input_embeddings().weight.detach().clone()
+    with torch.random.fork_rng(devices=[]):
+        model.resize_token_embeddings(len(known) + 3, mean_resizing=False)
+    grown = model.get_input_embeddings().weight
+    assert grown.shape[0] == len(known) + 3 == model.config.vocab_size
+    torch.testing.assert_close(grown[: len(known)], known)
+
+
+def test_gradient_checkpointing_changes_no_gradient(
+    ragged: PrunedBertForSequenceClassification, problem: Problem
+) -> None:
+    batch = next(iter(problem.train.in_order(4, "cpu")))
+    gradients = []
+    for checkpointed in (False, True):
+        model = copy.deepcopy(ragged).train().requires_grad_()
+        for module in model.modules():
+            for name in ("p", "attention_dropout"):
+                if hasattr(module, name):
+                    setattr(module, name, 0.0)
+        if checkpointed:
+            model.activation_checkpointing_enable()
+        model(batch.input_ids, batch.attention_mask, labels=batch.labels).loss.backward()
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_quantisers_find_its_linear_layers(ragged: PrunedBertForSequenceClassification) -> None:
+    """They go by the exact type; only those without inputs or outputs are of another."""
+    layers = [m for m in ragged.modules() if isinstance(m, torch.nn.Linear)]
+    assert all((type(m) is torch.nn.Linear) == bool(m.weight.numel()) for m in layers)
+    assert sum(type(m) is torch.nn.Linear for m in layers) == 3 * 6 + 2 - 4 - 2
+
+
+def test_its_configuration_is_read_by_transformers_before_5_14(
+    ragged: PrunedBertForSequenceClassification,
+) -> None:
+    """There what a layer says of its own stays as config.json has it."""
+    old = copy.copy(ragged.config)
+    old.__dict__ = {**vars(old), "per_layer_config": ragged.config.to_dict()["per_layer_config"]}
+    for one, other in zip(old.of_layers(), ragged.config.of_layers(), strict=True):
+        for name in ("num_attention_heads", "intermediate_size", "query_inputs", "qk_head_dim"):
+            assert getattr(one, name) == getattr(other, name)

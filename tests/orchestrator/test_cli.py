@@ -422,9 +422,9 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
         (["--knee", "--trial", 0], "got --trial and --knee"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
-        (["--knee", "--int8"], "--int8 and --study-file go together"),
+        (["--max-ratio", 1, "--int8"], "--int8 and --study-file go together"),
         (
-            ["--knee", "--push-to-hub", "me/my-model"],
+            ["--max-ratio", 1, "--push-to-hub", "me/my-model"],
             "log in with `hf auth login`, or set HF_TOKEN",
         ),
     ],
@@ -438,9 +438,10 @@ def test_an_export_that_cannot_be_is_refused(
 
 
 def test_a_card_names_what_the_run_was_made_from(run_folder: Path, tmp_path: Path) -> None:
-    done = maskfront("export", run_folder, "--knee", "--out", tmp_path / "model")
+    done = maskfront("export", run_folder, "--max-ratio", 1, "--out", tmp_path / "model")
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r".*/model  \(trial \d\)\n", done.stdout)
+    said = r".*/model  \(trial \d: accuracy 0\.\d{4}, held out 0\.\d{4}, FLOPs ratio 0\.\d{3}\)\n"
+    assert re.fullmatch(said, done.stdout)
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     assert "| task | tiny |" in card
     assert re.search(r"\| data \| tiny-data\d*/|\| data \| [^/|]+/tiny-data\d*", card)
@@ -463,10 +464,10 @@ def test_bench_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
 
 def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None:
     front = json.loads(maskfront("front", run_folder, "--json").stdout)["front"]
-    done = maskfront(
-        "bench", run_folder, "--engine", "eager", "--batch", 1, "--length", 16, "--rounds", 1
-    )
+    done = maskfront("bench", run_folder, "--engine", "eager", "--batch", 1, "--rounds", 1)
     assert done.returncode == 0, done.stderr
+    timed = json.loads((run_folder / "bench.json").read_text())["timings"]
+    assert {row["length"] for row in timed} == {16}, "the study's own"
     assert "bench.json; maskfront report shows it" in done.stdout.replace("\n", "")
     kept = json.loads((run_folder / "bench.json").read_text())
     assert [row["trial"] for row in kept["timings"]] == [None, *(row["trial"] for row in front)]

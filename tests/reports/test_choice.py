@@ -81,9 +81,13 @@ def test_a_trial_without_a_model_says_what_became_of_it(
         choose(mixed_run, trial=trial)
 
 
-def test_a_front_without_a_knee_gives_its_cheapest_model(make_run: Any, make_trial: Any) -> None:
+def test_a_front_without_a_knee_has_none_to_choose(make_run: Any, make_trial: Any) -> None:
     rows = [(200_000, 0.5), (600_000, 0.6), (900_000, 0.9)]
-    assert choose(make_run([make_trial(n, *row) for n, row in enumerate(rows)]), knee=True) == 0
+    run = make_run([make_trial(n, *row) for n, row in enumerate(rows)])
+    with pytest.raises(
+        RunError, match=r"\(3 models\) bends nowhere: name a model with --max-ratio"
+    ):
+        choose(run, knee=True)
 
 
 def test_a_folder_is_no_record(mixed_run: RunRecord, tmp_path: Path) -> None:
