@@ -110,11 +110,11 @@ def kept_units(
     below = lanes.fill(lanes.forced, lanes.ranked, target)
     if lanes.price(below) >= low:
         return lanes.masks(below)
-    fewer = _fewer_dear_ones(lanes, below, low, high)
-    return lanes.masks(below if fewer is None else fewer)
+    other = _other_dear_ones(lanes, below, low, high)
+    return lanes.masks(below if other is None else other)
 
 
-def _fewer_dear_ones(lanes: _Lanes, below: Tensor, low: float, high: float) -> Tensor | None:
+def _other_dear_ones(lanes: _Lanes, below: Tensor, low: float, high: float) -> Tensor | None:
     """The counts inside the band whose number of units of the dearest kind is nearest to that of
     `below`, and which cheaper ones fill up; None if there are none."""
     dear = lanes.of_dearest_kind()

@@ -21,7 +21,7 @@ from optuna.storages import (
     get_storage,
 )
 from sqlalchemy import NullPool, create_engine, event, inspect, make_url
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, Engine
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from orchestrator.errors import RunError
@@ -36,7 +36,10 @@ PASSWORD = "MASKFRONT_STORAGE_PASSWORD"
 """Environment variable with the password of a storage whose URL has a user and no password."""
 JOURNAL_WORKERS = 8
 """Each worker reads all that all others write: docs/scaling.md has the figures."""
-_SETTINGS = ("host", "port", "unix_socket", "sslmode", "sslrootcert", "ssl_ca", "charset")
+_SETTINGS = (
+    *("host", "port", "unix_socket", "charset"),
+    *("sslmode", "sslrootcert", "sslcert", "sslkey", "ssl_ca", "ssl_cert", "ssl_key"),
+)
 """What a URL may say behind its "?". A run folder may name any server, and PyMySQL would read what
 files this machine has where a URL tells it to."""
 _STUDIES = "studies"
@@ -262,8 +265,15 @@ def _sqlite(url: str, *, skip_table_creation: bool = False, **engine: Any) -> RD
 
 def _greet(url: URL) -> None:
     """Connect once: PyMySQL alone waits for ever for a server that takes a call and is silent."""
-    arguments = {**_guarded(url), "read_timeout": CONNECT_SECONDS}
-    create_engine(url, connect_args=arguments, poolclass=NullPool).connect().close()
+    _impatient(url).connect().close()
+
+
+def _impatient(url: URL) -> Engine:
+    """For one question."""
+    arguments = _guarded(url)
+    if kind_of(url) == "mysql":
+        arguments["read_timeout"] = CONNECT_SECONDS
+    return create_engine(url, connect_args=arguments, poolclass=NullPool)
 
 
 def _guarded(url: URL) -> dict[str, Any]:
@@ -296,8 +306,7 @@ class _NoClearPassword:
 
 def _check_has_studies(url: URL) -> None:
     """Raise RunError for a database without Optuna's tables, which opening it would make."""
-    engine = create_engine(url, connect_args=_guarded(url), poolclass=NullPool)
-    if not inspect(engine).has_table(_STUDIES):
+    if not inspect(_impatient(url)).has_table(_STUDIES):
         raise RunError(f"storage {hidden(url)} is no database of Optuna, or an empty one")
 
 
