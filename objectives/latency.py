@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification
+from transformers.initialization import no_init_weights
 
 from objectives.architecture import Architecture, BertShape, Widths
 from objectives.cache import content_key, made_anew, written_whole
@@ -271,7 +272,8 @@ def _layer(
     own |= {"num_attention_heads": heads, "intermediate_size": ffn, "head_dim": shape.head_dim}
     config = PrunedBertConfig.from_dict(own)
     config._attn_implementation = model.config._attn_implementation
-    layer = PrunedBertLayer(config)
+    with no_init_weights():  # they are drawn below
+        layer = PrunedBertLayer(config)
     for weight in layer.parameters():
         nn.init.normal_(weight, std=0.02, generator=generator)
     return to_device(layer, device).eval()
