@@ -262,17 +262,17 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         mask = attention_mask
         if mask is not None and mask.dim() == 2:
             mask = mask[:, None, None, :].bool()
-        states = [hidden]
-        for layer in self.bert.get_submodule("encoder.layer").children():
-            hidden = layer(hidden, mask)
-            states.append(hidden)
-        logits = self.classifier(self.dropout(self.bert["pooler"](hidden)))
-        loss = None if labels is None else self.loss_function(labels, logits, self.config)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        output = SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=tuple(states) if output_hidden_states else None
-        )
+        states: tuple[Tensor, ...] | None = None  # each is let go unless they are asked for
+        if output_hidden_states:
+            states = (hidden,)
+        for layer in self.bert.get_submodule("encoder.layer").children():
+            hidden = layer(hidden, mask)
+            states = states and (*states, hidden)
+        logits = self.classifier(self.dropout(self.bert["pooler"](hidden)))
+        loss = None if labels is None else self.loss_function(labels, logits, self.config)
+        output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=states)
         if not (self.config.return_dict if return_dict is None else return_dict):
             return output.to_tuple()
         return output

@@ -38,7 +38,7 @@ JOURNAL_WORKERS = 8
 """Each worker reads all that all others write: docs/scaling.md has the figures."""
 _SETTINGS = (
     *("host", "port", "unix_socket", "charset"),
-    *("sslmode", "sslrootcert", "sslcert", "sslkey", "ssl_ca", "ssl_cert", "ssl_key"),
+    *("sslmode", "sslrootcert", "sslcert", "sslkey", "ssl_ca"),
 )
 """What a URL may say behind its "?". A run folder may name any server, and PyMySQL would read what
 files this machine has where a URL tells it to."""

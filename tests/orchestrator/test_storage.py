@@ -95,7 +95,7 @@ def test_the_same_launch_draws_the_same() -> None:
         ("postgresql://me@db/x?password=s3cret", "a password behind the '?'"),
         ("postgresql://me:s3cret@db:s3cret/x", "is no URL"),
         ("mysql://me@db/x?local_infile=1", "says local_infile behind the '?'; it may say host, "),
-        ("mysql://me@db/x?read_default_file=/home/me/.my.cnf", "says read_default_file behind"),
+        ("mysql://me@db/x?read_default_file=my.cnf", "says read_default_file behind"),
         ("postgresql://me:p@s3cret@db/x", "has two '@'"),
     ],
 )
