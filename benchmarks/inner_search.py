@@ -47,17 +47,19 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 
 from benchmarks import made_up
 from benchmarks.timing import STEPS, WARM_UP, Now, Stopwatch, clock, describe, kind_of, seconds_of
-from objectives.budget import hinge_loss
-from objectives.data import Batch, Split
 from objectives.device import Precision, autocast, choose_device, matmul_dtype, quiet_libraries
-from objectives.distillation import prediction_loss
+from objectives.measures.budget import hinge_loss
 from objectives.methods.mask_search import MaskSearch
-from objectives.population import Population
-from objectives.problem import Problem, prepare, read_inputs
-from objectives.search_method import SilentProgress
-from objectives.stages import Stage
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.problem import Problem
+from objectives.progress import SilentProgress
+from objectives.text.data import Batch, Split
+from objectives.text.task import Task
+from objectives.training.losses import prediction_loss
+from objectives.training.population import Population
+from objectives.training.stages import Stage
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.teacher import Teacher
+from objectives.workbench.workbench import prepare
 
 LENGTH = 128
 TARGET, TOLERANCE = 0.5, 0.05

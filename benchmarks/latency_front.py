@@ -1,8 +1,8 @@
 """FLOPs against milliseconds, for a whole front: every model of it beside the unpruned one.
 
-Exports each point of the front of a finished run as a user would (`reports.export`, with ONNX), and
-times all in torch and in onnxruntime with `objectives.bench`: one sequence, 8 and 32, of 128
-tokens, models taking turns. The unpruned model is the twin of the first from which nothing was cut.
+Exports each point of the front of a finished run as a user would (with ONNX), and times all in
+torch and in onnxruntime with `objectives.delivery.bench`: one sequence, 8 and 32, of 128 tokens,
+models taking turns. The unpruned model is the twin of the first from which nothing was cut.
 
     python -m benchmarks.latency_front RUN [--threads 2] [--rounds 20] [--compile]
 
@@ -20,10 +20,10 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from objectives.bench import ENGINES, bench
+from objectives.delivery.bench import ENGINES, bench
 from objectives.device import quiet_libraries
-from orchestrator.records import read_run
-from reports.export import export
+from orchestrator.runs.records import read_run
+from reports.exporting.export import export
 from reports.timings import timings_document, timings_table
 
 

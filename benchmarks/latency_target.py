@@ -27,14 +27,14 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
-from objectives.bench import UNPRUNED, bench
-from objectives.cost import CostName
+from objectives.delivery.bench import UNPRUNED, bench
 from objectives.device import quiet_libraries
+from objectives.measures.cost import CostName
 from objectives.methods.fisher_search import FisherSearch
-from objectives.stages import Stage
+from objectives.training.stages import Stage
 from orchestrator import Study, launch
-from orchestrator.records import RunRecord
-from reports.export import export
+from orchestrator.runs.records import RunRecord
+from reports.exporting.export import export
 from reports.timings import timings_document
 from studies.quickstart import study as quickstart
 

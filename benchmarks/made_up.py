@@ -16,10 +16,12 @@ import torch
 from datasets import Dataset
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
-from objectives.problem import Problem, prepare, read_inputs
-from objectives.search_method import SilentProgress
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.problem import Problem
+from objectives.progress import SilentProgress
+from objectives.text.task import Task
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.teacher import Teacher
+from objectives.workbench.workbench import prepare
 
 SIZES = {
     "vocab_size": 30522,

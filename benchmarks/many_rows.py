@@ -73,8 +73,8 @@ def _write(file: Path, rows: int) -> None:
 
 def _load(file: Path, train: int) -> dict[str, float]:
     from objectives.device import quiet_libraries
-    from objectives.roles import load
-    from objectives.task import Task
+    from objectives.text.roles import load
+    from objectives.text.task import Task
 
     quiet_libraries()
     task = Task.from_files(file, name="many", train=train)

@@ -67,7 +67,7 @@ from objectives.device import (
 )
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
-from objectives.search_method import SilentProgress
+from objectives.progress import SilentProgress
 
 SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 2, 4, 8, 16, 32, 64)}
 TRIAL_STEPS = 804

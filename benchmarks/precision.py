@@ -30,7 +30,7 @@ from benchmarks.timing import describe
 from objectives.device import Precision, multiplies_bfloat16, quiet_libraries
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
-from objectives.staged_method import StagedMethod
+from objectives.search.staged_method import StagedMethod
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 TOKENS = 512

@@ -23,12 +23,12 @@ from optuna.distributions import (
 )
 
 from objectives.methods.fisher_search import FisherSearch
-from objectives.stages import Stage
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.text.task import Task
+from objectives.training.stages import Stage
+from objectives.workbench.teacher import Teacher
 from orchestrator import Study, launch
 from orchestrator.early_stopping import SuccessiveHalving
-from orchestrator.records import RunRecord
+from orchestrator.runs.records import RunRecord
 from studies.quickstart import minilm, tweets
 
 RESULTS = Path(__file__).parent / "results" / "recorded_trials.json"

@@ -35,9 +35,9 @@ from rich.table import Table
 from benchmarks.record_trials import RESULTS
 from benchmarks.record_trials import study as recorded
 from benchmarks.replay import Replay
-from orchestrator.claims import draw
 from orchestrator.early_stopping import EarlyStopping, Hurdles, Point, SuccessiveHalving
 from orchestrator.sampler import SamplerName, make_sampler
+from orchestrator.workers.claims import draw
 from reports.outer_loop import area
 
 BATCH = 4

@@ -1,9 +1,9 @@
 """Would FFN widths that are multiples of 8, 16 or 32 be faster than the odd ones a search finds?
 
 Takes an exported model, rounds the FFN width of every layer to the nearest multiple, and times all
-with `objectives.bench`, models taking turns. Rounding changes the FLOPs a little: what counts is
-the time per FLOP. A model whose layers are all one neuron wider is the control: its widths are as
-odd as before, so what it differs by is noise.
+with `objectives.delivery.bench`, models taking turns. Rounding changes the FLOPs a little: what
+counts is the time per FLOP. A model whose layers are all one neuron wider is the control: its
+widths are as odd as before, so what it differs by is noise.
 
     python -m benchmarks.round_widths MODEL [--threads 2] [--rounds 40]
 
@@ -23,9 +23,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from objectives.bench import bench
+from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
+from objectives.delivery.bench import bench
 from objectives.device import quiet_libraries
-from objectives.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 from reports.timings import timings_document
 
 MULTIPLES = (8, 16, 32)

@@ -43,21 +43,23 @@ from torch.nn import functional
 
 from benchmarks.replayed import chosen
 from objectives.device import quiet_libraries
-from objectives.evaluate import predict
-from objectives.glue import glue
+from objectives.measures.evaluate import predict
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.head_importance import HeadImportance
 from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.random_pruning import RandomPruning
-from objectives.one_shot import OneShot
-from objectives.problem import Workbench, prepare, read_inputs
-from objectives.search_method import SearchMethod, SearchResult, SilentProgress
-from objectives.staged_method import StagedMethod
-from objectives.stages import Loss, Stage
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.progress import SilentProgress
+from objectives.search.one_shot import OneShot
+from objectives.search.staged_method import StagedMethod
+from objectives.search_method import SearchMethod, SearchResult
+from objectives.text.glue import glue
+from objectives.text.task import Task
+from objectives.training.stages import Loss, Stage
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.teacher import Teacher
+from objectives.workbench.workbench import Workbench, prepare
 from reports.outer_loop import share_covered
 from studies.quickstart import minilm
 

@@ -50,7 +50,7 @@ from objectives.device import (
 )
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
-from objectives.staged_method import StagedMethod
+from objectives.search.staged_method import StagedMethod
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -97,7 +97,7 @@ def figure(rows: list[dict[str, Any]]) -> go.Figure:
     """Milliseconds a student, and the floor: a panel for each of what is varied."""
     from plotly.subplots import make_subplots  # what measures on a GPU need not have it
 
-    from reports.theme import AXIS, BLUE, GREY, LAYOUT, VERMILLION
+    from reports.figures.theme import AXIS, BLUE, GREY, LAYOUT, VERMILLION
 
     rows = [row for row in rows if "ms_a_student" in row]
     titles = {"k": "students at once (K)", "tokens": "tokens a sequence", "ratio": "FLOPs ratio"}
@@ -148,7 +148,7 @@ def figure(rows: list[dict[str, Any]]) -> go.Figure:
 
 def draw(rows: list[dict[str, Any]], picture: Path) -> None:
     """Write the figure."""
-    from reports.picture import write_picture
+    from reports.page.picture import write_picture
 
     write_picture(figure(rows), picture)
 

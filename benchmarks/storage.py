@@ -34,11 +34,11 @@ from optuna.distributions import FloatDistribution
 from optuna.exceptions import ExperimentalWarning
 from rich.console import Console
 
-from orchestrator.claims import Claims
-from orchestrator.heartbeat import Heartbeat
-from orchestrator.run_folder import RunFolder
+from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
-from orchestrator.storage import open_storage
+from orchestrator.storage.connect import open_storage
+from orchestrator.workers.claims import Claims
+from orchestrator.workers.heartbeat import Heartbeat
 
 SPACE = {
     "flops_weight": FloatDistribution(0.1, 10, log=True),

@@ -26,13 +26,13 @@ from rich.table import Table
 
 from benchmarks.inner_search import make_problem
 from benchmarks.timing import WARM_UP, Stopwatch, clock, describe, kind_of
-from objectives import teacher_states
 from objectives.device import quiet_libraries
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
-from objectives.search_method import SilentProgress
-from objectives.staged_method import StagedMethod
-from objectives.stages import Stage
+from objectives.progress import SilentProgress
+from objectives.search.staged_method import StagedMethod
+from objectives.training import teacher_states
+from objectives.training.stages import Stage
 
 RATIOS = (0.98, 0.5, 0.25, 0.1)
 

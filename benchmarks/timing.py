@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from objectives.search_method import SilentProgress
+from objectives.progress import SilentProgress
 
 WARM_UP = {"cpu": 1, "cuda": 5}
 """Steps that are not timed, by the kind of the device."""

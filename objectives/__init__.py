@@ -6,7 +6,7 @@ Importing it makes the cut model known to transformers, so that
 
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from objectives.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
+from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 
 AutoConfig.register(PrunedBertConfig.model_type, PrunedBertConfig)
 AutoModelForSequenceClassification.register(PrunedBertConfig, PrunedBertForSequenceClassification)

@@ -8,64 +8,20 @@ by `per_slot` train together as one population; a population of one is the plain
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from objectives.errors import UserError, check_types
+from objectives.progress import Progress
 
 if TYPE_CHECKING:
-    from objectives.architecture import Architecture, BertShape
+    from objectives.bert.architecture import Architecture, BertShape
+    from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
     from objectives.problem import Problem
-    from objectives.pruned_bert import PrunedBertForSequenceClassification
 
 CurvePoint = Mapping[str, float | str]
 """One row of a learning curve: stage, step, and what the method measures there."""
-
-
-class Progress(Protocol):
-    """What a method tells of its run, and how it learns that a student should stop."""
-
-    @property
-    def rungs(self) -> Sequence[float]:
-        """Shares of a student's training, rising in (0, 1), at which `report` wants to hear of it;
-        none where nobody stops early. A method may leave them alone: its students then never stop.
-        """
-
-    def note(self, line: str) -> None:
-        """Something about the study that the user should know, in one line."""
-
-    def begin(self, stage: str, steps: int) -> None:
-        """A stage of `steps` steps starts."""
-
-    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
-        """A student has come as far as this one of `rungs`: what it is worth now, and its cost.
-
-        Both are those of a model that is really cut, to the budget it is to end at, whether it
-        still searches or not: so they compare with those of every other trial at this rung. The
-        metric is on the selection split, and finite. Told before the `advance` of the step.
-        """
-
-    def advance(self) -> Set[int]:
-        """A step is done. Returns the slots that should stop; each ends with `Stopped`."""
-
-
-class SilentProgress:
-    """A `Progress` that shows nothing and stops nobody: for a method that is called by hand."""
-
-    rungs = ()
-
-    def note(self, line: str) -> None:
-        pass
-
-    def begin(self, stage: str, steps: int) -> None:
-        pass
-
-    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
-        pass
-
-    def advance(self) -> Set[int]:
-        return frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +88,18 @@ class SearchMethod(abc.ABC):
         """Fields that do nothing with the others as they are, and what they act with: no study
         tunes them."""
         return {}
+
+    def shortened(self, share: float) -> Self:
+        """The method with this share, in (0, 1], of the training of a student.
+
+        Raises UserError for less than all of a method that trains nothing.
+        """
+        if share < 1:
+            raise UserError(
+                f"{type(self).__name__} trains nothing, so that no share of its training, "
+                f"{share}, can be asked for; leave Fidelity.epochs at 1"
+            )
+        return self
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
         """Raise UserError for a setting that does not go with the sizes of student and teacher.

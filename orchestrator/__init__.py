@@ -9,13 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.fleet import launch_workers
-    from orchestrator.loop import launch, work
     from orchestrator.study import Study
+    from orchestrator.workers.fleet import launch_workers
+    from orchestrator.workers.loop import launch, work
 
 __all__ = ["Study", "launch", "launch_workers", "work"]
 
-_HOMES = {"Study": "study", "launch": "loop", "launch_workers": "fleet", "work": "loop"}
+_HOMES = {
+    "Study": "study",
+    "launch": "workers.loop",
+    "launch_workers": "workers.fleet",
+    "work": "workers.loop",
+}
 
 
 def __getattr__(name: str) -> Any:

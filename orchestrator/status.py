@@ -15,15 +15,14 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.busy_clock import BusyClock
-from orchestrator.claims import WORKER
-from orchestrator.damage import damaged_trials
 from orchestrator.errors import RunError
-from orchestrator.heartbeat import WorkerRecord, is_alive, workers_of
-from orchestrator.records import (
+from orchestrator.runs.busy_clock import BusyClock
+from orchestrator.runs.damage import damaged_trials
+from orchestrator.runs.records import (
     DEFINITION,
     UNPRUNED,
     WANTED,
+    WORKER,
     FinishedTrial,
     TrialRecord,
     load_run,
@@ -31,8 +30,10 @@ from orchestrator.records import (
     trial_record,
     unpruned_result,
 )
-from orchestrator.run_folder import RunFolder
-from orchestrator.storage import hidden, parse_url, read_storage
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.storage.connect import read_storage
+from orchestrator.storage.urls import hidden, parse_url
+from orchestrator.workers.heartbeat import WorkerRecord, is_alive, workers_of
 
 _RECENT = 20
 """Finished trials from which the rate is taken."""

@@ -17,16 +17,16 @@ from optuna.distributions import (
     distribution_to_json,
 )
 
-from objectives.architecture import BertShape
-from objectives.augmentation import Augmentation
-from objectives.cost import CostName, check_priced
+from objectives.bert.architecture import BertShape
+from objectives.bert.pretrained import license_of
 from objectives.errors import UserError, check_ranges, check_types, did_you_mean
-from objectives.fidelity import FULL, Fidelity
-from objectives.latency import Latency
-from objectives.pretrained import license_of
+from objectives.measures.cost import CostName, check_priced
+from objectives.measures.latency import Latency
 from objectives.search_method import SearchMethod
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.text.augmentation import Augmentation
+from objectives.text.task import Task
+from objectives.workbench.fidelity import FULL, Fidelity
+from objectives.workbench.teacher import Teacher
 from orchestrator.early_stopping import EarlyStopping
 from orchestrator.sampler import SamplerName
 
@@ -215,7 +215,7 @@ class Study:
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial. Raises UserError for a value out of a field's range."""
-        return self.fidelity.method(replace(self.method, **knobs))
+        return replace(self.method, **knobs).shortened(self.fidelity.epochs)
 
     def sources(self) -> dict[str, str]:
         """What the user named, for people to read: it decides nothing.

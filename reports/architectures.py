@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.records import RunRecord, TrialRecord, TrialResult
-from orchestrator.run_folder import RunFolder
-from orchestrator.trial_files import read_layers
+from orchestrator.runs.records import RunRecord, TrialRecord, TrialResult
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.runs.trial_files import read_layers
 
 _WIDTHS = {
     "query_key": "query and key dimensions",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.errors import RunError
-from orchestrator.records import RunRecord
-from orchestrator.run_folder import RunFolder
+from orchestrator.runs.records import RunRecord
+from orchestrator.runs.run_folder import RunFolder
 from reports.recommended import knee as find_knee
 
 
@@ -15,7 +15,7 @@ def check_run(run: object) -> None:
     if not isinstance(run, RunRecord):
         raise RunError(
             f"{run!r} is a {type(run).__name__}, not a RunRecord; that of a run's folder is "
-            "orchestrator.records.read_run('runs/STUDY')"
+            "orchestrator.runs.records.read_run('runs/STUDY')"
         )
 
 

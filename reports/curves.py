@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from orchestrator.records import RunRecord
-from orchestrator.run_folder import RunFolder
-from orchestrator.trial_files import read_curve
+from orchestrator.runs.records import RunRecord
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.runs.trial_files import read_curve
 
 _POINTS = (16, 60)
 """Kept of a curve: at least, at most; its stages share them."""

@@ -19,8 +19,8 @@ from optuna_dashboard._note import (  # its own asks the storage each time
     note_ver_key,
 )
 
-from orchestrator.records import RunRecord, TrialRecord, load_run
-from reports.front_figure import front_figure
+from orchestrator.runs.records import RunRecord, TrialRecord, load_run
+from reports.figures.front import front_figure
 from reports.overlay import overlay
 from reports.pareto import answer, pareto_view, percent, rung_text
 from reports.recommended import recommendations

@@ -18,8 +18,8 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, create_trial
 
-from orchestrator.busy_clock import BusyClock
-from orchestrator.records import BUDGET, FinishedTrial, RunRecord, pareto_front
+from orchestrator.runs.busy_clock import BusyClock
+from orchestrator.runs.records import BUDGET, FinishedTrial, RunRecord, pareto_front
 
 Steps = Sequence[tuple[float, float]]
 """A step curve: where it steps, rising, and how high it is from there on."""

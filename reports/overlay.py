@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import RunError
-from orchestrator.records import RunRecord
+from orchestrator.runs.records import RunRecord
 from reports.choice import check_run
 
 _SEEDLESS = ("seed", "name")

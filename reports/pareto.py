@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.records import (
+from orchestrator.runs.records import (
     FinishedTrial,
     Rung,
     RunRecord,

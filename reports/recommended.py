@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.records import FinishedTrial, Measured
+from orchestrator.runs.records import FinishedTrial, Measured
 from reports.pareto import ParetoView
 
 _LOSSES = (0.01, 0.03)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.damage import damaged_files
 from orchestrator.errors import RunError
-from orchestrator.records import RunRecord, UnprunedResult
-from orchestrator.run_folder import RunFolder, write_file_whole
+from orchestrator.runs.damage import damaged_files
+from orchestrator.runs.records import RunRecord, UnprunedResult
+from orchestrator.runs.run_folder import RunFolder, write_file_whole
 from reports.choice import model_folder
 from reports.timings import timings_document
 
 if TYPE_CHECKING:
-    from objectives.bench import Bench
+    from objectives.delivery.bench import Bench
 
 _FORMAT = "maskfront-bench-1"
 
@@ -62,7 +62,7 @@ class Speed:
 
 
 def bench_front(run: RunRecord, **settings: Any) -> Bench:
-    """Time the models of a run's front as `objectives.bench.bench` does.
+    """Time the models of a run's front as `objectives.delivery.bench.bench` does.
 
     Raises RunError if the front is empty or a model of it is gone or damaged, and what `bench`
     raises.
@@ -71,7 +71,7 @@ def bench_front(run: RunRecord, **settings: Any) -> Bench:
     if not folders:
         raise RunError(f"'{run.folder}' has no model on its front yet; there is nothing to time")
 
-    from objectives.bench import bench  # torch, which a report does without
+    from objectives.delivery.bench import bench  # torch, which a report does without
 
     layers = len(run.unpruned.heads_per_layer)
     return bench(folders, unpruned_layers=layers, **settings)

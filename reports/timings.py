@@ -1,4 +1,4 @@
-"""What `objectives.bench` measured, as a table and as plain data."""
+"""What `objectives.delivery.bench` measured, as a table and as plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from objectives.bench import Bench
+    from objectives.delivery.bench import Bench
 
 
 def timings_document(bench: Bench) -> dict[str, Any]:

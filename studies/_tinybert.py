@@ -10,10 +10,10 @@ from typing import Literal
 
 from optuna.distributions import FloatDistribution
 
-from objectives.glue import glue
 from objectives.methods.mask_search import MaskSearch
-from objectives.stages import FOUR_STEPS
-from objectives.teacher import Teacher
+from objectives.text.glue import glue
+from objectives.training.stages import FOUR_STEPS
+from objectives.workbench.teacher import Teacher
 from orchestrator import Study
 
 TEACHER = "bert-base-uncased"

@@ -7,9 +7,9 @@ from datasets import Dataset
 from optuna.distributions import FloatDistribution
 
 from objectives.methods.fisher_search import FisherSearch
-from objectives.stages import Stage
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.text.task import Task
+from objectives.training.stages import Stage
+from objectives.workbench.teacher import Teacher
 from orchestrator import Study
 
 

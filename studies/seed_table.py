@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from objectives.methods.mask_search import MaskSearch
-from objectives.stages import FOUR_STEPS
+from objectives.training.stages import FOUR_STEPS
 from orchestrator import Study, launch
-from orchestrator.records import RunRecord
+from orchestrator.runs.records import RunRecord
 from studies._tinybert import tinybert_study
 
 

@@ -21,12 +21,14 @@ from hypothesis import HealthCheck, settings
 from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 
 from objectives import device
-from objectives.architecture import BertShape
+from objectives.bert.architecture import BertShape
 from objectives.device import quiet_libraries
-from objectives.problem import Problem, Workbench, prepare, read_inputs
-from objectives.search_method import SilentProgress
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.problem import Problem
+from objectives.progress import SilentProgress
+from objectives.text.task import Task
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.teacher import Teacher
+from objectives.workbench.workbench import Workbench, prepare
 
 if TYPE_CHECKING:
     from tests.servers import MariaDb, Postgres

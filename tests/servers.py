@@ -163,7 +163,7 @@ def proxy(url: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]
 
     Port 0 takes a free one.
     """
-    command = [sys.executable, "-m", "orchestrator.cli", "serve-storage", "--storage", url]
+    command = [sys.executable, "-m", "orchestrator.command.cli", "serve-storage", "--storage", url]
     process = subprocess.Popen(
         [*command, "--port", str(port)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
     )

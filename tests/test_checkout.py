@@ -72,6 +72,17 @@ def test_the_files_that_the_map_names_exist() -> None:
         assert files - set(named) == set()
 
 
+@pytest.mark.parametrize("package", PACKAGES[:3])
+def test_no_room_has_more_files_than_a_newcomer_can_take_in(package: str) -> None:
+    folders = [ROOT / package, *(path.parent for path in (ROOT / package).rglob("__init__.py"))]
+    crowded = {
+        str(folder.relative_to(ROOT)): len(files)
+        for folder in folders
+        if len(files := [f for f in folder.glob("*.py") if f.name != "__init__.py"]) > 12
+    }
+    assert crowded == {}
+
+
 def anchors(page: Path) -> set[str]:
     """What GitHub makes of the page's headings."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)

@@ -1,1 +1,1 @@
-"""Search methods, one a file. The folder is the registry: a file here is a method."""
+"""One search method a file, with its alpha; the folder is the registry."""

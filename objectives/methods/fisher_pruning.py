@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.architecture import Architecture
-from objectives.importance import fisher_blocks_of_student, importance_of_student
-from objectives.one_shot import OneShot
+from objectives.bert.architecture import Architecture
 from objectives.problem import Problem
-from objectives.rearrangement import rearranged
-from objectives.reconstruction import reconstructed
+from objectives.search.importance import fisher_blocks_of_student, importance_of_student
+from objectives.search.one_shot import OneShot
+from objectives.search.rearrangement import rearranged
+from objectives.search.reconstruction import reconstructed
 
 
 @dataclass(frozen=True, kw_only=True)

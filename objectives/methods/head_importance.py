@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from objectives.importance import first_order_of_student
-from objectives.one_shot import OneShot
 from objectives.problem import Problem
+from objectives.search.importance import first_order_of_student
+from objectives.search.one_shot import OneShot
 
 _LEAST = 1e-30
 """Least norm of a layer: one that does not matter at all has importances of 0."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.architecture import BertShape
-from objectives.one_shot import ScopedOneShot
+from objectives.bert.architecture import BertShape
 from objectives.problem import Problem
+from objectives.search.one_shot import ScopedOneShot
 
 
 @dataclass(frozen=True, kw_only=True)

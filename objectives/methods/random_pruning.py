@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from objectives.architecture import units_of
+from objectives.bert.architecture import units_of
 from objectives.errors import check_ranges
-from objectives.one_shot import ScopedOneShot
 from objectives.problem import Problem
+from objectives.search.one_shot import ScopedOneShot
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,19 +19,30 @@ two, of 0.1, with Adam's own momentum and no decay.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
-from objectives.architecture import BertShape, units_of
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from objectives.bert.architecture import Architecture, BertShape, units_of
 from objectives.errors import UserError, check_ranges
+from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
-from objectives.search_method import Outcome, Progress
-from objectives.staged_method import StagedMethod
-from objectives.staged_search import staged_search
-from objectives.stages import Stage
-from objectives.width_alpha import WidthAlpha
+from objectives.progress import Progress
+from objectives.search.alpha_optimizers import AlphaAdam
+from objectives.search.descending_alpha import DescendingAlpha
+from objectives.search.importance import importance_of_student
+from objectives.search.relaxation import interpolation, two_sampled
+from objectives.search.staged_method import StagedMethod
+from objectives.search.staged_search import staged_search
+from objectives.search_method import Outcome
+from objectives.training.losses import task_loss
+from objectives.training.stage_training import StageTraining
+from objectives.training.stages import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,3 +115,134 @@ class WidthSearch(StagedMethod):
         """Search with all members as one program, then cut and distil."""
         alpha = WidthAlpha(members, problem, seed)
         return staged_search(members, problem, alpha, seed=seed, progress=progress)
+
+
+class WidthAlpha(DescendingAlpha["WidthSearch"]):
+    """The alpha of a population: (K, layers, candidates) of each space.
+
+    A layer of width c keeps its c units of highest Fisher information.
+    """
+
+    from_train = False
+
+    def __init__(self, members: Sequence[WidthSearch], problem: Problem, seed: int):
+        super().__init__(members, problem, seed)
+        self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
+        shape, spaces = problem.cost.shape, self.method.spaces
+        self.widths = {
+            space: torch.tensor(self.method.widths(units_of(shape, space)[0])) for space in spaces
+        }
+        """The candidates of each space, rising."""
+        self.reach = {
+            space: (torch.arange(int(widths[-1])) < widths[:, None]).float().to(problem.device)
+            for space, widths in self.widths.items()
+        }
+        """1 for each place that lies within a candidate, else 0: (candidates, units)."""
+        importance = importance_of_student(problem, spaces, "loss")
+        self.ranks = {space: places(value) for space, value in importance.items()}
+        """The place of each unit in its layer, 0 the best: (layers, units)."""
+        self._poolings: dict[tuple[int, int], Tensor] = {}
+        """The interpolations that have occurred, by their two widths."""
+        self.alpha = {
+            space: self._start(shape.layers, len(widths)) for space, widths in self.widths.items()
+        }
+        self.optimizer = AlphaAdam(self.alpha, self.step_size)
+
+    def _start(self, layers: int, candidates: int) -> Tensor:
+        """All but equal, and the same for all students; 0.01 N(0, 1) as the paper's code."""
+        start = 0.01 * torch.randn(layers, candidates, generator=self.generator)
+        every = start.expand(len(self.members), -1, -1).clone()
+        return every.to(self.problem.device).requires_grad_()
+
+    def masks(self, progress: float) -> dict[str, Tensor]:
+        """A sample: two widths of each layer, mixed."""
+        first, last = self.method.temperature
+        temperature = first + (last - first) * progress
+        sampled = {}
+        for space, alpha in self.alpha.items():
+            noise, lots = self.noise(alpha)
+            weights = two_sampled(alpha, noise, lots, temperature)
+            if self.method.align == "zeros":
+                sampled[space] = self._of_units(space, self._survival(space, weights))
+            else:
+                sampled[f"{space}_mix"] = self._interpolated(space, weights)
+        return sampled
+
+    def learn(
+        self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
+    ) -> dict[str, Tensor]:
+        """A step against the task loss, of a sample of its own, and lambda times the hinge."""
+        del masks
+        batch = next(self.batches)
+        loss = task_loss(training.population.logits(batch, self.masks(progress)), batch.labels)
+        problem = self.problem
+        shares = {space: alpha.softmax(-1) for space, alpha in self.alpha.items()}
+        chosen = {
+            space: functional.one_hot(share.argmax(-1), share.shape[-1]).to(share.dtype)
+            for space, share in shares.items()
+        }
+        expected, actual = (
+            problem.cost.expected({s: self._survival(s, part) for s, part in parts.items()})
+            for parts in (shares, chosen)
+        )
+        target = self.target_ratio * problem.cost_full
+        hinge = self.flops_weight * hinge_loss(expected, actual, target, self.tolerance)
+        self.optimizer.step(self.gradients(loss), self.gradients(hinge))
+        return {
+            "alpha_loss": loss.detach(),
+            "expected_ratio": expected.detach() / problem.cost_full,
+            "open_ratio": actual / problem.cost_full,
+        }
+
+    def architecture(self, place: int) -> Architecture:
+        """The likeliest widths, and if these miss the budget, the nearest that meet it.
+
+        A layer's next unit goes by how likely the layer is wider than that: from one candidate to
+        the next it falls evenly, so that widths between candidates can meet a budget exactly.
+        """
+        scores = {
+            space: self.places(space, value.double()).gather(-1, self.ranks[space].cpu())
+            for space, value in self.of(place).items()
+        }
+        return self.members[place].within_budget(scores, self.problem, threshold=1.0)
+
+    def places(self, space: str, alpha: Tensor) -> Tensor:
+        """Scores of the places 0, 1, ... in each layer, (layers, units): above 1 those within the
+        likeliest width, strictly falling from place to place."""
+        widths, share = self.widths[space], alpha.softmax(-1)
+        place = torch.arange(int(widths[-1]))
+        candidate = torch.searchsorted(widths, place, right=True)  # the least that is wider
+        below = torch.cat([torch.zeros(1, dtype=widths.dtype), widths])[candidate]
+        wider = share.flip(-1).cumsum(-1).flip(-1)[:, candidate]
+        way = (place - below) / (widths[candidate] - below)
+        likeliest = widths[share.argmax(-1)]
+        return wider - share[:, candidate] * way + (place < likeliest[:, None])
+
+    def _survival(self, space: str, shares: Tensor) -> Tensor:
+        """The share of the candidates that are wider than each place: (K, layers, units)."""
+        return shares @ self.reach[space].to(shares.dtype)
+
+    def _of_units(self, space: str, places: Tensor) -> Tensor:
+        """(K, layers, places) as (K, layers, units)."""
+        return places.gather(-1, self.ranks[space].expand(len(places), -1, -1))
+
+    def _interpolated(self, space: str, weights: Tensor) -> Tensor:
+        """The sum over the two widths of their interpolation to the wider: (K, layers, F, F)."""
+        widths, size = self.widths[space], int(self.widths[space][-1])
+        mixed = []
+        for student in weights:
+            for ranks, layer in zip(self.ranks[space], student, strict=True):
+                narrow, wide = sorted(layer.detach().topk(2).indices.tolist())
+                width, wider = int(widths[narrow]), int(widths[wide])
+                matrix = layer.new_zeros(size, size)
+                matrix[:wider, :width] = layer[narrow] * self._pooling(width, wider)
+                matrix.diagonal()[:wider] += layer[wide]  # the wider as it is
+                mixed.append(matrix[ranks][:, ranks])
+        return torch.stack(mixed).view(*weights.shape[:2], size, size)
+
+    def _pooling(self, width: int, wider: int) -> Tensor:
+        """The interpolation of these two on the device, made where they first meet."""
+        if (width, wider) not in self._poolings:
+            pooling = interpolation(width, wider)
+            self._poolings[width, wider] = pooling.to(self.problem.device)
+        return self._poolings[width, wider]

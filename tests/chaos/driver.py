@@ -24,9 +24,9 @@ from rich.console import Console
 
 from objectives.device import quiet_libraries
 from orchestrator.errors import RunError
-from orchestrator.loop import as_asked, opened, work
 from orchestrator.study import Study
 from orchestrator.study_file import load_study
+from orchestrator.workers.loop import as_asked, opened, work
 from tests.chaos.quick import BUSY
 
 WORKERS = 4

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from objectives.architecture import Architecture, LayerUnits
-from objectives.cutting import cut
+from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.cutting import cut
 from objectives.problem import Problem
-from objectives.search_method import Outcome, Progress, SearchMethod, SearchResult
+from objectives.progress import Progress
+from objectives.search_method import Outcome, SearchMethod, SearchResult
 
 BUSY = "CHAOS_BUSY"
 """Environment variable: a folder in which a worker that has begun to search leaves its pid."""

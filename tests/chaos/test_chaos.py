@@ -16,11 +16,11 @@ from optuna.artifacts import FileSystemArtifactStore, download_artifact, get_all
 from optuna.trial import FrozenTrial, TrialState
 from safetensors import safe_open
 
-from objectives.architecture import Architecture
-from orchestrator.claims import RETRY_OF
-from orchestrator.locks import kernel_lock
-from orchestrator.records import BUDGET, RESULT, load_run, trial_record
-from orchestrator.run_folder import RunFolder
+from objectives.bert.architecture import Architecture
+from orchestrator.runs.records import BUDGET, RESULT, load_run, trial_record
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.storage.locks import kernel_lock
+from orchestrator.workers.claims import RETRY_OF
 from tests.chaos.quick import BUSY
 from tests.servers import MariaDb, Postgres, proxy
 
@@ -34,8 +34,8 @@ WANTED = 4 * KILLS
 _STUDY = """
 from optuna.distributions import FloatDistribution
 
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.text.task import Task
+from objectives.workbench.teacher import Teacher
 from orchestrator import Study
 from tests.chaos.quick import Quick
 

@@ -26,10 +26,9 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from torch import Tensor
 
-from objectives.augmentation import Augmentation
 from objectives.device import on_device, quiet_libraries, to_device
-from objectives.evaluate import predict, score
-from objectives.latency import Conditions, Latency
+from objectives.measures.evaluate import predict, score
+from objectives.measures.latency import Conditions, Latency
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.head_importance import HeadImportance
@@ -37,12 +36,16 @@ from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import PRESETS, MaskSearch
 from objectives.methods.random_pruning import RandomPruning
 from objectives.methods.width_search import WidthSearch
-from objectives.problem import Problem, Workbench, prepare, read_inputs
-from objectives.search_method import SearchResult, SilentProgress
-from objectives.staged_method import StagedMethod
-from objectives.stages import Stage
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.problem import Problem
+from objectives.progress import SilentProgress
+from objectives.search.staged_method import StagedMethod
+from objectives.search_method import SearchResult
+from objectives.text.augmentation import Augmentation
+from objectives.text.task import Task
+from objectives.training.stages import Stage
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.teacher import Teacher
+from objectives.workbench.workbench import Workbench, prepare
 from orchestrator import Study, launch
 from tests.conftest import TINY, graded_rows, planted_rows
 from tests.gpu.cuda import Cuda

@@ -19,14 +19,15 @@ import torch
 from filelock import FileLock
 
 from objectives import methods
-from objectives.evaluate import score
-from objectives.onnx_model import load_model
-from objectives.problem import Workbench, prepare, read_inputs
-from objectives.pruned_bert import PrunedBertForSequenceClassification
-from objectives.search_method import SilentProgress
-from objectives.teacher import Teacher
-from orchestrator.records import RunRecord, read_run
-from orchestrator.run_folder import RunFolder
+from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.delivery.onnx_model import load_model
+from objectives.measures.evaluate import score
+from objectives.progress import SilentProgress
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.teacher import Teacher
+from objectives.workbench.workbench import Workbench, prepare
+from orchestrator.runs.records import RunRecord, read_run
+from orchestrator.runs.run_folder import RunFolder
 from tests.gpu.driver import LOOPS, METHODS, NUMBERS, READS_BACK
 from tests.gpu.stand_in import library
 from tests.objectives.conformance import TRAINED_ATOL

@@ -16,13 +16,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from objectives.architecture import Architecture
-from objectives.cost import Params
-from objectives.cutting import widths_of
+from objectives.bert.architecture import Architecture
+from objectives.bert.cutting import widths_of
+from objectives.bert.pretrained import Classifier
 from objectives.errors import UserError
-from objectives.evaluate import count_parameters, predict
-from objectives.population import Population
-from objectives.pretrained import Classifier
+from objectives.measures.cost import Params
+from objectives.measures.evaluate import count_parameters, predict
 from objectives.problem import Problem
 from objectives.search_method import (
     Outcome,
@@ -32,8 +31,9 @@ from objectives.search_method import (
     Stopped,
     populations,
 )
-from objectives.stage_training import StageTraining
-from objectives.stages import Loss, Stage
+from objectives.training.population import Population
+from objectives.training.stage_training import StageTraining
+from objectives.training.stages import Loss, Stage
 
 ATOL = 1e-5
 """Two ways to the same logits may differ by this much."""

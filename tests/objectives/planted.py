@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from transformers import BertForSequenceClassification
 
-from objectives.architecture import Architecture, LayerUnits
-from objectives.evaluate import predict
+from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.measures.evaluate import predict
 from objectives.problem import Problem
 from tests.conftest import MARKERS, SPECIAL, TINY
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from objectives.architecture import SPACES, Architecture, BertShape, units_of
+from objectives.bert.architecture import SPACES, Architecture, BertShape, units_of
 
 
 def kept(size: int) -> st.SearchStrategy[tuple[int, ...]]:

@@ -11,7 +11,8 @@ import pytest
 
 from objectives.errors import UserError
 from objectives.problem import Problem
-from objectives.search_method import Outcome, Progress, SearchMethod, populations
+from objectives.progress import Progress
+from objectives.search_method import Outcome, SearchMethod, populations
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ _STUDY = """
     from optuna.distributions import FloatDistribution
 
     from objectives.methods.mask_search import MaskSearch
-    from objectives.stages import Stage
-    from objectives.task import Task
-    from objectives.teacher import Teacher
+    from objectives.training.stages import Stage
+    from objectives.text.task import Task
+    from objectives.workbench.teacher import Teacher
     from orchestrator import Study
 
     study = Study(

@@ -11,10 +11,11 @@ from typing import ClassVar, Self
 
 from optuna.distributions import FloatDistribution
 
-from objectives.architecture import Architecture
-from objectives.cutting import cut
+from objectives.bert.architecture import Architecture
+from objectives.bert.cutting import cut
 from objectives.problem import Problem
-from objectives.search_method import Outcome, Progress, SearchMethod, SearchResult
+from objectives.progress import Progress
+from objectives.search_method import Outcome, SearchMethod, SearchResult
 from orchestrator.study import Study
 from tests.waiting import wait_for
 

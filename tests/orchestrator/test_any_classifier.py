@@ -9,10 +9,10 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from objectives.errors import UserError
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.text.task import Task
+from objectives.workbench.teacher import Teacher
 from orchestrator import Study, launch
-from orchestrator.run_folder import RunFolder
+from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
 from tests.conftest import MARKERS, planted_rows
 from tests.kin import write_kin

@@ -19,15 +19,15 @@ from optuna.distributions import IntDistribution
 from optuna.trial import TrialState
 from rich.console import Console
 
-from objectives.architecture import Architecture
-from objectives.cutting import cut
+from objectives.bert.architecture import Architecture
+from objectives.bert.cutting import cut
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
-from objectives.search_method import Outcome, Progress, SearchMethod, SearchResult, Stopped
-from objectives.stages import Stage
+from objectives.progress import Progress
+from objectives.search_method import Outcome, SearchMethod, SearchResult, Stopped
+from objectives.training.stages import Stage
 from orchestrator import Study, launch, launch_workers
-from orchestrator.claims import WORKER
 from orchestrator.early_stopping import (
     EarlyStopping,
     Hurdles,
@@ -37,11 +37,11 @@ from orchestrator.early_stopping import (
     spread,
     times_dominated,
 )
-from orchestrator.progress import LaunchProgress
-from orchestrator.records import RUNG, load_run, read_run
-from orchestrator.rungs import WithRungs
+from orchestrator.runs.records import RUNG, WORKER, load_run, read_run
 from orchestrator.status import run_status
-from orchestrator.storage import open_storage
+from orchestrator.storage.connect import open_storage
+from orchestrator.workers.progress import LaunchProgress
+from orchestrator.workers.rungs import WithRungs
 from tests.waiting import wait_for
 
 WriteStudy = Callable[..., Path]

@@ -11,16 +11,16 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from orchestrator import Study, heartbeat, launch
-from orchestrator.claims import WORKER
+from orchestrator import Study, launch
 from orchestrator.errors import RunError
-from orchestrator.heartbeat import Heartbeat
-from orchestrator.records import State, TrialRecord, load_run
-from orchestrator.run_folder import RunFolder
+from orchestrator.runs.records import WORKER, State, TrialRecord, load_run
+from orchestrator.runs.run_folder import RunFolder
 from orchestrator.status import run_status, storage_status, trials_per_second
-from orchestrator.storage import open_storage
-from tests.orchestrator.test_cli import assert_one_clear_line, maskfront
-from tests.orchestrator.test_launch import scripted
+from orchestrator.storage.connect import open_storage
+from orchestrator.workers import heartbeat
+from orchestrator.workers.heartbeat import Heartbeat
+from tests.orchestrator.command.test_cli import assert_one_clear_line, maskfront
+from tests.orchestrator.workers.test_launch import scripted
 from tests.servers import Postgres
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from objectives.architecture import BertShape
-from objectives.budget import TargetSchedule
+from objectives.bert.architecture import BertShape
 from objectives.errors import UserError
+from objectives.measures.budget import TargetSchedule
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
-from objectives.stages import Stage
-from objectives.task import Task
+from objectives.text.task import Task
+from objectives.training.stages import Stage
 from orchestrator import Study
 from orchestrator.early_stopping import Hurdles
 

@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
-from orchestrator.progress import LaunchProgress
 from orchestrator.study import Study
 from orchestrator.terminal import say, visible
+from orchestrator.workers.progress import LaunchProgress
 
 
 def test_a_line_is_shown_as_it_is_and_whole() -> None:

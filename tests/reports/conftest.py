@@ -23,8 +23,8 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 
-from orchestrator.artifacts import LinkingStore
-from orchestrator.records import (
+from orchestrator.runs.artifacts import LinkingStore
+from orchestrator.runs.records import (
     BUDGET,
     DEFINITION,
     FAILURE,
@@ -41,8 +41,8 @@ from orchestrator.records import (
     UnprunedResult,
     read_run,
 )
-from orchestrator.run_folder import RunFolder
-from orchestrator.storage import open_storage
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.storage.connect import open_storage
 
 MakeTrial: TypeAlias = Callable[..., TrialRecord]
 MakeRun: TypeAlias = Callable[..., RunRecord]

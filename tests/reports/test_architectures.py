@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.records import RunRecord
-from orchestrator.run_folder import RunFolder
-from reports.architecture_figures import architecture_section, architectures_figure
+from orchestrator.runs.records import RunRecord
+from orchestrator.runs.run_folder import RunFolder
 from reports.architectures import architectures_view, consensus
+from reports.figures.architectures import architecture_section, architectures_figure
 from reports.overlay import overlay
 from tests.reports.conftest import widths_of, write_trial_files
 

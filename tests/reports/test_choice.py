@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RunError
-from orchestrator.records import RunRecord
+from orchestrator.runs.records import RunRecord
 from reports.choice import choose
-from reports.export import export
-from reports.page import write_report
+from reports.exporting.export import export
+from reports.page.page import write_report
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_front_without_a_knee_has_none_to_choose(make_run: Any, make_trial: An
 
 def test_a_folder_is_no_record(mixed_run: RunRecord, tmp_path: Path) -> None:
     folder: Any = tmp_path
-    message = r"is a PosixPath, not a RunRecord; .* orchestrator.records.read_run\('runs/STUDY'\)$"
+    message = r"is a PosixPath, not a RunRecord; .*records.read_run\('runs/STUDY'\)$"
     for call in (
         lambda: choose(folder, knee=True),
         lambda: export(folder, 0, tmp_path / "out"),

@@ -20,10 +20,10 @@ import pytest
 import waitress
 from optuna_dashboard._note import concat_body
 
-from orchestrator.dashboard import HOST, application
+from orchestrator.dashboard.server import HOST, application
 from orchestrator.errors import RunError
-from orchestrator.records import HOME, RunRecord, front_document, load_run, read_run
-from orchestrator.run_folder import RunFolder
+from orchestrator.runs.records import HOME, RunRecord, front_document, load_run, read_run
+from orchestrator.runs.run_folder import RunFolder
 from reports.dashboard import _front, _trial_note, markdown, publish
 from tests.reports.conftest import many_run, store_run
 

@@ -21,11 +21,12 @@ from optuna.distributions import (
 )
 from optuna.exceptions import ExperimentalWarning
 
-from orchestrator.records import Rung, RunRecord, load_run
-from reports.budget_figures import budget_section
+from orchestrator.runs.records import Rung, RunRecord, load_run
 from reports.curves import Curve
-from reports.knob_figures import knob_panels
-from reports.outer_figures import outer_section
+from reports.figures.budget import budget_section
+from reports.figures.knobs import knob_panels
+from reports.figures.outer_loop import outer_section
+from reports.figures.timeline import lanes, short_hosts
 from reports.outer_loop import (
     area,
     attainment,
@@ -35,7 +36,6 @@ from reports.outer_loop import (
     reference_point,
 )
 from reports.overlay import overlay
-from reports.timeline_figure import lanes, short_hosts
 from tests.reports.conftest import many_run, unfinished
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.records import RunRecord, TrialRecord, TrialResult, pareto_front
-from reports.front_figure import front_figure
+from orchestrator.runs.records import RunRecord, TrialRecord, TrialResult, pareto_front
+from reports.figures.front import front_figure
 from reports.overlay import overlay
 from reports.pareto import answer, knob_texts, pareto_view, percent
 

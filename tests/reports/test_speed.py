@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from objectives.architecture import Architecture, LayerUnits
-from objectives.cutting import cut
+from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.cutting import cut
 from objectives.problem import Problem
 from orchestrator.errors import RunError
-from orchestrator.records import RunRecord
-from orchestrator.run_folder import RunFolder
-from reports.card import model_card
-from reports.page import write_report
+from orchestrator.runs.records import RunRecord
+from orchestrator.runs.run_folder import RunFolder
+from reports.exporting.card import model_card
+from reports.page.page import write_report
 from reports.speed import bench_front, keep_speeds, read_speeds
 from tests.conftest import TINY
-from tests.reports.test_page import Page
+from tests.reports.page.test_page import Page
 
 SETTINGS: dict[str, Any] = {"engines": ["eager"], "lengths": [4], "rounds": 2}
 UNITS = ["ms@eager-cpu-1threads-b1-s4", "ms@eager-cpu-1threads-b2-s4"]

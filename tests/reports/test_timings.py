@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from objectives.bench import Bench, Timing
+from objectives.delivery.bench import Bench, Timing
 from reports.timings import timings_document, timings_table
 
 

@@ -16,16 +16,17 @@ from rich.table import Table
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import studies
-from objectives.glue import glue
+from benchmarks import compare
 from objectives.methods.mask_search import MaskSearch
-from objectives.roles import load
-from objectives.stages import Stage
-from objectives.task import Task
-from objectives.teacher import Teacher
+from objectives.text.glue import glue
+from objectives.text.roles import load
+from objectives.text.task import Task
+from objectives.training.stages import Stage
+from objectives.workbench.teacher import Teacher
 from orchestrator import launch
-from orchestrator.records import TrialRecord, read_run
+from orchestrator.runs.records import TrialRecord, read_run
 from orchestrator.study_file import load_study
-from studies import compare, seed_table
+from studies import seed_table
 from tests.glue_shaped import write_glue
 
 FOLDER = Path(studies.__file__).parent

@@ -1,0 +1,1 @@
+"""BERT: checkpoints in, architectures, the cut model, exported folders."""

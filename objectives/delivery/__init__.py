@@ -1,0 +1,1 @@
+"""What leaves: ONNX files, checked, and the milliseconds of whole models."""

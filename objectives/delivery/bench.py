@@ -1,0 +1,300 @@
+"""Milliseconds of whole classifiers, side by side: what half the FLOPs is worth on this machine.
+
+The models take turns, so that a slow moment of the machine is everybody's. Weights do not matter to
+time: beside models that were cut the unpruned one stands with random weights, unless another is
+named.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from objectives.bert.adapters import ADAPTERS, as_bert
+from objectives.bert.architecture import BertShape
+from objectives.bert.cutting import count_labels, head_dim_of, widths_of
+from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
+from objectives.delivery.onnx_model import load_model, open_session, run_session, write_onnx
+from objectives.device import to_device
+from objectives.errors import UserError, first_line
+from objectives.measures.cost import Flops
+from objectives.measures.latency import milliseconds
+
+Engine = Literal["eager", "compile", "onnxruntime"]
+"""What runs a model: torch as it is, torch.compile, or onnxruntime on the CPU."""
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+UNPRUNED = "unpruned"
+"""What the reference is called that nobody named."""
+
+_WARM_UPS = 3
+Feeds = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Forward passes of one model in one engine on one shape of batch."""
+
+    model: str
+    """Its folder, or `UNPRUNED`; of its int8 twin that file, whose FLOPs are the model's."""
+    engine: Engine
+    batch: int
+    """Sequences in one forward pass."""
+    length: int
+    """Tokens in each of them; nothing is padded."""
+    flops: int
+    """Of one sequence of this length."""
+    quartiles: tuple[float, float, float]
+    """Milliseconds of one forward pass: the first quartile, the median, the third."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """All that was timed in one process."""
+
+    reference: str
+    """The model that speed-ups are against."""
+    timings: tuple[Timing, ...]
+    skipped: Mapping[str, str]
+    """Engine to the reason why it did not run."""
+    conditions: Mapping[str, str | int]
+
+
+def bench(
+    folders: Sequence[Path],
+    *,
+    against: Path | None = None,
+    unpruned_layers: int | None = None,
+    batches: Sequence[int] = (1, 8, 32),
+    lengths: Sequence[int] = (128,),
+    engines: Sequence[Engine] = ENGINES,
+    rounds: int = 20,
+    threads: int | None = None,
+    device: str = "cpu",
+    say: Callable[[str], None] = lambda line: None,
+) -> Bench:
+    """Time the models of these folders in every engine on every shape.
+
+    `against` is the reference; by default it is the unpruned twin of the first model, or that model
+    itself where it is a plain BERT. A twin has `unpruned_layers`; None takes the model's own
+    number, as if no whole layers had been left out. `threads` of one operation on the CPU; None
+    takes torch's number. `rounds` is the number of forward passes of each, after warm-ups. `say` is
+    told what is timed next. Raises UserError for a folder without a classifier or with one that is
+    no kin of BERT's, for a length that a model does not take, and where no engine runs.
+    """
+    for what, numbers in (("batch", batches), ("length", lengths), ("rounds", [rounds])):
+        if min(numbers) < 1:
+            raise UserError(f"{what} is {min(numbers)}; it must be at least 1")
+    reference, models = _load(folders, against, unpruned_layers)
+    longest = min(model.config.max_position_embeddings for model in models.values())
+    if max(lengths) > longest:
+        raise UserError(f"length is {max(lengths)}; these models take 1 to {longest} tokens")
+
+    timings: list[Timing] = []
+    skipped: dict[str, str] = {}
+    shapes = [(batch, length) for batch in batches for length in lengths]
+    with _threads(threads) as used, TemporaryDirectory() as scratch:
+        for engine in engines:
+            say(f"{engine}: preparing {len(models)} models")
+            try:
+                timed = _RUNS[engine](models, Path(scratch), used, device)
+                runs = [run for _, _, run in timed]
+                of_engine: list[Timing] = []
+                for batch, length in shapes:
+                    say(f"{engine}: batch {batch}, length {length}")
+                    quartiles = _time(engine, runs, _inputs(models, batch, length), rounds, device)
+                    of_engine += [
+                        Timing(name, engine, batch, length, flops_of(model, length), spread)
+                        for (name, model, _), spread in zip(timed, quartiles, strict=True)
+                    ]
+                timings += of_engine
+            except Exception as error:  # whatever a compiler or a runtime lacks here
+                skipped[engine] = first_line(error)
+    if not timings:
+        reasons = "; ".join(f"{engine}: {reason}" for engine, reason in skipped.items())
+        raise UserError(f"no engine runs here ({reasons})")
+    return Bench(reference, tuple(timings), skipped, _conditions(used, device, rounds))
+
+
+def _load(
+    folders: Sequence[Path], against: Path | None, unpruned_layers: int | None
+) -> tuple[str, dict[str, PreTrainedModel]]:
+    """The name of the reference, and all models by their names, the reference first."""
+    models = {str(folder): _classifier(folder) for folder in folders}
+    if against is not None:
+        return str(against), {str(against): _classifier(against)} | models
+    name, first = next(iter(models.items()))
+    if isinstance(first.config, PrunedBertConfig):
+        return UNPRUNED, {UNPRUNED: _unpruned(first.config, unpruned_layers)} | models
+    return name, models
+
+
+def _classifier(folder: Path) -> PreTrainedModel:
+    """The classifier of a folder: cut, a BERT, or one of its kin as a BERT."""
+    model = load_model(folder)
+    kind = model.config.model_type
+    if isinstance(model, PrunedBertForSequenceClassification):
+        return model
+    if kind not in ADAPTERS:
+        raise UserError(
+            f"'{folder}': it is of the kind '{kind}', whose FLOPs maskfront cannot count; it times "
+            f"cut models, and those of the kinds {', '.join(ADAPTERS)}"
+        )
+    model = as_bert(model)
+    model.train(False)
+    return model
+
+
+def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:
+    """The engines of these names, all for None. Raises UserError for one that is not there."""
+    chosen = tuple(engine for engine in ENGINES if names is None or engine in names)
+    unknown = set(names or ()) - set(chosen)
+    if unknown:
+        raise UserError(f"no engine '{min(unknown)}'; there are {', '.join(ENGINES)}")
+    return chosen
+
+
+def flops_of(model: PreTrainedModel, length: int) -> int:
+    """FLOPs of a classifier, cut or not, for one sequence of `length` tokens."""
+    config: Any = model.config
+    widths, head_dim = widths_of(config), head_dim_of(config)
+    shape = BertShape(
+        layers=len(widths),
+        hidden=config.hidden_size,
+        heads=config.hidden_size // head_dim,
+        head_dim=head_dim,
+        ffn=max(layer.ffn for layer in widths),
+        labels=count_labels(config),
+        embedding=getattr(config, "embedding_size", None),
+    )
+    cost = Flops(shape, length)
+    return cost.fixed + sum(int(cost.layer(layer)) for layer in widths)
+
+
+def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequenceClassification:
+    """A model of so many layers from which nothing was cut, with random weights."""
+    own = {name: value for name, value in config.to_dict().items() if name != "per_layer_config"}
+    own["num_hidden_layers"] = layers or config.num_hidden_layers
+    with torch.random.fork_rng(devices=[]):
+        model = PrunedBertForSequenceClassification(PrunedBertConfig.from_dict(own))
+    model.train(False)
+    return model
+
+
+Run = Callable[[Feeds], object]
+"""A forward pass."""
+_Timed = tuple[str, PreTrainedModel, Run]
+"""What is timed: its name, the model whose FLOPs it has, and its forward pass."""
+
+
+def _eager(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: str) -> list[_Timed]:
+    return [
+        (name, model, _forward(to_device(model, device), device)) for name, model in models.items()
+    ]
+
+
+def _compiled(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: str) -> list[_Timed]:
+    return [
+        (name, model, _forward(torch.compile(to_device(model, device), dynamic=False), device))
+        for name, model in models.items()
+    ]
+
+
+def _forward(model: Callable[..., object], device: str) -> Run:
+    def run(inputs: Feeds) -> object:
+        with torch.inference_mode():
+            return model(**{name: value.to(device) for name, value in inputs.items()})
+
+    return run
+
+
+def _onnxruntime(
+    models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
+) -> list[_Timed]:
+    """An exported folder brings its file, and perhaps an int8 one; else a file is made."""
+    if device != "cpu":
+        raise UserError("it is timed on the CPU only")
+    timed: list[_Timed] = []
+    for number, (name, model) in enumerate(models.items()):
+        file = Path(name) / "onnx" / "model.onnx"
+        if not file.is_file():
+            file = scratch / f"{number}.onnx"
+            write_onnx(to_device(model, "cpu"), file)
+        timed.append((name, model, partial(run_session, open_session(file, threads))))
+        int8 = file.with_name("model_int8.onnx")
+        if int8.is_file():
+            timed.append((str(int8), model, partial(run_session, open_session(int8, threads))))
+    return timed
+
+
+_RUNS = {"eager": _eager, "compile": _compiled, "onnxruntime": _onnxruntime}
+
+
+def _inputs(models: Mapping[str, PreTrainedModel], batch: int, length: int) -> Feeds:
+    generator = torch.Generator().manual_seed(0)
+    known = min(model.config.vocab_size for model in models.values())
+    return {
+        "input_ids": torch.randint(known, (batch, length), generator=generator),
+        "attention_mask": torch.ones(batch, length, dtype=torch.long),
+        "token_type_ids": torch.zeros(batch, length, dtype=torch.long),
+    }
+
+
+def _time(
+    engine: Engine, runs: Sequence[Run], inputs: Feeds, rounds: int, device: str
+) -> list[tuple[float, float, float]]:
+    """Quartiles of each run in milliseconds; every other round goes backwards."""
+    times = np.empty((_WARM_UPS + rounds, len(runs)))
+    with _compiling(len(runs)) if engine == "compile" else nullcontext():
+        for number, row in enumerate(times):
+            for place in range(len(runs))[:: 1 if number % 2 else -1]:
+                row[place] = milliseconds(partial(runs[place], inputs), device)
+    low, middle, high = np.percentile(times[_WARM_UPS:], [25, 50, 75], axis=0).tolist()
+    return list(zip(low, middle, high, strict=True))
+
+
+@contextmanager
+def _compiling(models: int) -> Iterator[None]:
+    """Room for so many models: they share one code object, whose variants torch limits to 8.
+
+    Beyond that it would run them eagerly and say nothing.
+    """
+    import torch._dynamo
+
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(recompile_limit=models, fail_on_recompile_limit_hit=True):
+        yield
+
+
+@contextmanager
+def _threads(wanted: int | None) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or before)
+    try:
+        yield wanted or before
+    finally:
+        torch.set_num_threads(before)
+
+
+def _conditions(threads: int, device: str, rounds: int) -> dict[str, str | int]:
+    return {
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "threads": threads,
+        "rounds": rounds,
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }

@@ -1,0 +1,222 @@
+"""A classifier as an ONNX file, checked against torch; its int8 twin, with what that costs.
+
+Needs the extra "onnx". The exporter is torch's own (dynamo), the runtime onnxruntime on the CPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from objectives.errors import UserError, first_line
+from objectives.measures.evaluate import EVALUATION_BATCH, metric_of
+from objectives.text.data import Split
+from objectives.workbench.inputs import Inputs
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_TOLERANCE = 1e-4
+"""Largest difference of logits from torch's, times the largest logit where that is above 1."""
+
+
+def check_installed(*packages: str) -> None:
+    """Raise UserError, which says what to install, unless these packages are there."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"ONNX needs {', '.join(missing)}; install the extra: "
+            "pip install -c constraints.txt -e '.[onnx]'"
+        )
+
+
+def load_model(folder: Path) -> PreTrainedModel:
+    """The classifier of an exported folder, in evaluation mode on the CPU; runs no code of it.
+
+    Raises UserError where there is none.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
+                folder, use_safetensors=True, trust_remote_code=False, local_files_only=True
+            )
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = first_line(error)
+        if folder.is_dir() and not (folder / "config.json").is_file():
+            reason = "it has no config.json"
+        elif not folder.exists() and isinstance(error, OSError):
+            reason = "there is no such folder, and no such model in the hub's cache"
+        raise UserError(f"'{folder}': no classifier could be loaded from it ({reason})") from error
+    model.train(False)
+    return model
+
+
+def write_onnx(model: PreTrainedModel, file: Path) -> float:
+    """Write the model with batch and length open; returns its largest difference from torch.
+
+    Inputs are input_ids, attention_mask and token_type_ids, each (batch, length) int64; the output
+    is logits, (batch, C) float32. Raises UserError, and leaves no file, where onnxruntime does not
+    give torch's logits.
+    """
+    check_installed("onnx", "onnxscript", "onnxruntime")
+    longest = model.config.max_position_embeddings
+    with _silent_exporter():
+        program = torch.onnx.export(
+            _with_plain_attention(model),
+            kwargs=_random_inputs(model, 2, min(16, longest)),
+            dynamo=True,
+            dynamic_shapes={name: {0: "batch", 1: "length"} for name in _INPUTS},
+            output_names=["logits"],
+            verbose=False,
+        )
+    assert program is not None
+    _keep_norms_apart(program)
+    program.save(file)
+    _forget_shapes(file)
+    try:
+        return _check(model, file, [(1, 2), (1, min(33, longest)), (5, min(128, longest))])
+    except UserError:
+        file.unlink()
+        raise
+
+
+def _forget_shapes(file: Path) -> None:
+    """Leave out what shapes lie between the operations: whoever reads the file infers them, and
+    onnxruntime's quantiser, which turns weights around, stumbles over those that they had."""
+    import onnx
+
+    model = onnx.load(file)
+    del model.graph.value_info[:]
+    onnx.save(model, file)
+
+
+def write_int8(file: Path, quantised: Path) -> None:
+    """Write an ONNX file's twin whose weights are int8; activations are quantised as they come.
+
+    A scale for each output of a layer, and 7 bits: the products of 8 saturate on a CPU without
+    VNNI, and what was measured would hold on the CPU that measured it.
+    """
+    check_installed("onnx", "onnxruntime")
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _silent_exporter():
+        quantize_dynamic(
+            file, quantised, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8
+        )
+
+
+def open_session(file: Path, threads: int | None = None) -> onnxruntime.InferenceSession:
+    """An ONNX file ready to run on the CPU; `threads` of one operation, None for all cores."""
+    check_installed("onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    # Threads that wait for the next call must not take the time of what is measured beside it.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
+def run_session(session: onnxruntime.InferenceSession, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Logits (batch, C) float32 of inputs as `write_onnx` names them."""
+    feeds = {name: inputs[name].long().numpy() for name in _INPUTS}
+    return torch.from_numpy(session.run(["logits"], feeds)[0])
+
+
+def predict_onnx(file: Path, split: Split) -> Tensor:
+    """Logits (rows, C) of every row of the split, in its order; `evaluate.predict` in ONNX."""
+    session = open_session(file)
+    logits = torch.empty(len(split), session.get_outputs()[0].shape[-1])
+    for batch in split.in_order(EVALUATION_BATCH, "cpu"):
+        inputs = {name: getattr(batch, name) for name in _INPUTS}
+        logits[batch.rows] = run_session(session, inputs)
+    return logits
+
+
+def score_onnx(file: Path, inputs: Inputs, role: str) -> float:
+    """The task's metric of an ONNX file on one role of a study's data."""
+    split = inputs.split(role)
+    return metric_of(predict_onnx(file, split), split, inputs.task.metric)
+
+
+@torch.no_grad()
+def _check(model: PreTrainedModel, file: Path, shapes: Sequence[tuple[int, int]]) -> float:
+    session, worst = open_session(file), 0.0
+    for batch, length in shapes:
+        inputs = _random_inputs(model, batch, length)
+        expected: Tensor = model(**inputs, return_dict=True).logits
+        difference = (run_session(session, inputs) - expected).abs().max().item()
+        if not difference <= _TOLERANCE * max(1.0, expected.abs().max().item()):
+            raise UserError(
+                f"onnxruntime gives other logits than torch: they differ by {difference:.1e} at "
+                f"batch {batch}, length {length}; the model is not exported to ONNX"
+            )
+        worst = max(worst, difference)
+    return worst
+
+
+def _random_inputs(model: PreTrainedModel, batch: int, length: int) -> dict[str, Tensor]:
+    """Random tokens of the model's vocabulary; every row but the first is padded somewhere."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(model.config.vocab_size, (batch, length), generator=generator)
+    types = torch.randint(model.config.type_vocab_size, (batch, length), generator=generator)
+    ends = torch.randint(1, length + 1, (batch, 1), generator=generator)
+    ends[0] = length
+    mask = (torch.arange(length) < ends).long()
+    return dict(zip(_INPUTS, (tokens, mask, types), strict=True))
+
+
+def _with_plain_attention(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy whose attention is two matmuls around a softmax.
+
+    The graph of torch's fused one also guards rows without any token, which no text is: a third
+    more nodes, 3 to 9% of the time of a forward pass of a MiniLM.
+    """
+    with no_init_weights():  # they are loaded below
+        plain: PreTrainedModel = type(model)._from_config(
+            copy.deepcopy(model.config), attn_implementation="eager"
+        )
+    plain.load_state_dict(model.state_dict())
+    plain.train(False)
+    return plain
+
+
+def _keep_norms_apart(program: torch.onnx.ONNXProgram) -> None:
+    """Write the residual sum before each LayerNorm as Sum in place of Add, which is the same.
+
+    onnxruntime makes one node of Add and LayerNormalization, and on a CPU that node takes several
+    times as long as the two: in version 1.31 it is a tenth of the time of a whole MiniLM and half
+    of that of one cut to a tenth of its FLOPs.
+    """
+    for node in program.model.graph:
+        if node.op_type == "LayerNormalization":
+            assert node.inputs[0] is not None
+            added = node.inputs[0].producer()
+            if added is not None and added.op_type == "Add":
+                added.op_type = "Sum"
+
+
+@contextmanager
+def _silent_exporter() -> Iterator[None]:
+    """The exporter warns of operators that no BERT has, and of its own deprecations."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

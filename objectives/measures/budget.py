@@ -1,0 +1,260 @@
+"""The budget of a search: the hinge loss that steers into it, the cut that meets it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from objectives.bert.architecture import Architecture, Widths
+from objectives.measures.cost import Cost
+
+TargetSchedule = Literal["geometric", "linear", "cubic", "constant"]
+"""How the target ratio falls while a search goes on."""
+
+
+def hinge_loss(
+    expected: Tensor,
+    actual: Tensor,
+    target: Tensor,
+    tolerance: Tensor,
+    *,
+    one_sided: bool = False,
+) -> Tensor:
+    """+log E above the band [(1 - t) R, (1 + t) R], -log E below, 0 inside (Dong & Yang 2019).
+
+    All arguments and the result are (K,). `expected` is E, differentiable; `actual` is F, the cost
+    of the units that are open at the moment (or E itself), which alone decides the side; `target`
+    is R in the unit of the cost; `tolerance` is t, a share of R. On the closed band the loss is 0:
+    the source leaves the edge open.
+    """
+    upper = target if one_sided else (1 + tolerance) * target
+    above = (actual > upper).to(expected.dtype)
+    below = (actual < (1 - tolerance) * target).to(expected.dtype)
+    return (above - below) * expected.log()
+
+
+def scheduled_ratio(
+    target_ratio: Tensor,
+    progress: float,
+    ramp: float,
+    schedule: TargetSchedule = "geometric",
+    whole: float = 1.0,
+) -> Tensor:
+    """The target ratio in force at `progress` in [0, 1]: from `whole`, the ratio of the student
+    before it is searched, to R, which it reaches at `ramp`.
+
+    The steps of a search see the progress 0, 1/n, ..., (n - 1)/n: with a ramp of 1 the target of
+    the last is still just above R. The cut is made to R.
+
+    "cubic" falls fast at first and slowly at the end (Zhu & Gupta 2018); "constant" is R all along.
+    """
+    done = min(1.0, progress / ramp)
+    if schedule == "geometric":
+        return whole * (target_ratio / whole) ** done
+    left = {"linear": 1 - done, "cubic": (1 - done) ** 3, "constant": 0.0}[schedule]
+    return target_ratio + (whole - target_ratio) * left
+
+
+def discretise(
+    scores: Mapping[str, Tensor],
+    cost: Cost,
+    *,
+    target: float,
+    tolerance: float,
+    threshold: float,
+) -> Architecture:
+    """The architecture inside the budget that keeps the units of highest score."""
+    kept = kept_units(scores, cost, target=target, tolerance=tolerance, threshold=threshold)
+    return Architecture.from_masks(cost.shape, {space: m.tolist() for space, m in kept.items()})
+
+
+def kept_units(
+    scores: Mapping[str, Tensor],
+    cost: Cost,
+    *,
+    target: float,
+    tolerance: float,
+    threshold: float,
+) -> dict[str, Tensor]:
+    """Which units of highest score stay inside the budget: bool, of the shapes of `scores`.
+
+    `scores` maps each searched space to (layers, *units_of), one student's; a space that is missing
+    is kept whole. Heads, neurons and inputs are decided one by one. The dimensions of "qk" and "v"
+    are decided in steps, so that the heads of a layer keep equally many: the r-th step opens the
+    r-th best dimension of each head, and its score is the mean of theirs. A layer with heads keeps
+    at least one step, and one input, of each kind; in a layer without heads they cost nothing and
+    are dropped.
+
+    Steps above `threshold` are kept if that already lies in the band [(1 - t) R, (1 + t) R] around
+    `target`. Otherwise the steps are taken in the order of their scores, each that still fits below
+    the target beside what is kept already: a head pays for all dimensions that are open in its
+    layer, a dimension for all heads. If the result is still below the band, because the cheap steps
+    are used up or the gap is smaller than a step, the number of units of the dearest kind is
+    changed by as little as possible until cheaper ones can fill the rest. With "heads" and "ffn"
+    that finds the band wherever it can be reached. A band that is not reached is missed: the caller
+    compares `cost.exact` with it. A unit of score +inf is kept and one of -inf is not, whatever the
+    budget.
+    """
+    lanes = _Lanes(scores, cost)
+    low, high = (1 - tolerance) * target, (1 + tolerance) * target
+
+    as_searched = lanes.forced + lanes.count(lanes.steps_above(threshold))
+    if low <= lanes.price(as_searched) <= high:
+        return lanes.masks(as_searched)
+    below = lanes.fill(lanes.forced, lanes.ranked, target)
+    if lanes.price(below) >= low:
+        return lanes.masks(below)
+    other = _other_dear_ones(lanes, below, low, high)
+    return lanes.masks(below if other is None else other)
+
+
+def _other_dear_ones(lanes: _Lanes, below: Tensor, low: float, high: float) -> Tensor | None:
+    """The counts inside the band whose number of units of the dearest kind is nearest to that of
+    `below`, and which cheaper ones fill up; None if there are none."""
+    dear = lanes.of_dearest_kind()
+    dearest, others = lanes.ranked[dear[lanes.ranked]], lanes.ranked[~dear[lanes.ranked]]
+    numbers, everything_else = range(len(dearest) + 1), lanes.forced + lanes.count(others)
+    fewest = bisect_left(
+        numbers, low, key=lambda n: lanes.price(lanes.count(dearest[:n]) + everything_else)
+    )
+    too_many = bisect_right(
+        numbers, high, key=lambda n: lanes.price(lanes.forced + lanes.count(dearest[:n]))
+    )
+    taken = int((below - lanes.forced)[dear].sum())
+    for number in sorted(range(fewest, too_many), key=lambda number: abs(number - taken)):
+        counts = lanes.fill(lanes.forced + lanes.count(dearest[:number]), others, high)
+        if lanes.price(counts) >= low:
+            return counts
+    return None
+
+
+def places(scores: Tensor) -> Tensor:
+    """The place of each unit along the last dimension, 0 the highest; of equals the first is."""
+    return scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+
+
+class _Lanes:
+    """The steps of a search, in lanes: those of one kind in one layer, best first.
+
+    How many steps of each lane are taken says all: `counts` are (lanes,) int64, or (..., lanes)
+    for many at once.
+    """
+
+    def __init__(self, scores: Mapping[str, Tensor], cost: Cost):
+        self.scores = {space: score.detach().double().cpu() for space, score in scores.items()}
+        self.cost = cost
+        steps = {space: _steps(space, score) for space, score in self.scores.items()}
+        self.rows = {space: score.shape[:2] for space, score in steps.items()}
+        """(layers, rows) of each space: its lanes."""
+        ends = list(accumulate(layers * rows for layers, rows in self.rows.values()))
+        self.of_space = dict(zip(steps, map(slice, [0, *ends], ends), strict=True))
+        """Where the lanes of each space lie."""
+        self.lengths = torch.cat(
+            [torch.full((score[..., 0].numel(),), score.shape[-1]) for score in steps.values()]
+        )
+        """The steps of each lane."""
+        values = torch.cat([score.flatten() for score in steps.values()])
+        order = values.argsort(descending=True, stable=True)
+        lane_of = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)[order]
+        values = values[order]
+        self.forced = self.count(lane_of[values == torch.inf])
+        """How many steps of each lane are kept whatever they cost."""
+        self._values = values[values.isfinite()]
+        self.ranked = lane_of[values.isfinite()]
+        """The lane of each step that is to be decided, by falling score."""
+
+    def steps_above(self, threshold: float) -> Tensor:
+        """The steps of higher score, as their lanes."""
+        return self.ranked[self._values > threshold]
+
+    def count(self, steps: Tensor) -> Tensor:
+        """How many of the steps lie in each lane."""
+        return steps.bincount(minlength=len(self.lengths))
+
+    def of_dearest_kind(self) -> Tensor:
+        """(lanes,) bool: those of the space whose step the whole model would miss most in cost."""
+        own = list(self.of_space.values())
+        one_less = self.lengths - torch.eye(len(self.lengths), dtype=torch.int64)
+        firsts = [lanes.start for lanes in own]
+        dear = torch.zeros(len(self.lengths), dtype=torch.bool)
+        dear[own[int(self.prices(one_less[firsts]).argmin())]] = True
+        return dear
+
+    def fill(self, counts: Tensor, steps: Tensor, limit: float) -> Tensor:
+        """Take the steps in order, each that fits below the limit beside what is taken.
+
+        Costs never fall as steps are taken, so that a lane whose next step does not fit is at its
+        end, and the first step that does not fit can be found by bisection.
+        """
+        while len(steps):
+            taken = counts
+            fitting = bisect_right(
+                range(1, len(steps) + 1),
+                limit,
+                key=lambda n: self.price(taken + self.count(steps[:n])),
+            )
+            counts = counts + self.count(steps[:fitting])
+            one_more = counts + torch.eye(len(counts), dtype=torch.int64)
+            fits = self.prices(one_more) <= limit
+            steps = steps[fitting + 1 :]  # the next does not fit, however a cost is rounded
+            steps = steps[fits[steps]]
+        return counts
+
+    def price(self, counts: Tensor) -> float:
+        """What the model of these counts costs."""
+        return self.prices(counts).item()
+
+    def prices(self, counts: Tensor) -> Tensor:
+        """The same for many models: (..., lanes) to (...), float64.
+
+        A tensor of int64 would be compared with the limit in float32.
+        """
+        layers: Tensor = self.cost.layer(self._widths(counts)).double()
+        return layers.sum(-1) + self.cost.fixed
+
+    def masks(self, counts: Tensor) -> dict[str, Tensor]:
+        """Which units stay if so many of each lane do, the best; of the shapes of the scores."""
+        masks = {}
+        for space, own in self.of_space.items():
+            kept = counts[own].view(self.rows[space])
+            kept = kept[:, 0] if space in ("heads", "ffn") else kept.clamp_min(1)
+            masks[space] = places(self.scores[space]) < kept[..., None]
+        return masks
+
+    def _widths(self, counts: Tensor) -> Widths[Tensor]:
+        """How much is left of each layer: each (..., layers)."""
+        shape, slices = self.cost.shape, self.of_space
+        whole = {"heads": shape.heads, "ffn": shape.ffn, "qk": shape.head_dim, "v": shape.head_dim}
+
+        def kept(space: str) -> Tensor:
+            """(..., layers, rows)"""
+            if space in slices:
+                return counts[..., slices[space]].view(*counts.shape[:-1], *self.rows[space])
+            size = whole.get(space, shape.hidden)
+            return counts.new_full((*counts.shape[:-1], shape.layers, 1), size)
+
+        heads = kept("heads")[..., 0]
+        inputs = kept("input_qkv" if "input_qkv" in slices else "input").clamp_min(1)
+        inputs = (inputs * (heads > 0)[..., None]).expand(*inputs.shape[:-1], 3)
+        return Widths(
+            heads=heads,
+            query_key=heads * kept("qk")[..., 0].clamp_min(1),
+            value=heads * kept("v")[..., 0].clamp_min(1),
+            query_inputs=inputs[..., 0],
+            key_inputs=inputs[..., 1],
+            value_inputs=inputs[..., 2],
+            ffn=kept("ffn")[..., 0],
+        )
+
+
+def _steps(space: str, score: Tensor) -> Tensor:
+    """Scores of the steps, best first: (layers, rows, steps), a row for each set in a layer."""
+    ranked = score.sort(dim=-1, descending=True).values
+    if space in ("qk", "v"):
+        ranked = ranked.mean(1)
+    return ranked if ranked.ndim == 3 else ranked[:, None]

@@ -1,0 +1,223 @@
+"""The one way to count: what a BERT classifier costs in closed form, exact or expected.
+
+A cost is a sum over layers of a function of their widths, in a stated unit; a study has one, its
+second objective. FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the
+linear layers of the encoder, Q K^T, attention times V, pooler, classifier, and the projection of
+embeddings that are narrower than hidden states. Embedding look-ups, softmax, layer norm,
+activations and bias adds are no matmuls and do not count. Tests hold that this equals
+`torch.utils.flop_counter.FlopCounterMode` to the last digit.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from objectives.bert.architecture import SPACES, Architecture, BertShape, Widths, units_of
+from objectives.errors import UserError
+
+CostName = Literal["flops", "params", "units", "latency"]
+"""What a study may count; "latency" is `objectives.measures.latency.Latency`."""
+
+Count = TypeVar("Count", float, Tensor)
+"""How many, how much: a number where it is exact, a tensor where it is expected. Ints stay ints."""
+
+
+def encoder_layer_macs(widths: Widths[Count], *, seq_len: int, hidden: int) -> Count:
+    """Multiply-accumulates of one encoder layer for one sequence.
+
+    Bilinear in the widths: Q, K and V pay for each input of each of their dimensions. Ints give an
+    int, tensors a tensor of their shape.
+    """
+    query_key = widths.query_key * (widths.query_inputs + widths.key_inputs)
+    projections = seq_len * (query_key + widths.value * widths.value_inputs)
+    attention = seq_len * seq_len * (widths.query_key + widths.value)
+    output = seq_len * hidden * widths.value
+    feed_forward = 2 * seq_len * hidden * widths.ffn
+    return projections + attention + output + feed_forward
+
+
+@dataclass(frozen=True)
+class Cost(abc.ABC):
+    """What a classifier of `shape` costs, cut or masked: a sum over its layers.
+
+    A kind of cost says its unit, what stays whatever is cut, and what a layer costs of which so
+    much is left. What is counted is an int, what is measured a float.
+    """
+
+    priced: ClassVar[tuple[str, ...]] = SPACES
+    """The spaces that it has a price for."""
+
+    shape: BertShape
+
+    @property
+    @abc.abstractmethod
+    def unit(self) -> str:
+        """The unit every number of this cost carries. Two units are never compared."""
+
+    @property
+    @abc.abstractmethod
+    def fixed(self) -> float:
+        """What the model costs outside its layers."""
+
+    @abc.abstractmethod
+    def layer(self, widths: Widths[Count]) -> Count:
+        """What one layer costs. It never falls where a width grows.
+
+        Ints give an int, tensors a tensor of their shape, differentiable.
+        """
+
+    @cached_property
+    def full(self) -> float:
+        """What the unpruned model costs."""
+        return self.exact(Architecture.full(self.shape))
+
+    def exact(self, architecture: Architecture) -> float:
+        """What the model costs that is cut to `architecture`."""
+        return sum(self.layer(widths) for widths in architecture.widths(self.shape)) + self.fixed
+
+    def expected(self, masks: Mapping[str, Tensor]) -> Tensor:
+        """The cost at the sums of soft masks; `exact` at an architecture's masks of 0 and 1.
+
+        `masks` maps a space to (K, layers, *units_of), values in [0, 1]; a space that is missing is
+        fully open. Returns (K,) float64, differentiable. Raises UserError for a space without a
+        price.
+        """
+        assert masks, "expected() needs the masks of at least one space"
+        check_priced(self.unit, self.priced, tuple(masks))
+        students_and_layers = next(iter(masks.values())).shape[:2]
+        layers = self.layer(_expected_widths(masks, self.shape)).expand(students_and_layers)
+        return layers.sum(-1) + self.fixed
+
+    def of_one_unit(self) -> dict[str, float]:
+        """What the model loses with a unit of each space: the mean over all, the others whole."""
+        prices = {}
+        for space in self.priced:
+            closed = torch.zeros(1, self.shape.layers, *units_of(self.shape, space))
+            lost = self.full - self.expected({space: closed}).item()
+            prices[space] = lost / closed.numel()
+        return prices
+
+
+def check_priced(what: str, priced: tuple[str, ...], spaces: tuple[str, ...]) -> None:
+    """Raise UserError if `spaces` has some that are not among those that `what` has a price for."""
+    unknown = [space for space in spaces if space not in priced]
+    if unknown:
+        raise UserError(
+            f"{what} has no price for the units of {', '.join(unknown)}, only for those of "
+            f"{', '.join(priced)}; search these, or count flops or params"
+        )
+
+
+@dataclass(frozen=True)
+class Flops(Cost):
+    """FLOPs of a classifier for one sequence of `seq_len` tokens."""
+
+    seq_len: int
+
+    @property
+    def unit(self) -> str:
+        return f"flops@{self.seq_len}"
+
+    @property
+    def fixed(self) -> int:
+        shape = self.shape
+        projection = self.seq_len * (shape.embedding or 0)
+        return 2 * shape.hidden * (projection + shape.hidden + shape.labels)
+
+    def layer(self, widths: Widths[Count]) -> Count:
+        return 2 * encoder_layer_macs(widths, seq_len=self.seq_len, hidden=self.shape.hidden)
+
+
+@dataclass(frozen=True)
+class Params(Cost):
+    """Parameters of a classifier, as `evaluate.count_parameters` counts them."""
+
+    embeddings: int
+    """Parameters of the embeddings: their number does not follow from the shape."""
+
+    @property
+    def unit(self) -> str:
+        return "params"
+
+    @property
+    def fixed(self) -> int:
+        hidden, labels = self.shape.hidden, self.shape.labels
+        output_biases_and_norms = self.shape.layers * (2 * hidden + 4 * hidden)
+        classifier = hidden * (hidden + 1) + labels * (hidden + 1)
+        return self.embeddings + output_biases_and_norms + classifier
+
+    def layer(self, widths: Widths[Count]) -> Count:
+        hidden = self.shape.hidden
+        query_key = widths.query_key * (widths.query_inputs + widths.key_inputs + 2)
+        value = widths.value * (widths.value_inputs + 1 + hidden)
+        return query_key + value + widths.ffn * (2 * hidden + 1)
+
+
+@dataclass(frozen=True)
+class Units(Cost):
+    """Number of kept units of the searched spaces, the size that the source report's runs set."""
+
+    spaces: tuple[str, ...]
+
+    @property
+    def unit(self) -> str:
+        return "units@" + "+".join(space for space in SPACES if space in self.spaces)
+
+    @property
+    def fixed(self) -> int:
+        return 0
+
+    def layer(self, widths: Widths[Count]) -> Count:
+        heads = widths.heads
+        attends = heads.clamp(max=1) if isinstance(heads, Tensor) else min(heads, 1)
+        counts = {
+            "heads": heads,
+            "ffn": widths.ffn,
+            "qk": widths.query_key,
+            "v": widths.value,
+            # A layer without heads reads nothing, whatever its masks of inputs say.
+            "input": attends * widths.query_inputs,
+            "input_qkv": attends * (widths.query_inputs + widths.key_inputs + widths.value_inputs),
+        }
+        total = 0 * heads
+        for space in self.spaces:
+            total = total + counts[space]
+        return total
+
+
+def _expected_widths(masks: Mapping[str, Tensor], shape: BertShape) -> Widths[Tensor]:
+    """Sums of masks, (K, layers) float64, or () where nothing is masked.
+
+    A dimension of a head counts as much as its head.
+    """
+
+    def total(space: str) -> Tensor:
+        """Over the last axis of units; a number on the CPU goes with tensors of any device."""
+        if space in masks:
+            return masks[space].double().sum(-1)
+        return torch.tensor(units_of(shape, space)[-1], dtype=torch.float64)
+
+    def over_heads(space: str) -> Tensor:
+        if "heads" in masks:
+            return (masks["heads"].double() * total(space)).sum(-1)
+        return total(space).sum(-1) if space in masks else shape.heads * total(space)
+
+    space = "input_qkv" if "input_qkv" in masks else "input"
+    inputs = total(space).expand(*masks[space].shape[:2], 3) if space in masks else None
+    query, key, value = [total(space)] * 3 if inputs is None else inputs.unbind(-1)
+    return Widths(
+        heads=total("heads"),
+        query_key=over_heads("qk"),
+        value=over_heads("v"),
+        query_inputs=query,
+        key_inputs=key,
+        value_inputs=value,
+        ffn=total("ffn"),
+    )

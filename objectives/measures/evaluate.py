@@ -1,0 +1,83 @@
+"""Scoring a classifier that was really cut: its metric on a split, and its parameters."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from objectives.bert.cutting import count_labels
+from objectives.bert.pretrained import Classifier
+from objectives.device import to_device
+from objectives.measures.bootstrap import Interval, bootstrap_interval
+from objectives.progress import Progress
+from objectives.text.data import Labels, Split
+from objectives.text.task import Metric, metric_value
+
+EVALUATION_BATCH = 64
+"""Sequences in one forward pass."""
+
+
+@torch.no_grad()
+def predict(
+    model: Classifier, split: Split, device: str, progress: Progress | None = None
+) -> Tensor:
+    """Logits (rows, C) of every row of the split, in its order, on the CPU.
+
+    `progress` is told of each batch of `EVALUATION_BATCH` rows.
+    """
+    to_device(model, device).train(False)
+    answers = []
+    for batch in split.in_order(EVALUATION_BATCH, device):
+        output = model(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            token_type_ids=batch.token_type_ids,
+            return_dict=True,
+        )
+        answers.append(output.logits.float())
+        if progress is not None:
+            progress.advance()
+    logits = torch.empty(len(split), count_labels(model.config))
+    logits[torch.from_numpy(split.longest_first())] = torch.cat(answers).cpu()
+    return logits
+
+
+def score(model: Classifier, split: Split, metric: Metric, device: str) -> float:
+    """The task's metric of the model on the split, of its likeliest classes or its numbers."""
+    return metric_of(predict(model, split, device), split, metric)
+
+
+def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
+    """The task's metric of logits (rows, C), those of the split in its order.
+
+    nan if any logit is nan or infinite: such a row has no likeliest class, whatever argmax says.
+    """
+    if not logits.isfinite().all():
+        return float("nan")
+    answers, classes = answers_of(logits, split), logits.shape[-1]
+    return metric_value(metric, split.labels, answers, classes=classes)
+
+
+def score_with_interval(
+    model: Classifier, split: Split, metric: Metric, device: str, progress: Progress | None = None
+) -> tuple[float, Interval]:
+    """`score`, and how sure it is."""
+    logits = predict(model, split, device, progress)
+    value = metric_of(logits, split, metric)
+    if not math.isfinite(value):
+        return value, (value, value)
+    answers, classes = answers_of(logits, split), logits.shape[-1]
+    return value, bootstrap_interval(metric, split.labels, answers, classes)
+
+
+def answers_of(logits: Tensor, split: Split) -> Labels:
+    """What logits (rows, C) say of each row of the split: its likeliest class, or its number."""
+    answers: Labels = (logits[:, 0] if split.regression else logits.argmax(-1)).numpy()
+    return answers
+
+
+def count_parameters(model: Classifier) -> int:
+    """Number of parameters, embeddings included."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,1 @@
+"""What search methods share: their bases, stages, how alpha learns, worths of units."""

@@ -1,0 +1,127 @@
+"""Methods that choose the units once, cut, and distil what is left: the baselines of a search.
+
+Such a method says what each unit is worth. The rest is the same for all, and the same as for the
+searches: the budget is met by `budget.discretise`, the stages are those of `staged_search`, so that
+a comparison is one of the choice of units. Without stages the student is cut and no more.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from objectives.bert.architecture import Architecture
+from objectives.errors import UserError
+from objectives.measures.budget import places
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search.staged_method import StagedMethod
+from objectives.search.staged_search import staged_search
+from objectives.search_method import Outcome
+from objectives.training.stage_training import Masks, StageTraining
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(StagedMethod):
+    """Base of the methods that rank units once. Without `stages` a student stays as it was cut."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        searching = [stage.name for stage in self.stages if stage.searches]
+        if searching:
+            raise UserError(
+                f"stages: '{searching[0]}' searches, but {type(self).__name__} chooses its units "
+                "once, before all stages; set searches=False"
+            )
+
+    def idle(self) -> Mapping[str, str]:
+        """Without stages nothing is trained; what a unit is worth takes batches of its own."""
+        names = () if self.stages else ("batch_size", "precision")
+        return dict.fromkeys(names, "it acts in stages, and there are none")
+
+    @abc.abstractmethod
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """What is kept first: of each searched space (layers, *units_of), higher is better."""
+
+    def choose(self, problem: Problem, seed: int) -> Architecture:
+        """The units of highest worth inside the budget."""
+        return self.within_budget(self.worth(problem, seed), problem)
+
+    def student(
+        self, problem: Problem, architecture: Architecture
+    ) -> BertForSequenceClassification:
+        """The whole model that the architecture is cut from."""
+        del architecture
+        return problem.student
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Choose for each member, then cut and distil all as one population."""
+        chosen = [member.choose(problem, seed) for member in members]
+        students = [
+            member.student(problem, architecture)
+            for member, architecture in zip(members, chosen, strict=True)
+        ]
+        return staged_search(
+            members, problem, _Chosen(chosen), seed=seed, progress=progress, students=students
+        )
+
+
+Scope = Literal["global", "layer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopedOneShot(OneShot):
+    """Base of those whose units compete in the model or in their layer."""
+
+    scope: Scope = "global"
+    """Who competes: all units of the model, or those of each layer for equal shares."""
+
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """What `worth_of_units` says; within a layer its order alone counts."""
+        worth = self.worth_of_units(problem, seed)
+        return _evenly(worth) if self.scope == "layer" else worth
+
+    @abc.abstractmethod
+    def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """As `worth`, if all units of the model compete."""
+
+
+def _evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same order within each set of a layer, and equal shares of all sets: (layers, *units_of).
+
+    A unit gives way when its share of the set does, whatever the others are worth. Of equals the
+    first is worth the most.
+    """
+    evenly = {}
+    for space, value in worth.items():
+        evenly[space] = (value.shape[-1] - 1 - places(value)).double() / value.shape[-1]
+    return evenly
+
+
+class _Chosen:
+    """An `Alpha` that has nothing to learn."""
+
+    from_train = False
+
+    def __init__(self, architectures: Sequence[Architecture]):
+        self._architectures = architectures
+
+    def masks(self, progress: float) -> Masks:
+        raise AssertionError("no stage searches")
+
+    def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
+        raise AssertionError("no stage searches")
+
+    def keep(self, places: Tensor) -> None:
+        raise AssertionError("no stage searches")
+
+    def architecture(self, place: int) -> Architecture:
+        return self._architectures[place]

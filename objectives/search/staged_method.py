@@ -1,0 +1,77 @@
+"""What the methods share whose students go through stages: the budget, the stages, the batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from objectives.bert.architecture import SPACES, Architecture, BertShape, check_spaces
+from objectives.device import Precision
+from objectives.errors import check_ranges
+from objectives.measures.budget import discretise
+from objectives.problem import Problem
+from objectives.search_method import SearchMethod
+from objectives.training.losses import check_comparable
+from objectives.training.stages import Stage, check_order
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedMethod(SearchMethod):
+    """Base of the methods that `staged_search` takes."""
+
+    per_slot: ClassVar[frozenset[str]] = frozenset({"target_ratio", "tolerance"})
+    searchable: ClassVar[tuple[str, ...]] = SPACES
+    """What `spaces` may name."""
+
+    target_ratio: float = 0.5
+    """R: share of the unpruned model's cost to keep. In (0, 1]."""
+    tolerance: float = 0.05
+    """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
+    stages: tuple[Stage, ...] = (
+        Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden", keep="best"),
+    )
+    """What the weights go through, those that search first."""
+    batch_size: int = 32
+    """Sequences in a batch of `train`, and in one of `alpha`. >= 1."""
+    precision: Precision = "auto"
+    """Of the matmuls of the students' training, and of the teacher whose hidden states they learn.
+    "auto" is bfloat16 where the device has instructions for it, else float32."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(
+            self,
+            {
+                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
+                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
+                "batch_size": (self.batch_size >= 1, ">= 1"),
+            },
+        )
+        check_spaces(type(self).__name__, self.spaces, self.searchable)
+        check_order(self.stages)
+
+    def shortened(self, share: float) -> Self:
+        """The method with this share, in (0, 1], of the epochs of each stage."""
+        fewer = tuple(replace(stage, epochs=stage.epochs * share) for stage in self.stages)
+        return replace(self, stages=fewer)
+
+    def within_budget(
+        self, scores: Mapping[str, Tensor], problem: Problem, threshold: float = math.inf
+    ) -> Architecture:
+        """The units of highest score that meet R: see `budget.kept_units`."""
+        return discretise(
+            scores,
+            problem.cost,
+            target=self.target_ratio * problem.cost_full,
+            tolerance=self.tolerance,
+            threshold=threshold,
+        )
+
+    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+        """A loss that compares layers, or heads, wants those of the teacher that are theirs."""
+        for stage in self.stages:
+            check_comparable(stage.loss, student, teacher)

@@ -1,0 +1,345 @@
+"""A population on its way through the stages: search with masks, cut, distil what is left.
+
+How alpha learns is not known here: see `Alpha`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from objectives.bert.architecture import Architecture
+from objectives.bert.cutting import cut, shape_of
+from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.device import matmul_dtype, to_device
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search.staged_method import StagedMethod
+from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult, Stopped
+from objectives.training.flops_lost import flops_lost, flops_to_lose
+from objectives.training.population import EMBEDDINGS, Population
+from objectives.training.stage_training import BestWeights, Masks, StageTraining, steps_in
+from objectives.training.stages import rung_steps
+from objectives.training.teacher_states import keep_states
+
+
+class Alpha(Protocol):
+    """The architecture variables of K students, and how they learn."""
+
+    from_train: bool
+    """Alpha learns from the loss of the weights: the masks that `masks` gives carry its gradient,
+    which the weights' backward pass adds up."""
+
+    def masks(self, progress: float) -> Masks:
+        """What multiplies the units at `progress` in [0, 1] of the search."""
+
+    def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
+        """Make a step, after the weights of `training.population` made theirs; what it measured on
+        the way, each (K,)."""
+
+    def keep(self, places: Tensor) -> None:
+        """Go on with the students at these places alone, (K',) int64; they do not notice."""
+
+    def architecture(self, place: int) -> Architecture:
+        """The discrete answer of one student. Raises FloatingPointError if alpha is not finite."""
+
+
+def staged_search(
+    members: Sequence[StagedMethod],
+    problem: Problem,
+    alpha: Alpha,
+    *,
+    seed: int,
+    progress: Progress,
+    students: Sequence[BertForSequenceClassification] | None = None,
+) -> Iterator[Outcome]:
+    """Take all members through the stages of the first; yields one outcome for each.
+
+    `students` are what each begins with, all the student of the problem unless they are given.
+    """
+    members[0].check_shapes(*(shape_of(m.config) for m in (problem.student, problem.teacher)))
+    students = students or [problem.student] * len(members)
+    run = _Run(members, problem, alpha, seed, progress, students)
+    if any(stage.loss == "prediction+hidden" for stage in run.stages):
+        run.stopped = keep_states(problem, run.dtype, progress)
+    yield from run.search()
+    for group in _groups(run.slots, problem.device):
+        yield from run.finish(group)
+
+
+def _groups(slots: Sequence[int], device: str) -> list[Sequence[int]]:
+    """The slots that train together once they are cut.
+
+    A GPU trains all as one program; a CPU gains nothing by that and would pay for the padding.
+    """
+    return [slots] if device.startswith("cuda") else [[slot] for slot in slots]
+
+
+class _Run:
+    """One population at work."""
+
+    def __init__(
+        self,
+        members: Sequence[StagedMethod],
+        problem: Problem,
+        alpha: Alpha,
+        seed: int,
+        progress: Progress,
+        students: Sequence[BertForSequenceClassification],
+    ):
+        self.members, self.problem, self.alpha = members, problem, alpha
+        self.progress, self.students = progress, students
+        self.stages = members[0].stages
+        self.training = partial(StageTraining, problem, batch_size=members[0].batch_size, seed=seed)
+        self.search_steps = sum(self.steps(stage.epochs) for stage in self.stages if stage.searches)
+        total = sum(self.steps(stage.epochs) for stage in self.stages)
+        self.rungs = rung_steps(progress.rungs, total)
+        self.dtype = matmul_dtype(members[0].precision, problem.device)
+        self.slots = list(range(len(members)))
+        """Who is where in the population and in alpha: those that no one has stopped yet."""
+        self.population: Population
+        """Of those that search; let go when the last of them is cut."""
+        self.curves: list[list[CurvePoint]] = [[] for _ in members]
+        self.stopped: Set[int] = frozenset()
+
+    def search(self) -> Iterator[Outcome]:
+        """Train weights and alpha of all students through the stages that search.
+
+        Yields those that are stopped meanwhile, which leave the population at once.
+        """
+        stages = [stage for stage in self.stages if stage.searches]
+        done = 0
+        for number, stage in enumerate(stages):
+            if stage.start == "student" or number == 0:
+                fresh = [self.students[slot] for slot in self.slots]
+                self.population = Population.of(fresh, self.dtype)
+            shares = [
+                flops_to_lose(
+                    self.problem, self.members[slot].target_ratio, self.members[slot].spaces
+                )
+                for slot in self.slots
+            ]
+            training = self.training(self.slots, self.population, stage, shares, None)
+            for batch in training.batches(number, self.progress):
+                progress, done = done / self.search_steps, done + 1
+                masks = self.alpha.masks(progress)
+                own = masks if self.alpha.from_train else _detached(masks)
+                loss = training.step(batch, own)
+                training.measured.append(
+                    {"loss": loss, **self.alpha.learn(training, masks, progress)}
+                )
+                if done in self.rungs:
+                    self._report_searching(self.rungs[done])
+                self.stopped = self.stopped | self.progress.advance()
+                yield from self._drop_stopped(training)
+                if not self.slots:
+                    return
+            self._note(training)
+
+    def _note(self, training: StageTraining) -> None:
+        """Keep the curves of a stage."""
+        for slot, curve in training.curves().items():
+            self.curves[slot].extend(curve)
+
+    def _drop_stopped(self, training: StageTraining) -> list[Stopped]:
+        """Go on with those that no one has stopped; the others."""
+        going = [slot for slot in self.slots if slot not in self.stopped]
+        left = [Stopped(slot) for slot in self.slots if slot in self.stopped]
+        if going and len(going) < len(self.slots):
+            places = torch.tensor([self.slots.index(slot) for slot in going])
+            self.alpha.keep(places.to(self.problem.device))
+            training.keep(going)
+            self.population = training.population
+        self.slots = going
+        return left
+
+    def finish(self, slots: Sequence[int]) -> Iterator[Outcome]:
+        """Discretise, cut and distil these students, as one population."""
+        going: list[int] = []
+        architectures: dict[int, Architecture] = {}
+        for slot in slots:
+            failure = _not_finite(slot, self.curves[slot])
+            if slot in self.stopped:
+                yield Stopped(slot)
+            elif failure:
+                yield failure
+            else:
+                try:
+                    architectures[slot] = self.alpha.architecture(self.slots.index(slot))
+                    going.append(slot)
+                except FloatingPointError as error:
+                    yield SearchFailure(slot, str(error))
+        if not going:
+            return
+        models = self._distil(self._cut_out(slots, going, architectures), architectures)
+        for slot in going:
+            failure = _not_finite(slot, self.curves[slot])
+            if slot not in models:
+                yield Stopped(slot)
+            elif failure:
+                yield failure
+            elif not _all_finite(models[slot].parameters()):
+                yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
+            else:
+                _own_embeddings(models[slot])
+                yield SearchResult(
+                    slot=slot,
+                    architecture=architectures[slot],
+                    model=models[slot],
+                    target_ratio=self.members[slot].target_ratio,
+                    tolerance=self.members[slot].tolerance,
+                    curve=self.curves[slot],
+                )
+
+    def _distil(
+        self,
+        models: dict[int, PrunedBertForSequenceClassification],
+        architectures: Mapping[int, Architecture],
+    ) -> dict[int, PrunedBertForSequenceClassification]:
+        """Take cut models through the stages after the search; those that are not stopped."""
+        problem = self.problem
+        lost = any(flops_lost(problem, architectures[slot]) for slot in models)
+        if not lost and not problem.student_is_new:
+            return models
+        done = self.search_steps
+        for number, stage in enumerate(self.stages):
+            if stage.searches or not models:
+                continue
+            if stage.start == "student":
+                states = {slot: self.students[slot].state_dict() for slot in models}
+                models = self._cut(states, architectures)
+            models = self._recover(number, done, models, architectures)
+            done += self.steps(stage.epochs)
+        return models
+
+    def _cut_out(
+        self,
+        slots: Sequence[int],
+        going: Sequence[int],
+        architectures: Mapping[int, Architecture],
+    ) -> dict[int, PrunedBertForSequenceClassification]:
+        """The models of those of a group that go on; after the last group nobody is left uncut."""
+        models = self._cut({slot: self._searched(slot) for slot in going}, architectures)
+        if self.search_steps and self.slots[-1] in slots:
+            del self.population
+        return models
+
+    def _searched(self, slot: int) -> Mapping[str, Tensor]:
+        """The weights of a student as the search leaves them."""
+        if not self.search_steps:
+            return self.students[slot].state_dict()
+        return self.population.slot(self.slots.index(slot))
+
+    def _recover(
+        self,
+        number: int,
+        done: int,
+        models: Mapping[int, PrunedBertForSequenceClassification],
+        architectures: Mapping[int, Architecture],
+    ) -> dict[int, PrunedBertForSequenceClassification]:
+        """Train cut models in one stage, `done` steps after the start of all; those that go on."""
+        stage = self.stages[number]
+        training = self.training(
+            list(models),
+            Population.of(list(models.values()), self.dtype),
+            stage,
+            [flops_lost(self.problem, architectures[slot]) for slot in models],
+            [architectures[slot] for slot in models],
+        )
+        best = BestWeights(models, self.problem.select_metric) if stage.keep == "best" else None
+        for step, batch in enumerate(training.batches(number, self.progress), start=1):
+            training.measured.append({"loss": training.step(batch, {})})
+            if rung := self.rungs.get(done + step):
+                for slot in training.slots:
+                    models[slot].load_state_dict(training.state(slot))
+                    self._report(slot, rung, models[slot], architectures[slot])
+            self.stopped = self.stopped | self.progress.advance()
+            going = [slot for slot in training.slots if slot not in self.stopped]
+            if not going:
+                return {}
+            if len(going) < len(training.slots):
+                training.keep(going)
+            if best and (step == training.steps or step % self.steps(1) == 0):
+                best.take(training)
+        self._note(training)
+        for slot in training.slots:
+            models[slot].load_state_dict(training.state(slot))
+        if best:
+            best.restore()
+        return {slot: models[slot] for slot in training.slots}
+
+    def _report_searching(self, rung: float) -> None:
+        """What each student would be worth if it were cut now, to the budget that it is to meet.
+
+        Not what it is worth under its masks: while the budget still falls these are nearly open in
+        all students, and who is to end large would look dear without being any better.
+        """
+        for place, slot in enumerate(self.slots):
+            try:
+                architecture = self.alpha.architecture(place)
+            except FloatingPointError:  # told at the end of the search
+                continue
+            model = self._cut({slot: self.population.slot(place)}, {slot: architecture})[slot]
+            self._report(slot, rung, model, architecture)
+
+    def _report(
+        self,
+        slot: int,
+        rung: float,
+        model: PrunedBertForSequenceClassification,
+        architecture: Architecture,
+    ) -> None:
+        metric = self.problem.select_metric(model)
+        if math.isfinite(metric):
+            self.progress.report(slot, rung, metric, self.problem.cost.exact(architecture))
+
+    def _cut(
+        self,
+        states: Mapping[int, Mapping[str, Tensor]],
+        architectures: Mapping[int, Architecture],
+    ) -> dict[int, PrunedBertForSequenceClassification]:
+        """By slot. Their embeddings, which are frozen, lie in the memory of the students'."""
+        config, device = self.problem.student.config, self.problem.device
+        models = {}
+        for slot, state in states.items():
+            model = to_device(cut(state, config, architectures[slot]), device)
+            for name, weight in model.named_parameters():
+                if name.startswith(EMBEDDINGS):
+                    weight.data = state[name]
+            models[slot] = model
+        return models
+
+    def steps(self, epochs: float) -> int:
+        """Steps in so many passes over the train split."""
+        return steps_in(epochs, self.problem, self.members[0].batch_size)
+
+
+def _own_embeddings(model: PrunedBertForSequenceClassification) -> None:
+    """A result shares nothing: whoever trains it on changes nobody else."""
+    for name, weight in model.named_parameters():
+        if name.startswith(EMBEDDINGS):
+            weight.data = weight.data.clone()
+
+
+def _detached(masks: Masks) -> Masks:
+    return {space: mask.detach() for space, mask in masks.items()}
+
+
+def _all_finite(weights: Iterable[Tensor]) -> bool:
+    return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
+
+
+def _not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
+    for point in curve:
+        if not math.isfinite(float(point["loss"])):
+            return SearchFailure(
+                slot,
+                f"the loss is {point['loss']} at step {point['step']} of stage {point['stage']}",
+            )
+    return None

@@ -1,0 +1,1 @@
+"""Labelled text: four disjoint roles, metrics, tokens, augmentation."""

@@ -1,0 +1,222 @@
+"""What could stand for a word of a sentence: what a masked LM says, or its nearest word vectors."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS  # 318 words, in place of NLTK's
+from torch import Tensor
+from transformers import BertForMaskedLM, PreTrainedTokenizerBase
+
+from objectives.bert import pretrained
+from objectives.device import to_device
+from objectives.errors import UserError
+from objectives.progress import Progress
+from objectives.text.data import Split
+from objectives.text.word_vectors import WordVectors
+
+_BATCH_SIZE = 64
+"""Masked sentences that go through the masked LM together."""
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedLM:
+    """A BERT with its head for masked words: found and checked, its weights not loaded yet."""
+
+    checkpoint: str
+    tokenizer: PreTrainedTokenizerBase
+    longest: int
+    """Tokens that it takes."""
+
+    def words(self, text: str) -> list[str]:
+        """The basic tokens of a text, words and punctuation, in the spelling of the vocabulary."""
+        backend = self.tokenizer.backend_tokenizer
+        spelled = backend.normalizer.normalize_str(text)
+        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(spelled)]
+
+    def whole_word(self, entry: str) -> str | None:
+        """An entry of a vocabulary as one basic token; None for others, as "##ing" and "[CLS]"."""
+        words = self.words(entry)
+        return words[0] if len(words) == 1 else None
+
+    def sentence(self, text: str) -> Sentence:
+        """A text as basic tokens and word pieces, nothing known yet of what could replace them."""
+        words, model = self.words(text), self.tokenizer.backend_tokenizer.model
+        return Sentence(words, [[piece.id for piece in model.tokenize(word)] for word in words])
+
+
+@dataclass(frozen=True, eq=False)
+class Sentence:
+    """A text of basic tokens, each of one or more word pieces."""
+
+    words: Sequence[str]
+    pieces: Sequence[list[int]]
+    options: dict[int, list[str]] = field(default_factory=dict)
+    """Place of each word that can be replaced: what can stand there, never nothing."""
+
+    def replaceable(self) -> list[int]:
+        """The places of its words, but for stop words: not those of numbers and punctuation."""
+        return [
+            place
+            for place, word in enumerate(self.words)
+            if word.isalpha() and word.lower() not in ENGLISH_STOP_WORDS
+        ]
+
+    def position(self, place: int) -> int:
+        """Where the pieces of a word begin, after [CLS]."""
+        return 1 + sum(map(len, self.pieces[:place]))
+
+
+def open_masked_lm(checkpoint: str) -> MaskedLM:
+    """Check a masked LM and read its tokenizer. Raises UserError for what cannot fill in words."""
+    config = pretrained.read_config(checkpoint)
+    if not pretrained.has_mlm_head(checkpoint):
+        raise UserError(
+            f"masked_lm '{checkpoint}': it has no head for masked words (cls.predictions); "
+            "name a BERT as it was pretrained, such as 'bert-base-uncased'"
+        )
+    tokenizer = pretrained.load_tokenizer(checkpoint)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if (
+        backend is None
+        or type(backend.model).__name__ != "WordPiece"
+        or backend.normalizer is None
+        or backend.pre_tokenizer is None
+        or tokenizer.mask_token_id is None
+    ):
+        raise UserError(
+            f"masked_lm '{checkpoint}': its tokenizer is not BERT's (WordPiece, with a mask token);"
+            " put the tokenizer beside it that it was pretrained with"
+        )
+    tokens = 1 + max(tokenizer.get_vocab().values())
+    if tokens > config.vocab_size or config.type_vocab_size < 2:
+        raise UserError(
+            f"masked_lm '{checkpoint}': it must know the {tokens} tokens of its tokenizer and 2 "
+            f"segments, but knows {config.vocab_size} and {config.type_vocab_size}; "
+            "name another BERT"
+        )
+    return MaskedLM(checkpoint, tokenizer, config.max_position_embeddings)
+
+
+def find_options(
+    masked_lm: MaskedLM,
+    glove: WordVectors | None,
+    sentences: Sequence[Sentence],
+    *,
+    count: int,
+    device: str,
+    progress: Progress,
+) -> None:
+    """Fill in the options of each sentence: of `count` words those that are a whole word.
+
+    A word of one piece is masked and gets the masked LM's likeliest words, likeliest first; one of
+    several pieces the words whose vectors in `glove` are nearest, or, without it, whose embeddings
+    in the masked LM are nearest to the mean of its pieces'. A word without any keeps itself.
+    """
+    with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
+        model: BertForMaskedLM = BertForMaskedLM.from_pretrained(
+            masked_lm.checkpoint, use_safetensors=True, dtype=torch.float32
+        )
+    model.eval().requires_grad_(False)
+    to_device(model, device)
+    spelled = {
+        token: word
+        for entry, token in masked_lm.tokenizer.get_vocab().items()
+        if (word := masked_lm.whole_word(entry)) is not None
+    }
+    nearest = _neighbours(masked_lm, glove, model, spelled, sentences, count)
+    asked = []
+    for sentence in sentences:
+        for place in sentence.replaceable():
+            word = sentence.words[place]
+            sentence.options[place] = [word]
+            if len(sentence.pieces[place]) > 1:
+                sentence.options[place] = nearest.get(word) or [word]
+            elif sentence.position(place) < masked_lm.longest:
+                asked.append((sentence, place))
+    asked.sort(key=lambda one: -sum(map(len, one[0].pieces)))
+    source = "embeddings" if glove is None else "GloVe"
+    progress.begin(
+        f"augment the train text (neighbours by {source})", -(-len(asked) // _BATCH_SIZE)
+    )
+    for start in range(0, len(asked), _BATCH_SIZE):
+        chunk = asked[start : start + _BATCH_SIZE]
+        best = _logits(masked_lm, model, chunk, device)
+        best = best.topk(min(count, best.shape[1])).indices
+        for (sentence, place), likeliest in zip(chunk, best.tolist(), strict=True):
+            found = dict.fromkeys(spelled[token] for token in likeliest if token in spelled)
+            sentence.options[place] = list(found) or sentence.options[place]
+        progress.advance()
+
+
+def _neighbours(
+    masked_lm: MaskedLM,
+    glove: WordVectors | None,
+    model: BertForMaskedLM,
+    spelled: Mapping[int, str],
+    sentences: Sequence[Sentence],
+    count: int,
+) -> dict[str, list[str]]:
+    """The nearest words of each replaceable word of several pieces that has a vector."""
+    pieces = {
+        sentence.words[place]: sentence.pieces[place]
+        for sentence in sentences
+        for place in sentence.replaceable()
+        if len(sentence.pieces[place]) > 1
+    }
+    if not pieces:
+        return {}
+    if glove is not None:
+        table = glove
+        queries = {word: glove.vectors[glove.place[word]] for word in pieces if word in glove.place}
+    else:
+        embeddings = model.bert.embeddings.word_embeddings.weight
+        tokens = [token for token in sorted(spelled) if spelled[token].isalpha()]
+        table = WordVectors([spelled[token] for token in tokens], embeddings[tokens])
+        queries = {word: embeddings[ids].mean(0) for word, ids in pieces.items()}
+    nearest = table.nearest(queries, count, str(model.device))
+    return {
+        word: list(dict.fromkeys(filter(None, map(masked_lm.whole_word, found))))
+        for word, found in nearest.items()
+    }
+
+
+@torch.no_grad()
+def _logits(
+    masked_lm: MaskedLM, model: BertForMaskedLM, asked: Sequence[tuple[Sentence, int]], device: str
+) -> Tensor:
+    """(B, vocabulary): what stands at one masked place of each of B sentences.
+
+    As TinyBERT asks it: [CLS], the sentence with the mask, [SEP], the whole sentence, [SEP], cut
+    off where the masked LM ends.
+    """
+    tokenizer = masked_lm.tokenizer
+    ids, types = [], []
+    for sentence, place in asked:
+        whole = [piece for pieces in sentence.pieces for piece in pieces]
+        row = [tokenizer.cls_token_id, *whole, tokenizer.sep_token_id]
+        row[sentence.position(place)] = tokenizer.mask_token_id
+        second = [*whole, tokenizer.sep_token_id]
+        segments = [0] * len(row) + [1] * len(second)
+        types.append(array("b", segments[: masked_lm.longest]))
+        ids.append(array("i", (row + second)[: masked_lm.longest]))
+    split = Split(
+        role="masked",
+        input_ids=ids,
+        token_type_ids=types,
+        labels=np.zeros(len(asked), dtype=np.int64),
+        pad_token_id=tokenizer.pad_token_id,
+        max_length=masked_lm.longest,
+    )
+    batch = split.batch(np.arange(len(asked)), device)
+    hidden: Tensor = model.bert(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        token_type_ids=batch.token_type_ids,
+    ).last_hidden_state
+    logits: Tensor = model.cls(hidden[batch.input_ids == tokenizer.mask_token_id])
+    return logits

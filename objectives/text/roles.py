@@ -1,0 +1,322 @@
+"""A task's rows in four disjoint roles.
+
+Of a row that has no role yet its place, a hash of its text and its label are kept, 24 bytes; its
+text is read once it has one. Drawing the roles takes some 150 bytes a row at its peak; beyond that
+memory follows what the roles hold, not how large the data is (`benchmarks.many_rows`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict, load_dataset, load_from_disk
+from datasets.exceptions import DatasetGenerationError, DatasetsError
+from datasets.table import CastError
+from sklearn.model_selection import train_test_split
+
+from objectives.errors import UserError, a_few, causes, first_line
+from objectives.text.scanning import Rows, scan
+from objectives.text.task import Examples, LabelledText, Task
+from objectives.text.text_files import DELIMITERS
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+_FILES = {*DELIMITERS, ".arrow", ".bz2", ".gz", ".txt", ".xls", ".xlsx", ".zip"}
+"""Endings of files of data. A name with one is a file's, not a data set's on the hub."""
+_LONGEST_REASON = 200
+"""Characters of what a library says in several lines."""
+_WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))(?:\.0*)?")
+_REAL = re.compile(r"[+-]?\d*\.\d+")
+
+
+def load(task: Task) -> LabelledText:
+    """Read the data and split it; the text of the roles is in memory afterwards.
+
+    Raises UserError for a data set, a column or a label that is not there, for an empty split, for
+    labels that are all equal, and for too few rows.
+    """
+    with TemporaryDirectory() as cache:  # for what `datasets` makes of local files
+        return _in_roles(task, _read(task, cache))
+
+
+def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
+    drawn, out, differing = _first_of_each_text(scan(task, data, task.split))
+    roles: dict[str, Rows] = {}
+    wanted = {"heldout": task.heldout, "select": task.select, "alpha": task.alpha}
+    labels = len(np.unique(drawn.labels))
+    if task.heldout_split is not None:
+        roles["heldout"] = scan(task, data, task.heldout_split)
+        elsewhere = ~np.isin(drawn.texts, roles["heldout"].texts)
+        out += _some(len(drawn) - elsewhere.sum(), "whose text is held out")
+        drawn = drawn.at(elsewhere)
+        del wanted["heldout"]
+        if not len(drawn):
+            raise UserError(
+                f"task '{task.name}': every text of split '{task.split}' stands in the held-out "
+                f"split '{task.heldout_split}' too; nothing is left to train on"
+            )
+    names = [task.label]
+    if not task.regression:
+        names, (drawn, *heldout) = _classed(task, [drawn, *roles.values()])
+        roles = dict(zip(roles, heldout, strict=True))
+    if len(np.unique(drawn.labels)) < 2:
+        only = drawn.labels[0] if task.regression else names[drawn.labels[0]]
+        if differing or labels > 1:
+            remedy = "give equal texts one label" if differing else "add rows of other labels"
+            raise UserError(
+                f"task '{task.name}': the rows that are left have one label only in column "
+                f"'{task.label}': {only} ({_read_and_left_out(drawn.data, out)}); {remedy}"
+            )
+        raise UserError(f"task '{task.name}': column '{task.label}' has one label only: {only}")
+    rest = drawn
+    for role, rows in wanted.items():
+        rest, roles[role] = _take(task, role, rows, rest, names)
+    if task.train is not None and task.train < len(rest):
+        out += _some(len(rest) - task.train, f"beyond train={task.train}")
+        rest = _take(task, "train", task.train, rest, names)[1]
+    elif task.train is not None and task.train > len(rest):
+        raise UserError(
+            f"task '{task.name}': train={task.train}, but only {len(rest)} rows are left "
+            f"after the other roles"
+        )
+    roles["train"] = rest
+    return LabelledText(
+        {role: _examples(task, rows) for role, rows in roles.items()},
+        names,
+        _what_was_read(task, out, roles),
+    )
+
+
+def _first_of_each_text(rows: Rows) -> tuple[Rows, list[str], int]:
+    """The rows without those of an earlier one's text; which were left out so far, in words; how
+    many of them have another label than the first of their text."""
+    texts, first = np.unique(rows.texts, return_index=True)
+    out = _gaps(rows)
+    if len(first) == len(rows):
+        return rows, out, 0
+    later = np.ones(len(rows), dtype=np.bool_)
+    later[first] = False
+    kept = first[np.searchsorted(texts, rows.texts[later])]
+    labels = rows.labels
+    if rows.values:
+        numbers = [_number(value) for value in rows.values]
+        meant = [v if n is None else n for v, n in zip(rows.values, numbers, strict=True)]
+        places = {value: place for place, value in enumerate(meant)}
+        labels = np.array([places[value] for value in meant])[labels]
+    differing = int(np.count_nonzero(labels[later] != labels[kept]))
+    among = f" ({differing:,} of these with another label than the first)" if differing else ""
+    out += _some(len(rows) - len(first), f"of equal text{among}")
+    return rows.at(np.sort(first)), out, differing
+
+
+def _gaps(rows: Rows) -> list[str]:
+    return _some(len(rows.data) - len(rows), "without a text or a label")
+
+
+def _some(count: int, which: str) -> list[str]:
+    return [f"{count:,} {which}"] if count else []
+
+
+def _read_and_left_out(data: Dataset, out: Sequence[str]) -> str:
+    read = f"{len(data):,} row{'s' * (len(data) != 1)} read"
+    return f"{read}; left out: {', '.join(out)}" if out else read
+
+
+def _what_was_read(task: Task, out: Sequence[str], roles: Mapping[str, Rows]) -> str:
+    """One line: the rows of each split, those that are left out, and those of each role."""
+    names = {"train": "train", "alpha": "alpha", "select": "selection", "heldout": "held out"}
+    sizes = {role: f"{name} {len(roles[role]):,}" for role, name in names.items()}
+    heldout, size = roles["heldout"], sizes["heldout"]
+    drawn = _read_and_left_out(roles["train"].data, out)
+    if task.heldout_split is None:
+        return f"{drawn}; {', '.join(sizes.values())}"
+    del sizes["heldout"]
+    return (
+        f"split '{task.split}': {drawn}; {', '.join(sizes.values())}; "
+        f"split '{task.heldout_split}': {_read_and_left_out(heldout.data, _gaps(heldout))}; {size}"
+    )
+
+
+def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
+    if callable(task.data):
+        try:
+            data = task.data()
+        except Exception as error:
+            raise UserError(
+                f"task '{task.name}': data() raises {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(data, Dataset | DatasetDict):
+            raise UserError(
+                f"task '{task.name}': data() returned {type(data).__name__}, "
+                "not datasets.Dataset or DatasetDict"
+            )
+        return _by_split(task, data)
+    if isinstance(task.data, Mapping):
+        columns = [*task.columns, task.label]
+        return {split: file.read(columns, cache) for split, file in task.data.items()}
+    folder = Path(task.data)
+    saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
+    local = folder.is_dir()
+    if not local:
+        _check_name(task, task.data)
+    try:
+        if saved:  # by save_to_disk
+            return _by_split(task, load_from_disk(task.data))
+        loaded = load_dataset(task.data, task.subset, cache_dir=cache if local else None)
+    except (DatasetsError, OSError, ValueError) as error:
+        where = "" if local else "there is no such folder, and of the hub: "
+        raise UserError(
+            f"task '{task.name}': data set '{task.data}' could not be loaded "
+            f"({where}{_reason(error)})"
+        ) from error
+    splits: Mapping[str, Dataset] = loaded
+    return splits
+
+
+def _check_name(task: Task, name: str) -> None:
+    """Raise UserError for what is no folder and no name on the hub, which is slow to say so."""
+    if Path(name).is_file():
+        raise UserError(
+            f"task '{task.name}': data '{name}' is a file; files are read by "
+            f"Task.from_files({name!r}, ...)"
+        )
+    if not _HUB_NAME.fullmatch(name) or Path(name).suffix.lower() in _FILES:
+        path = Path(name)
+        place = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise UserError(
+            f"task '{task.name}': there is no file or folder '{name}'{place}; correct data, or "
+            "name a data set of the hub as OWNER/NAME"
+        )
+
+
+def _reason(error: Exception) -> str:
+    """What kept a data set from being loaded."""
+    if not isinstance(error, DatasetGenerationError):
+        return first_line(error)
+    cause = list(causes(error))[-1]
+    if isinstance(cause, CastError):
+        return f"its files differ in their columns: {cause.details()}"
+    return " ".join(str(cause).split())[:_LONGEST_REASON] or first_line(cause)
+
+
+def _by_split(task: Task, data: Dataset | DatasetDict) -> Mapping[str, Dataset]:
+    """A single data set is the split to draw from."""
+    splits: Mapping[str, Dataset] = data if isinstance(data, DatasetDict) else {task.split: data}
+    return splits
+
+
+def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
+    """The names of the classes, and the parts with a class for each label."""
+    present = {part.values[code] for part in parts for code in np.unique(part.labels)}
+    feature = parts[0].data.features[task.label]
+    if isinstance(feature, ClassLabel):
+        classes = {number: number for number in range(feature.num_classes)}
+        names = list(feature.names)
+    else:
+        meant = _meant(task, present)
+        try:
+            ordered = sorted(set(meant.values()))
+        except TypeError as error:
+            splits = zip((task.split, task.heldout_split), parts, strict=False)
+            kinds = (f"{type(part.values[0]).__name__}s in '{split}'" for split, part in splits)
+            raise UserError(
+                f"task '{task.name}': the labels in column '{task.label}' are of other kinds from "
+                f"split to split ({', '.join(kinds)}); write them alike in both"
+            ) from error
+        names = [str(value) for value in ordered]
+        place = {value: number for number, value in enumerate(ordered)}
+        classes = {value: place[meant[value]] for value in present}
+    unknown = present - set(classes)
+    if unknown:
+        raise UserError(
+            f"task '{task.name}': column '{task.label}' has {min(unknown, key=str)!r}, which is "
+            f"none of its labels ({', '.join(names)}); an unlabelled split cannot be used"
+        )
+    return names, [
+        replace(part, labels=np.array([classes.get(v, -1) for v in part.values])[part.labels])
+        for part in parts
+    ]
+
+
+def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
+    """What each label stands for: a whole number where all are that, as 2, 2.0, "2" or "2.0"."""
+    numbers = {label: _number(label) for label in labels}
+    if any(number is None for number in numbers.values()):
+        return {label: label for label in labels}
+    real = [number for number in numbers.values() if isinstance(number, float)]
+    if real:
+        raise UserError(
+            f"task '{task.name}': column '{task.label}' has numbers such as {min(real)}, which "
+            "name no class; set metric='pearson_spearman' to learn numbers, or write words for "
+            "classes"
+        )
+    return numbers
+
+
+def _number(label: Any) -> int | float | None:
+    """A label as a number, an int if it is whole; None if it is something else."""
+    if isinstance(label, str):
+        whole = _WHOLE.fullmatch(label)
+        if whole:
+            return int(whole[1])
+        return float(label) if _REAL.fullmatch(label) else None
+    if isinstance(label, float):
+        return int(label) if label.is_integer() else label
+    return label if isinstance(label, int) and not isinstance(label, bool) else None
+
+
+def _take(
+    task: Task, role: str, wanted: int, rows: Rows, names: Sequence[str]
+) -> tuple[Rows, Rows]:
+    """Split off as many rows, stratified by class; returns what is left and what was taken."""
+    reason = _too_few(task, wanted, rows, names)
+    if reason:
+        kind = "" if task.regression else "stratified "
+        raise UserError(
+            f"task '{task.name}': cannot take {wanted} {kind}rows for '{role}' out of "
+            f"{len(rows)}: {reason}"
+        )
+    rest, taken = train_test_split(
+        np.arange(len(rows)),
+        test_size=wanted,
+        random_state=task.seed,
+        stratify=None if task.regression else rows.labels,
+    )
+    return rows.at(np.sort(rest)), rows.at(np.sort(taken))
+
+
+def _too_few(task: Task, wanted: int, rows: Rows, names: Sequence[str]) -> str:
+    """Why so many rows cannot be taken, and what to do; nothing if they can."""
+    if wanted >= len(rows):
+        return "heldout, select and alpha are taken first; set them to fewer rows"
+    if task.regression:
+        return ""
+    counts = np.bincount(rows.labels)
+    classes, single = np.count_nonzero(counts), np.flatnonzero(counts == 1)
+    if len(single):
+        have = "has" if len(single) == 1 else "have"
+        reason = (
+            f"{len(single):,} of the {classes:,} labels {have} only one row left "
+            f"({a_few([names[int(label)] for label in single])}), too few to be in both parts; "
+            "leave these rows out, or correct their labels"
+        )
+    elif min(wanted, len(rows) - wanted) < classes:
+        reason = (
+            "what is taken and what is left need a row of each label; take "
+            f"{classes:,} to {len(rows) - classes:,}"
+        )
+    else:
+        return ""
+    many = classes > len(rows) // 4
+    return reason + (f"; is '{task.label}' a column of labels, or of ids?" if many else "")
+
+
+def _examples(task: Task, rows: Rows) -> Examples:
+    chosen = rows.data.select(rows.places)
+    columns = [list(chosen[column]) for column in task.columns]
+    return Examples([tuple(map(str, texts)) for texts in zip(*columns, strict=True)], rows.labels)

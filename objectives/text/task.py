@@ -1,0 +1,243 @@
+"""A task: where its labelled text is, how it becomes tokens, and its metric."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from datasets import Dataset, DatasetDict
+from scipy.stats import rankdata
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from transformers import PreTrainedTokenizerBase
+
+from objectives.errors import UserError, check_ranges, check_types
+from objectives.text.data import Labels, Split
+from objectives.text.text_files import DELIMITERS, TextFile
+
+Metric = Literal["accuracy", "mcc", "f1", "pearson_spearman"]
+
+ROLES = ("train", "alpha", "select", "heldout")
+
+_TOKENISED_TOGETHER = 10_000
+"""Rows: a tokenizer's own record of a row is far larger than the tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Where the text is, which columns count, and how many rows each role gets.
+
+    The roles are disjoint and stratified by class: `train` trains weights, `alpha` the architecture
+    variables, `select` is what the study sees, `heldout` is reported and never seen by a search.
+    Rows of equal text are one row: the first is kept, so that no text stands in two roles. Texts
+    are equal if their words are, however many blanks or line ends are between and around them.
+
+    The metric says what the labels are: numbers for pearson_spearman (regression: one output,
+    squared error), classes for all others.
+    """
+
+    name: str
+    """For people: it decides nothing."""
+    data: str | Mapping[str, TextFile] | Callable[[], Dataset | DatasetDict]
+    """A data set on the hub; a local folder that `datasets.load_dataset` reads or `save_to_disk`
+    wrote; or a function, which returns one split or several. For files see `from_files`."""
+    subset: str | None = None
+    """Configuration of the data set, such as "cola" of GLUE."""
+    text: str | tuple[str, str] = "text"
+    """The column of the text, or the two columns of a pair of sentences."""
+    label: str = "label"
+    """The column of the labels."""
+    metric: Metric = "accuracy"
+    """accuracy, mcc (Matthews correlation), f1 (of class 1 of two; macro for more classes), or
+    pearson_spearman (mean of both correlations, of labels that are numbers)."""
+    max_length: int = 128
+    """Longest input in tokens, >= 3 with [CLS] and [SEP]; longer text is cut off."""
+    split: str = "train"
+    """The split of the data set that the rows are drawn from."""
+    heldout_split: str | None = None
+    """A split of the data set that is the held-out one, whole, equal texts and all, so that its
+    metric is the published one; None draws `heldout` rows."""
+    train: int | None = None
+    """Rows of each role. None for train: all that is left."""
+    alpha: int = 500
+    select: int = 1000
+    heldout: int = 1000
+    seed: int = 0
+    """Decides which row gets which role."""
+    drop_missing: bool = False
+    """Leave out rows without a text or a label, or of a pair without one of them; otherwise they
+    are refused. One of nothing but blanks is none."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        self._check_data()
+        sizes = {"alpha": self.alpha, "select": self.select}
+        if self.heldout_split is None:
+            sizes["heldout"] = self.heldout
+        if self.train is not None:
+            sizes["train"] = self.train
+        check_ranges(
+            self,
+            {
+                "max_length": (self.max_length >= 3, ">= 3, of which two are marks"),
+                **{role: (rows >= 1, "a number of rows, >= 1") for role, rows in sizes.items()},
+                "seed": (0 <= self.seed < 2**32, ">= 0, below 2**32"),
+            },
+        )
+
+    def _check_data(self) -> None:
+        data = self.data
+        files = isinstance(data, Mapping) and {type(file) for file in data.values()} == {TextFile}
+        if not (files or callable(data) or isinstance(data, str)):
+            raise UserError(
+                f"Task.data is a {type(data).__name__}; give a name on the hub or the path of a "
+                "folder, both as text, or a function that returns a datasets.Dataset: "
+                "data=lambda: rows, of a DataFrame data=lambda: Dataset.from_pandas(frame)"
+            )
+        if self.subset is not None and not isinstance(data, str):
+            what = "a function has" if callable(data) else "files have"
+            raise UserError(
+                f"Task.subset is {self.subset!r}, but {what} no configurations; leave it out"
+            )
+
+    @classmethod
+    def from_files(
+        cls,
+        data: str | Path,
+        *,
+        heldout_file: str | Path | None = None,
+        delimiter: str | None = None,
+        encoding: str | None = None,
+        **fields: Any,
+    ) -> Self:
+        """A task of a CSV file (.csv, .tsv), of JSON (.jsonl, a row a line; .json) or of Parquet.
+
+        A second file may be the held-out split, whole. `delimiter` is what separates the columns of
+        a CSV: a comma, in .tsv files a tab, unless it is given; `encoding` is that of CSV and JSON,
+        UTF-8 unless it is given. A folder or a data set on the hub is taken as `Task.data` is.
+        `fields` are the other fields of a Task. The files are read when a study starts. Raises
+        UserError for another kind of file.
+        """
+        if Path(data).is_file() or Path(data).suffix.lower() in DELIMITERS:
+            files = {cls.split: TextFile.named(data, delimiter, encoding or "utf-8")}
+            if heldout_file is not None:
+                files["heldout"] = TextFile.named(heldout_file, delimiter, encoding or "utf-8")
+                fields["heldout_split"] = "heldout"
+            return cls(data=files, **fields)
+        if (heldout_file, delimiter, encoding) != (None, None, None):
+            raise UserError(
+                f"Task.from_files: '{data}' is no file, so heldout_file, delimiter and encoding "
+                "say nothing; heldout_split names a split of a data set"
+            )
+        return cls(data=str(data), **fields)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The text columns."""
+        return (self.text,) if isinstance(self.text, str) else self.text
+
+    @property
+    def regression(self) -> bool:
+        """Whether the labels are numbers, not classes."""
+        return self.metric == "pearson_spearman"
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The rows of one role, as text."""
+
+    texts: Sequence[tuple[str, ...]]
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """What a task's data is, in four roles."""
+
+    roles: Mapping[str, Examples]
+    label_names: Sequence[str]
+    """What the outputs of a classifier stand for; of a regression, the label's column alone."""
+    read: str = ""
+    """For the user, in a line: rows that were read, that were left out, and of each role."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of every text and label in its role, shortened to 16 digits."""
+        digest = hashlib.sha256(repr(list(self.label_names)).encode())
+        for role in ROLES:
+            examples = self.roles[role]
+            digest.update(repr((role, list(examples.texts), examples.labels.tolist())).encode())
+        return digest.hexdigest()[:16]
+
+
+def tokenise(
+    examples: Examples, role: str, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Split:
+    """One role as token ids."""
+
+    def encode(texts: Sequence[tuple[str, ...]], length: int) -> tuple[list[array[int]], ...]:
+        input_ids: list[array[int]] = []
+        token_type_ids: list[array[int]] = []
+        for start in range(0, len(texts), _TOKENISED_TOGETHER):
+            columns = zip(*texts[start : start + _TOKENISED_TOGETHER], strict=True)
+            encoded = tokenizer(*map(list, columns), truncation=True, max_length=length)
+            ids = encoded["input_ids"]
+            # RoBERTa's tokenizers and DistilBERT's do not tell the second text from the first.
+            types = encoded.get("token_type_ids") or (bytes(len(row)) for row in ids)
+            input_ids += (array("i", row) for row in ids)
+            token_type_ids += (array("b", row) for row in types)
+        return input_ids, token_type_ids
+
+    # One token more than is kept shows which texts are too long.
+    input_ids, token_type_ids = encode(examples.texts, max_length + 1)
+    too_long = [row for row, ids in enumerate(input_ids) if len(ids) > max_length]
+    if too_long:
+        shortened = encode([examples.texts[row] for row in too_long], max_length)
+        for row, ids, types in zip(too_long, *shortened, strict=True):
+            input_ids[row], token_type_ids[row] = ids, types
+    return Split(
+        role=role,
+        input_ids=input_ids,
+        token_type_ids=token_type_ids,
+        labels=examples.labels,
+        pad_token_id=tokenizer.pad_token_id,
+        max_length=max_length,
+        truncated=len(too_long),
+    )
+
+
+def metric_value(
+    metric: Metric,
+    labels: Labels,
+    predictions: Labels,
+    *,
+    classes: int = 2,
+) -> float:
+    """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
+
+    `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more
+    the mean over those that occur.
+    """
+    if metric == "accuracy":
+        return float(accuracy_score(labels, predictions))
+    if metric == "mcc":
+        return float(matthews_corrcoef(labels, predictions))
+    if metric == "pearson_spearman":
+        if not np.isfinite(predictions).all():
+            return float("nan")
+        pearson = _correlation(labels, predictions)
+        return (pearson + _correlation(rankdata(labels), rankdata(predictions))) / 2
+    average = "binary" if classes == 2 else "macro"
+    return float(f1_score(labels, predictions, average=average, zero_division=0.0))
+
+
+def _correlation(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+    """Pearson's; 0 if either is constant (as Matthews'), where it is not defined."""
+    if not np.ptp(one) or not np.ptp(other):
+        return 0.0
+    return float(np.corrcoef(one, other)[0, 1])

@@ -1,0 +1,1 @@
+"""K students as one program: weights, masks, losses, stages; what the teacher says."""

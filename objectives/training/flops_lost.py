@@ -1,0 +1,51 @@
+"""The share of its FLOPs that a student loses: its learning rate goes by it, whatever a study
+counts.
+
+Every unit that is cut saves FLOPs. It may save no milliseconds, and only a small share of the
+parameters, most of which may be embeddings.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from objectives.bert.architecture import Architecture, units_of
+from objectives.bert.cutting import shape_of
+from objectives.measures.cost import Cost, Flops
+from objectives.problem import Problem
+
+
+def flops_lost(problem: Problem, architecture: Architecture) -> float:
+    """What a student that is cut to `architecture` lacks of the teacher's FLOPs, as a share of
+    them: 0 if the two are one and nothing is cut, more if anything is."""
+    return _lost(problem, _of_student(problem).exact(architecture))
+
+
+def flops_to_lose(problem: Problem, target_ratio: float, spaces: tuple[str, ...]) -> float:
+    """What a student will lack at a target ratio of what the study counts.
+
+    If that is not FLOPs, as if the same share of each of the searched kinds of units went.
+    """
+    if isinstance(problem.cost, Flops):
+        return 1 - target_ratio
+    cost, flops = problem.cost, _of_student(problem)
+    least, least_flops = _least(cost, spaces), _least(flops, spaces)
+    kept = (target_ratio * problem.cost_full - least) / ((cost.full - least) or 1.0)
+    kept = min(1.0, max(0.0, kept))
+    return _lost(problem, least_flops + kept * (flops.full - least_flops))
+
+
+def _of_student(problem: Problem) -> Flops:
+    return Flops(problem.cost.shape, problem.seq_len)
+
+
+def _lost(problem: Problem, flops: float) -> float:
+    """The share of the teacher's that a student of so many lacks."""
+    return 1 - flops / Flops(shape_of(problem.teacher.config), problem.seq_len).full
+
+
+def _least(cost: Cost, spaces: tuple[str, ...]) -> float:
+    """What is left when all units of these spaces are closed."""
+    shape = cost.shape
+    closed = {space: torch.zeros(1, shape.layers, *units_of(shape, space)) for space in spaces}
+    return cost.expected(closed).item()

@@ -1,0 +1,166 @@
+"""Models that were cut differently as one stack of weights, padded so that nothing notices.
+
+A unit that only pads has zeros on both sides: in the rows that make it and in the columns that use
+it. It gives nothing, and since each gradient is a product with one of the two, it stays nothing
+under any optimiser that leaves a zero with a zero gradient alone. That holds for an FFN neuron
+whose activation is 0 at 0, for a dimension of Q and K, for one of V, and so for a head, which is
+made of these. A dimension of the hidden state that only pads is read as 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import prod
+
+import torch
+from torch import Tensor
+
+from objectives.bert.architecture import Widths
+
+Model = Sequence[Widths[int]]
+"""How much is left of each layer of a model."""
+
+_LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.(.+)")
+_PROJECTIONS = ("query", "key", "value")
+
+
+def joint(models: Sequence[Model]) -> tuple[Widths[int], ...]:
+    """For each layer the widths that hold every model: the largest of each kind."""
+    return tuple(_joint([model[layer] for model in models]) for layer in range(len(models[0])))
+
+
+def in_eights(wide: Sequence[Widths[int]]) -> tuple[Widths[int], ...]:
+    """FFN widths rounded up to multiples of 8, in which a GPU multiplies numbers of 16 bits."""
+    return tuple(layer._replace(ffn=-(-layer.ffn // 8) * 8) for layer in wide)
+
+
+def fuse(
+    states: Sequence[Mapping[str, Tensor]], models: Sequence[Model], wide: Model, hidden: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights of K models that were cut from one, each (K, ...), and what they read.
+
+    `states` are their state dicts, `wide` the widths that all are padded to. What a projection
+    reads is (K, inputs) int64 under the name of the projection, where `hidden` stands for a zero;
+    it is missing where all models read all.
+    """
+    weights = {
+        name: torch.stack(
+            [
+                _pad(name, s[name], model, wide, hidden)
+                for s, model in zip(states, models, strict=True)
+            ]
+        )
+        for name in states[0]
+        if not name.endswith(".inputs")
+    }
+    reads = {}
+    for layer, widths in enumerate(wide):
+        for which in _PROJECTIONS:
+            name = f"bert.encoder.layer.{layer}.attention.self.{which}"
+            if not any(name + ".inputs" in state for state in states):
+                continue
+            device = weights[name + ".weight"].device
+            reads[name] = torch.full((len(models), _inputs(widths, which)), hidden, device=device)
+            for row, state, model in zip(reads[name], states, models, strict=True):
+                own = _inputs(model[layer], which)
+                row[:own] = state.get(name + ".inputs", torch.arange(own, device=device))
+    return weights, reads
+
+
+def take(
+    weights: Mapping[str, Tensor],
+    reads: Mapping[str, Tensor],
+    own: Model,
+    wide: Model,
+    slot: int,
+    hidden: int,
+) -> dict[str, Tensor]:
+    """The state of one of the models that `fuse` stacked, without the padding.
+
+    `own` are its widths, `wide` those that the stack was padded to.
+    """
+    state = {
+        name: _unpad(name, weight[slot], own, wide, hidden) for name, weight in weights.items()
+    }
+    for name, rows in reads.items():
+        layer, which = re.findall(r"\d+|\w+$", name)
+        inputs = _inputs(own[int(layer)], which)
+        if 0 < inputs < hidden:
+            state[name + ".inputs"] = rows[slot, :inputs]
+    return state
+
+
+def _joint(layers: Sequence[Widths[int]]) -> Widths[int]:
+    heads = max(layer.heads for layer in layers)
+    query_key, value = (max(_per_head(layer)[i] for layer in layers) for i in (0, 1))
+    return Widths(
+        heads=heads,
+        query_key=heads * query_key,
+        value=heads * value,
+        query_inputs=max(layer.query_inputs for layer in layers),
+        key_inputs=max(layer.key_inputs for layer in layers),
+        value_inputs=max(layer.value_inputs for layer in layers),
+        ffn=max(layer.ffn for layer in layers),
+    )
+
+
+def _per_head(widths: Widths[int]) -> tuple[int, int]:
+    """Dimensions of Q and K, and of V, in each head."""
+    heads = max(widths.heads, 1)
+    return widths.query_key // heads, widths.value // heads
+
+
+def _inputs(widths: Widths[int], which: str) -> int:
+    inputs: int = getattr(widths, f"{which}_inputs")
+    return inputs
+
+
+def _axes(name: str, model: Model, hidden: int) -> tuple[tuple[int, ...], ...] | None:
+    """For each axis of a weight the numbers of units along it; None where nothing is cut from it.
+
+    An axis of (heads, dimensions) runs over the dimensions of all heads, one head after another.
+    """
+    match = _LAYER.fullmatch(name)
+    if not match:
+        return None
+    widths = model[int(match[1])]
+    query_key, value = ((widths.heads, size) for size in _per_head(widths))
+    query_inputs, key_inputs, value_inputs = (
+        (_inputs(widths, which) or hidden,) for which in _PROJECTIONS
+    )
+    return {
+        "attention.self.query.weight": (query_key, query_inputs),
+        "attention.self.query.bias": (query_key,),
+        "attention.self.key.weight": (query_key, key_inputs),
+        "attention.self.key.bias": (query_key,),
+        "attention.self.value.weight": (value, value_inputs),
+        "attention.self.value.bias": (value,),
+        "attention.output.dense.weight": ((hidden,), value),
+        "intermediate.dense.weight": ((widths.ffn,), (hidden,)),
+        "intermediate.dense.bias": ((widths.ffn,),),
+        "output.dense.weight": ((hidden,), (widths.ffn,)),
+    }.get(match[2])
+
+
+def _pad(name: str, weight: Tensor, own: Model, wide: Model, hidden: int) -> Tensor:
+    narrow, broad = _axes(name, own, hidden), _axes(name, wide, hidden)
+    if narrow is None or broad is None or narrow == broad:
+        return weight
+    padded = weight.new_zeros([*chain(*broad)])
+    if weight.numel():
+        padded[_corner(narrow)] = weight.reshape([*chain(*narrow)])
+    return padded.reshape([prod(axis) for axis in broad])
+
+
+def _unpad(name: str, weight: Tensor, own: Model, wide: Model, hidden: int) -> Tensor:
+    narrow, broad = _axes(name, own, hidden), _axes(name, wide, hidden)
+    if narrow is None or broad is None or narrow == broad:
+        return weight
+    kept = weight.reshape([*chain(*broad)])[_corner(narrow)]
+    return kept.reshape([prod(axis) for axis in narrow])
+
+
+def _corner(axes: tuple[tuple[int, ...], ...]) -> tuple[slice, ...]:
+    return tuple(slice(size) for size in chain(*axes))

@@ -1,0 +1,130 @@
+"""What is minimised: the loss on the labels, and what a student learns from its teacher (TinyBERT,
+Jiao et al. 2020).
+
+Shapes: K students, B sequences, S positions, D hidden size of the student, E of the teacher,
+H heads, C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from objectives.bert.architecture import BertShape
+from objectives.errors import UserError
+from objectives.training.population import Trace
+from objectives.training.stages import Loss
+
+
+def sequence_losses(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
+    """The loss of each sequence for each student: (K, B).
+
+    Cross-entropy where the labels are classes (int64); squared error of the one output where they
+    are numbers (floating point).
+    """
+    labels_KB = labels_B.expand(len(logits_KBC), -1)
+    if labels_B.is_floating_point():
+        return functional.mse_loss(logits_KBC.squeeze(-1), labels_KB, reduction="none")
+    return functional.cross_entropy(logits_KBC.transpose(1, 2), labels_KB, reduction="none")
+
+
+def task_loss(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
+    """The mean over the batch for each student: (K,). Nothing is mixed over the trial axis."""
+    return sequence_losses(logits_KBC, labels_B).mean(-1)
+
+
+def prediction_loss(student_KBC: Tensor, teacher_BC: Tensor) -> Tensor:
+    """Soft cross-entropy of the logits at temperature 1: (K,), the mean over the batch.
+
+    Summed over classes as in the paper; its code divides by their number as well. A single output
+    is a number (regression), learnt by squared error: TinyBERT learns it from the labels instead,
+    but the teacher also has an answer for text that has no label.
+    """
+    if teacher_BC.shape[-1] == 1:
+        return (student_KBC - teacher_BC).square().squeeze(-1).mean(-1)
+    return -(teacher_BC.softmax(-1) * student_KBC.log_softmax(-1)).sum(-1).mean(-1)
+
+
+def intermediate_loss(
+    student: Trace,
+    teacher: Trace,
+    attended_BS: Tensor,
+    heads: Sequence[tuple[Tensor, Tensor]],
+    fit: Mapping[str, Tensor],
+) -> Tensor:
+    """Attention scores and hidden states of the student against the teacher's: (K,).
+
+    Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher; the squared errors
+    are means over what is compared, summed over the layers. `heads` says for each layer of the
+    student which head of the teacher each of its heads is, (K, H), and whether it takes part,
+    (K, H) of 0 and 1: a head that was cut has no scores. Pairs with padding count for nothing
+    (TinyBERT's code takes the mean over all, so scores weigh less in a padded batch). The rest
+    is as in `hidden_loss`.
+    """
+    stride = layer_stride(len(student.scores), len(teacher.scores))
+    valid_BS = attended_BS.to(student.hidden[0].dtype)
+    valid_BSS = valid_BS[:, :, None] * valid_BS[:, None, :]
+    total = student.hidden[0].new_zeros(len(student.hidden[0]))
+    for layer, (scores, (which_KH, part_KH)) in enumerate(zip(student.scores, heads, strict=True)):
+        if scores is None:
+            continue
+        reference = teacher.scores[(layer + 1) * stride - 1]
+        assert reference is not None, "a teacher is whole"
+        wanted_KBHSS = reference[0][:, which_KH].transpose(0, 1)
+        errors_KBH = ((scores - wanted_KBHSS).square() * valid_BSS[:, None]).sum((-1, -2))
+        parts = part_KH.sum(-1).clamp_min(1) * valid_BSS.sum()
+        total = total + (errors_KBH * part_KH[:, None]).sum((-1, -2)) / parts
+    return total + hidden_loss(student, teacher, attended_BS, fit)
+
+
+def hidden_loss(
+    student: Trace, teacher: Trace, attended_BS: Tensor, fit: Mapping[str, Tensor]
+) -> Tensor:
+    """Hidden states of the student against the teacher's: (K,).
+
+    Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher; the mean squared
+    errors are summed over the layers. Padding counts for nothing (TinyBERT's code counts hidden
+    states there, so that its loss depends on how a batch was padded). Embeddings are frozen: they
+    are compared only where a projection learns from them.
+
+    `attended_BS` is False on padding. `fit` is empty where both have one hidden size; otherwise the
+    projection of all hidden states, "weight" (K, E, D) and "bias" (K, E).
+    """
+    stride = layer_stride(len(student.hidden) - 1, len(teacher.hidden) - 1)
+    weight_BS = attended_BS / (attended_BS.sum() * teacher.hidden[0].shape[-1])
+    total = student.hidden[0].new_zeros(len(student.hidden[0]))
+    for layer in range(0 if fit else 1, len(student.hidden)):
+        own = student.hidden[layer]
+        if fit:
+            own = torch.einsum("kbsd,ked->kbse", own, fit["weight"])
+            own = own + fit["bias"][:, None, None]
+        wanted_KBSE = teacher.hidden[layer * stride].expand_as(own)
+        errors_KBS = functional.mse_loss(own, wanted_KBSE, reduction="none").sum(-1)
+        total = total + (errors_KBS * weight_BS).sum((-1, -2))
+    return total
+
+
+def layer_stride(student_layers: int, teacher_layers: int) -> int:
+    """Layers of the teacher to one of the student. Raises UserError unless that comes out even."""
+    if teacher_layers % student_layers:
+        raise UserError(
+            f"a loss on hidden states maps each layer of the student to one of the teacher: "
+            f"{teacher_layers} layers of the teacher are no multiple of the student's "
+            f"{student_layers}; use stages with the loss 'prediction', or another student"
+        )
+    return teacher_layers // student_layers
+
+
+def check_comparable(loss: Loss, student: BertShape, teacher: BertShape) -> None:
+    """Raise UserError unless the loss can compare the student's layers with the teacher's."""
+    if loss != "prediction":
+        layer_stride(student.layers, teacher.layers)
+    if loss == "intermediate" and student.heads != teacher.heads:
+        raise UserError(
+            f"the loss 'intermediate' compares attention head by head: the student has "
+            f"{student.heads} a layer, the teacher {teacher.heads}; "
+            "use stages with the loss 'prediction', or another student"
+        )

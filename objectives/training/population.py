@@ -1,0 +1,342 @@
+"""K students that train as one program: every weight has a leading trial axis.
+
+Shapes: K students, B sequences, S positions, T = B x S, N = K x B, D hidden size, I of its
+dimensions, H heads, P dimensions of a head, F FFN neurons, C classes. The weights keep BERT's names
+and orientation, so that slot k of the population is the state dict of an ordinary classifier. The
+embeddings are frozen: they are stored once and computed once per batch for all students.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.activations import ACT2FN
+from transformers.models.bert.modeling_bert import BertEmbeddings
+
+from objectives.bert.architecture import Widths
+from objectives.bert.cutting import head_dim_of, widths_of
+from objectives.bert.pretrained import Classifier
+from objectives.bert.pruned_bert import PrunedBertConfig
+from objectives.device import autocast
+from objectives.errors import UserError
+from objectives.text.data import Batch
+from objectives.training.fusing import fuse, in_eights, joint, take
+from objectives.training.masking import masked_weights
+
+EMBEDDINGS = "bert.embeddings."
+"""What the names of their weights begin with."""
+
+
+@dataclass(eq=False)
+class Trace:
+    """What a forward pass went through, for the losses that look inside."""
+
+    hidden: list[Tensor] = field(default_factory=list)
+    """(K, B, S, D) of the embeddings, then of each layer."""
+    scores: list[Tensor | None] = field(default_factory=list)
+    """(K, B, H, S, S) of each layer: attention scores before padding is masked and before the
+    softmax. None in a layer without heads."""
+    with_scores: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The weights of K students, and their common forward pass.
+
+    The students are equal in shape, or were cut from one: then each is padded to the widest with
+    units that do nothing and learn nothing (see `fusing`).
+
+    A mask multiplies a unit: the context of a head, an FFN neuron after its activation, a dimension
+    of the value or of the query after its bias, an input of Q, K and V (not of the residual path).
+    A dimension of query and key is masked in the query alone: in both the mask would act squared,
+    and its gradient would vanish at 0. The student at masks of 0 and 1 is therefore exactly the
+    model cut to them. There is no dropout: a trial's result depends on nothing but its fields, its
+    seed and its data.
+    """
+
+    weights: dict[str, Tensor]
+    """BERT's name to (K, ...), trainable; all but the embeddings."""
+    reads: dict[str, Tensor]
+    """Name of a projection to (K, I) int64: which dimensions it reads, D for a zero. A projection
+    that is missing reads all."""
+    embeddings: BertEmbeddings
+    widths: tuple[tuple[Widths[int], ...], ...]
+    """How much is left of each layer of each student, without the padding."""
+    padded: tuple[Widths[int], ...]
+    """And with it."""
+    head_dim: int
+    """Of a whole head: its root scales the scores."""
+    activation: nn.Module
+    pooler_activation: nn.Module
+    layer_norm_eps: float
+    matmul_dtype: torch.dtype
+    """float32 or bfloat16. Weights, masks, residual sums, norms and logits are float32."""
+
+    @classmethod
+    def of(
+        cls, models: Sequence[Classifier], matmul_dtype: torch.dtype = torch.float32
+    ) -> Population:
+        """K students from K classifiers with the same embeddings; copies their weights.
+
+        They are unpruned classifiers of one shape, or were cut from one, each in its own way.
+        """
+        config = models[0].config
+        embeddings = models[0].get_submodule("bert.embeddings")
+        assert isinstance(embeddings, BertEmbeddings)
+        activation: nn.Module = ACT2FN[config.hidden_act]
+        widths = tuple(widths_of(model.config) for model in models)
+        padded = joint(widths)
+        pads = activation(torch.zeros(1)).item() == 0  # a neuron that only pads gives nothing
+        on_gpu = next(models[0].parameters()).device.type != "cpu"
+        if on_gpu and pads and isinstance(config, PrunedBertConfig):  # no masks of neurons
+            padded = in_eights(padded)
+        if len(set(widths)) > 1 and not pads:
+            raise UserError(
+                f"models that were cut differently cannot train together: their activation "
+                f"{config.hidden_act!r} is not 0 at 0; train them one by one"
+            )
+        states = [
+            {n: v for n, v in model.state_dict().items() if not n.startswith(EMBEDDINGS)}
+            for model in models
+        ]
+        weights, reads = fuse(states, widths, padded, config.hidden_size)
+        return cls(
+            weights={name: _by_inputs(w).requires_grad_() for name, w in weights.items()},
+            reads=reads,
+            embeddings=embeddings.eval().requires_grad_(False),
+            widths=widths,
+            padded=padded,
+            head_dim=head_dim_of(config),
+            activation=activation,
+            pooler_activation=models[0].get_submodule("bert.pooler.activation"),
+            layer_norm_eps=config.layer_norm_eps,
+            matmul_dtype=matmul_dtype,
+        )
+
+    def without_others(self, students: Tensor) -> Population:
+        """These students alone, (K',) int64, as padded as before; their optimiser has dropped the
+        weights of the others, in place."""
+        return replace(
+            self,
+            widths=tuple(self.widths[student] for student in students.tolist()),
+            reads={name: rows[students] for name, rows in self.reads.items()},
+        )
+
+    @property
+    def size(self) -> int:
+        """K, the number of students."""
+        return len(self.widths)
+
+    def slot(self, index: int) -> dict[str, Tensor]:
+        """The state dict of one student, embeddings included, under the names of its model."""
+        weights = {name: weight.detach() for name, weight in self.weights.items()}
+        hidden = self.weights["bert.pooler.dense.weight"].shape[-1]
+        own = take(weights, self.reads, self.widths[index], self.padded, index, hidden)
+        shared = {EMBEDDINGS + name: w for name, w in self.embeddings.state_dict().items()}
+        return {**shared, **own}
+
+    def logits(
+        self,
+        batch: Batch,
+        masks: Mapping[str, Tensor] | None = None,
+        trace: Trace | None = None,
+        *,
+        row_masks: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Logits (K, B, C) of every student on one batch, float32 even after matmuls in bfloat16.
+
+        `masks` are those of `masked_weights`, `row_masks` map a space to (K, B, layers, *units_of),
+        masks for each sequence; a space that is in neither is fully open. Masks are for unpruned
+        students. What the layers do on the way is added to `trace`.
+        """
+        with autocast(self.matmul_dtype, batch.input_ids.device.type):
+            students = replace(self, weights=masked_weights(self.weights, masks)) if masks else self
+            return _float32(students._logits(batch, row_masks or {}, trace))
+
+    def _logits(self, batch: Batch, masks: Mapping[str, Tensor], trace: Trace | None) -> Tensor:
+        with torch.no_grad():
+            embedded_BSD = _float32(
+                self.embeddings(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids)
+            )
+        B, S, D = embedded_BSD.shape
+        K = self.size
+        hidden_KTD = embedded_BSD.view(1, B * S, D).expand(K, -1, -1)
+        # What is added to scores: each layer would make it of a mask of bools anew.
+        device = embedded_BSD.device
+        scores_dtype = embedded_BSD.dtype if device.type == "cpu" else self.matmul_dtype
+        unseen_BS = torch.zeros(B, S, dtype=scores_dtype, device=device)
+        unseen_BS.masked_fill_(~batch.attention_mask, -torch.inf)
+        unseen_N11S = unseen_BS.expand(K, -1, -1).reshape(K * B, 1, 1, S)
+        for number, widths in enumerate(self.padded):
+            own = {space: mask[:, :, number] for space, mask in masks.items()}
+            if trace is not None:
+                trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
+            # The classifier reads the first position only; a trace wants all.
+            first_only = trace is None and number == len(self.padded) - 1
+            hidden_KTD = self._attention(
+                number, widths.heads, hidden_KTD, unseen_N11S, own, trace, first_only=first_only
+            )
+            hidden_KTD = self._feed_forward(number, hidden_KTD, own, B)
+        if trace is not None:
+            trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
+            hidden_KTD = _first(hidden_KTD, B)
+        pooled_KBD = self.pooler_activation(self._linear("bert.pooler.dense", hidden_KTD))
+        return self._linear("classifier", pooled_KBD)
+
+    def _attention(
+        self,
+        layer: int,
+        heads: int,
+        hidden_KTD: Tensor,
+        unseen_N11S: Tensor,
+        masks: Mapping[str, Tensor],
+        trace: Trace | None,
+        *,
+        first_only: bool,
+    ) -> Tensor:
+        """(K, T, D); (K, B, D) if only what each first position attends to is wanted."""
+        name = f"bert.encoder.layer.{layer}.attention."
+        weight_KDV = self.weights[name + "output.dense.weight"]
+        bias_K1D = self.weights[name + "output.dense.bias"][:, None]
+        sequences = len(unseen_N11S) // self.size
+        residual_KTD = _first(hidden_KTD, sequences) if first_only else hidden_KTD
+        if heads:
+            read = self._inputs(name + "self.", hidden_KTD, sequences, masks)
+            if first_only:
+                read[name + "self.query"] = _first(read[name + "self.query"], sequences)
+            query, key, value = (
+                self._linear(projection, inputs)
+                .unflatten(1, (sequences, -1))
+                .unflatten(-1, (heads, -1))
+                .flatten(0, 1)
+                for projection, inputs in read.items()
+            )
+            query, value = _masked(query, masks.get("qk")), _masked(value, masks.get("v"))
+            if trace is not None and trace.with_scores:
+                scores_NHSS = torch.einsum("nqhp,nkhp->nhqk", query, key) * self.head_dim**-0.5
+                trace.scores.append(_float32(scores_NHSS).unflatten(0, (self.size, -1)))
+            context_NHSP = _attend(
+                query.transpose(1, 2),
+                key.transpose(1, 2),
+                value.transpose(1, 2),
+                unseen_N11S,
+                self.head_dim**-0.5,
+            )
+            mask_KBH = masks.get("heads")
+            context_NSHP = _masked(
+                context_NHSP.transpose(1, 2), None if mask_KBH is None else mask_KBH[..., None]
+            )
+            context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
+            attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
+        else:
+            attended = bias_K1D
+            if trace is not None and trace.with_scores:
+                trace.scores.append(None)
+        return self._norm(name + "output.LayerNorm", attended + residual_KTD)
+
+    def _inputs(
+        self, name: str, hidden_KTD: Tensor, sequences: int, masks: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """What Q, K and V of a layer read: names of the projections to (K, T, D or I)."""
+        if self.matmul_dtype == torch.bfloat16:
+            hidden_KTD = hidden_KTD.bfloat16()  # once for all three
+        read = [hidden_KTD]
+        mask_KBRD = masks.get("input_qkv", masks.get("input"))
+        if mask_KBRD is not None:
+            hidden_KBSD = hidden_KTD.unflatten(1, (sequences, -1))
+            read = [
+                (hidden_KBSD * mask_KBD[:, :, None]).flatten(1, 2)
+                for mask_KBD in mask_KBRD.unbind(2)
+            ]
+        names = [name + which for which in ("query", "key", "value")]
+        return {
+            name: self._select(name, inputs)
+            for name, inputs in zip(names, read if len(read) == 3 else read * 3, strict=True)
+        }
+
+    def _select(self, name: str, hidden_KTD: Tensor) -> Tensor:
+        """The dimensions of the hidden state that a projection reads."""
+        if name not in self.reads:
+            return hidden_KTD
+        places_KTI = self.reads[name][:, None].expand(-1, hidden_KTD.shape[1], -1)
+        return functional.pad(hidden_KTD, (0, 1)).gather(-1, places_KTI)
+
+    def _feed_forward(
+        self, layer: int, hidden_KTD: Tensor, masks: Mapping[str, Tensor], sequences: int
+    ) -> Tensor:
+        name = f"bert.encoder.layer.{layer}."
+        weight_KDF = self.weights[name + "output.dense.weight"]
+        bias_K1D = self.weights[name + "output.dense.bias"][:, None]
+        if weight_KDF.shape[-1]:
+            up_KTF = self.activation(self._linear(name + "intermediate.dense", hidden_KTD))
+            if (mask_KBF := masks.get("ffn")) is not None:
+                up_KBSF = up_KTF.unflatten(1, (sequences, -1)) * mask_KBF[:, :, None]
+                up_KTF = up_KBSF.flatten(1, 2)
+            fed = torch.baddbmm(bias_K1D, up_KTF, weight_KDF.transpose(1, 2))
+        else:
+            fed = bias_K1D
+        return self._norm(name + "output.LayerNorm", fed + hidden_KTD)
+
+    def _linear(self, name: str, inputs_KTI: Tensor) -> Tensor:
+        weight_KOI, bias_KO = self.weights[name + ".weight"], self.weights[name + ".bias"]
+        return torch.baddbmm(bias_KO[:, None], inputs_KTI, weight_KOI.transpose(1, 2))
+
+    def _norm(self, name: str, inputs_KTD: Tensor) -> Tensor:
+        scale_KD, shift_KD = self.weights[name + ".weight"], self.weights[name + ".bias"]
+        shape, eps = inputs_KTD.shape[-1:], self.layer_norm_eps
+        if self.size == 1:  # one kernel in place of two
+            return functional.layer_norm(inputs_KTD, shape, scale_KD[0], shift_KD[0], eps)
+        normed_KTD = functional.layer_norm(inputs_KTD, shape, eps=eps)
+        return torch.addcmul(shift_KD[:, None], normed_KTD, scale_KD[:, None])
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, unseen: Tensor, scale: float) -> Tensor:
+    """What the heads see, (N, H, S, P) all but `unseen`, which is added to the scores."""
+    if query.device.type == "cpu":  # whose own attention learns slowly in bfloat16
+        with torch.autocast("cpu", enabled=False):
+            return functional.scaled_dot_product_attention(
+                _float32(query), _float32(key), _float32(value), attn_mask=unseen, scale=scale
+            )
+    # A GPU has fast kernels for heads of one size, a multiple of 8.
+    size = value.shape[-1]
+    wide = -(-max(query.shape[-1], size) // 8) * 8
+    query, key, value = (
+        functional.pad(heads, (0, wide - heads.shape[-1])) if heads.shape[-1] < wide else heads
+        for heads in (query, key, value)
+    )
+    context = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=unseen, scale=scale
+    )
+    return context[..., :size]
+
+
+def _by_inputs(weight: Tensor) -> Tensor:
+    """The same weight; a matrix (K, O, I) lies in memory as (K, I, O), for so does its gradient.
+
+    Where the two lie differently autograd copies the gradient at each step.
+    """
+    return weight.mT.contiguous().mT if weight.ndim == 3 else weight
+
+
+def _float32(tensor: Tensor) -> Tensor:
+    """From bfloat16; what is wider stays."""
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+def _first(hidden_KTD: Tensor, sequences: int) -> Tensor:
+    """The first position of each sequence: (K, B, D)."""
+    first_KBD: Tensor = hidden_KTD.unflatten(1, (sequences, -1))[:, :, 0]
+    return first_KBD
+
+
+def _masked(heads_NSHP: Tensor, mask_KBHP: Tensor | None) -> Tensor:
+    """Heads times their mask, (K, B, H, 1 or P), at every position."""
+    if mask_KBHP is None:
+        return heads_NSHP
+    heads_KBSHP = heads_NSHP.unflatten(0, (len(mask_KBHP), -1))
+    masked: Tensor = (heads_KBSHP * mask_KBHP[:, :, None]).flatten(0, 1)
+    return masked

@@ -1,0 +1,219 @@
+"""The weights of some students in one stage: the batches, the loss, the steps, the curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from objectives.bert.architecture import Architecture
+from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.device import autocast
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import CurvePoint
+from objectives.text.data import Batch
+from objectives.training.losses import hidden_loss, intermediate_loss, prediction_loss
+from objectives.training.optimisation import PopulationOptimizer
+from objectives.training.population import Population, Trace
+from objectives.training.stages import Stage
+from objectives.training.teacher_states import teacher_trace
+
+Masks = Mapping[str, Tensor]
+"""Of each space (K, layers, *units), or as `masking.masked_weights` takes them: see there."""
+
+_HIDDEN_WEIGHT = 10.0
+"""Of the hidden states beside the logits. docs/inner_search.md compares a few."""
+
+
+class StageTraining:
+    """Some students in one stage."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        slots: Sequence[int],
+        population: Population,
+        stage: Stage,
+        shares: Sequence[float],
+        architectures: Sequence[Architecture] | None,
+        *,
+        batch_size: int,
+        seed: int,
+    ):
+        """`slots` says which student is where in `population`; `shares` are those of the FLOPs that
+        each loses, or is to lose; before the cut there are no architectures."""
+        self.problem, self.population, self.stage = problem, population, stage
+        self.slots = list(slots)
+        self.batch_size, self.seed = batch_size, seed
+        self.steps = steps_in(stage.epochs, problem, batch_size)
+        self.measured: list[Mapping[str, Tensor]] = []
+        self.heads: list[tuple[Tensor, Tensor]] = []
+        self.fit: dict[str, Tensor] = {}
+        if stage.loss == "intermediate":
+            self.heads = _matching_heads(problem, population.size, architectures)
+        if stage.loss != "prediction":
+            self.fit = _new_fit(problem, population.size, seed)
+        # One that is not the teacher has all to learn, whatever is cut.
+        rates = torch.tensor(
+            [stage.learning_rate * (1.0 if problem.student_is_new else share) for share in shares],
+            device=problem.device,
+        )
+        self.optimizer = PopulationOptimizer(
+            {**population.weights, **self.fit}, rates, self.steps, stage.schedule
+        )
+
+    def batches(self, number: int, progress: Progress) -> Iterator[Batch]:
+        """The batches of the stage, the one of this number, in an order of its own."""
+        progress.begin(self.stage.name, self.steps)
+        batches = self.problem.train.shuffled(
+            self.batch_size, self.seed + number, self.problem.device
+        )
+        return islice(batches, self.steps)
+
+    def step(self, batch: Batch, masks: Masks) -> Tensor:
+        """One step of the weights; the loss of each student before it, (K,)."""
+        loss = self.loss(self.population, batch, masks)
+        loss.sum().backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def keep(self, slots: Sequence[int]) -> None:
+        """Go on with these students alone. They do not notice."""
+        places = torch.tensor([self.slots.index(slot) for slot in slots])
+        self.slots = list(slots)
+        places = places.to(self.problem.device)
+        self.optimizer.keep(places)
+        self.population = self.population.without_others(places)
+        self.heads = [(which[places], part[places]) for which, part in self.heads]
+        self.measured = [
+            {name: value[places] for name, value in row.items()} for row in self.measured
+        ]
+
+    def state(self, slot: int) -> dict[str, Tensor]:
+        """The state dict of one student."""
+        return self.population.slot(self.slots.index(slot))
+
+    def curves(self) -> dict[int, list[CurvePoint]]:
+        """The rows of each student's learning curve, by slot.
+
+        What was measured is read back here, all at once, so that no step waits for the device.
+        """
+        columns = {
+            name: torch.stack([row[name] for row in self.measured], dim=1).tolist()
+            for name in self.measured[0]
+        }
+        return {
+            slot: [
+                {
+                    "stage": self.stage.name,
+                    "step": step,
+                    **{name: column[place][step] for name, column in columns.items()},
+                }
+                for step in range(len(self.measured))
+            ]
+            for place, slot in enumerate(self.slots)
+        }
+
+    def loss(self, population: Population, batch: Batch, masks: Masks) -> Tensor:
+        """What the weights learn here, of these students on this batch, (K,)."""
+        problem = self.problem
+        wanted = problem.teacher_logits[batch.rows]
+        if self.stage.loss == "prediction":
+            return prediction_loss(population.logits(batch, masks), wanted)
+        with_scores = self.stage.loss == "intermediate"
+        student = Trace(with_scores=with_scores)
+        logits = population.logits(batch, masks, student)
+        # Not in that of `population`, which looks ahead in float32: kept states are of this one.
+        teacher = teacher_trace(
+            problem, batch, self.population.matmul_dtype, with_scores=with_scores
+        )
+        attended = batch.attention_mask
+        with autocast(population.matmul_dtype, problem.device):  # for the matmul of the projection
+            if with_scores:
+                return intermediate_loss(student, teacher, attended, self.heads, self.fit)
+            hidden = hidden_loss(student, teacher, attended, self.fit)
+        return prediction_loss(logits, wanted) + _HIDDEN_WEIGHT * hidden
+
+
+class BestWeights:
+    """The best weights so far of each model, by the metric on the selection split."""
+
+    def __init__(
+        self,
+        models: Mapping[int, PrunedBertForSequenceClassification],
+        metric: Callable[[PrunedBertForSequenceClassification], float],
+    ):
+        """`models` are those of the students by slot."""
+        self.models, self.metric = models, metric
+        self.scores = dict.fromkeys(models, -math.inf)
+        self.states: dict[int, Mapping[str, Tensor]] = {}
+
+    def take(self, training: StageTraining) -> None:
+        """Score the students as they are; of equals the later weights are kept."""
+        for slot in training.slots:
+            state, learns = training.state(slot), training.population.weights
+            self.models[slot].load_state_dict(state)
+            score = self.metric(self.models[slot])
+            if score >= self.scores[slot]:
+                self.scores[slot] = score
+                self.states[slot] = {
+                    name: value.clone() if name in learns else value
+                    for name, value in state.items()
+                }
+
+    def restore(self) -> None:
+        """Give each model its best weights."""
+        for slot, state in self.states.items():  # a score that is never a number keeps the last
+            self.models[slot].load_state_dict(state)
+
+
+def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
+    """Steps that see as many rows as so many passes over the train split, if all batches are full.
+
+    Rounded up. The last batch of a pass may not be full, so that they see a few rows less.
+    """
+    steps = round(epochs * len(problem.train) / batch_size, 6)  # 0.1 * 3 * 1000 is over 300
+    return max(1, math.ceil(steps))
+
+
+def _matching_heads(
+    problem: Problem, size: int, architectures: Sequence[Architecture] | None
+) -> list[tuple[Tensor, Tensor]]:
+    """For each layer which head of the teacher a student's is, and whether it is there: (K, H)."""
+    shape = problem.cost.shape
+    kept: list[list[Sequence[int]]] = (
+        [[range(shape.heads)] * shape.layers] * size
+        if architectures is None
+        else [[layer.heads for layer in architecture.layers] for architecture in architectures]
+    )
+    matching = []
+    for layer in range(shape.layers):
+        widest = max(len(student[layer]) for student in kept)
+        which = torch.zeros(size, widest, dtype=torch.int64)
+        part = torch.zeros(size, widest)
+        for slot, student in enumerate(kept):
+            heads = torch.tensor(list(student[layer]), dtype=torch.int64)
+            which[slot, : len(heads)], part[slot, : len(heads)] = heads, 1
+        matching.append((which.to(problem.device), part.to(problem.device)))
+    return matching
+
+
+def _new_fit(problem: Problem, size: int, seed: int) -> dict[str, Tensor]:
+    """The projection from the student's hidden states to the teacher's; none if equally wide.
+
+    Each stage begins with a random one. (TinyBERT's is a part of the student, and so goes on.)
+    """
+    own, wanted = problem.student.config.hidden_size, problem.teacher.config.hidden_size
+    if own == wanted:
+        return {}
+    weight = torch.empty(wanted, own)
+    generator = torch.Generator().manual_seed(seed)
+    torch.nn.init.normal_(weight, std=problem.student.config.initializer_range, generator=generator)
+    return {
+        name: value.to(problem.device).expand(size, *value.shape).clone().requires_grad_()
+        for name, value in (("weight", weight), ("bias", torch.zeros(wanted)))
+    }

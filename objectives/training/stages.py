@@ -1,0 +1,116 @@
+"""A search as a list of stages: what is trained, on which loss, from where, for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from objectives.errors import UserError, check_ranges, check_types
+from objectives.training.optimisation import Schedule
+
+Loss = Literal["prediction", "prediction+hidden", "intermediate"]
+Start = Literal["previous", "student"]
+Keep = Literal["best", "last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stretch of training with one loss, one optimiser and one schedule."""
+
+    name: str
+    epochs: float
+    """Passes over the train split. > 0."""
+    learning_rate: float = 1e-4
+    """Peak of AdamW's rate, > 0, after 10% of warm-up. The rate that is used is this times the
+    share of the FLOPs that is cut away, whatever the study counts (while the search goes on, that
+    is to be: 1 - R if it counts FLOPs), so that a student that lost little stays near its teacher:
+    Adam's steps do not shrink with the gradient. A student of another checkpoint uses it in full.
+    """
+    schedule: Schedule = "linear"
+    """After the warm-up the rate falls linearly to 0, or stays."""
+    searches: bool = False
+    """Alpha is trained too. The student is cut after the last stage that searches."""
+    loss: Loss = "prediction"
+    """What the weights learn: the teacher's logits; these and its hidden states, layer by layer
+    (after CoFi, Xia et al. 2022, which learns the match of the layers: here it is fixed); or its
+    attention scores and hidden states, as TinyBERT does first."""
+    start: Start = "previous"
+    """The weights at the start: those of the stage before, or once more the student's own, cut
+    where the search is over."""
+    keep: Keep = "last"
+    """After the search: the weights of the epoch that is best on the selection split, or the last.
+    """
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_ranges(
+            self,
+            {
+                "epochs": (self.epochs > 0, "> 0"),
+                "learning_rate": (self.learning_rate > 0, "> 0"),
+            },
+        )
+        if self.searches and self.keep == "best":
+            raise UserError(
+                f"stage '{self.name}': keep='best' is for stages after the search; while it goes "
+                "on, a better score only means that less is cut yet"
+            )
+
+
+FOUR_STEPS = (
+    Stage(
+        name="search, intermediate",
+        epochs=10,
+        learning_rate=5e-5,
+        schedule="constant",
+        searches=True,
+        loss="intermediate",
+    ),
+    Stage(name="search, prediction", epochs=10, learning_rate=5e-5, searches=True),
+    Stage(
+        name="intermediate",
+        epochs=10,
+        learning_rate=5e-5,
+        schedule="constant",
+        loss="intermediate",
+        start="student",
+    ),
+    Stage(name="prediction", epochs=10, learning_rate=5e-5, keep="best"),
+)
+"""The mask search on TinyBERT: two stages that search, then the general student is cut to what they
+found and distilled again, as TinyBERT distils: inside first, then what it says.
+
+The source keeps the best checkpoint of the second stage too: an early one, at which little is cut
+yet. Here it is the last."""
+
+
+def rung_steps(rungs: Sequence[float], steps: int) -> dict[int, float]:
+    """The rungs, shares of a training of so many steps, by the step after which they are reached.
+
+    Of those that fall on one step the last counts; the end of the training is none.
+    """
+    at = {max(1, round(rung * steps)): rung for rung in rungs}
+    return {step: rung for step, rung in at.items() if step < steps}
+
+
+def check_order(stages: Sequence[Stage]) -> None:
+    """Raise UserError unless each has a name of its own, and those that search come first."""
+    names = [stage.name for stage in stages]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(
+            f"stages: two are called '{twice[0]}'; a learning curve tells them apart by their names"
+        )
+    searches = [stage.searches for stage in stages]
+    if searches != sorted(searches, reverse=True):
+        late = next(
+            after.name
+            for before, after in pairwise(stages)
+            if after.searches and not before.searches
+        )
+        raise UserError(
+            f"stages: '{late}' searches after a stage that does not; the student is cut after the "
+            "last stage that searches, so these come first"
+        )

@@ -1,0 +1,45 @@
+"""The teacher's answers to the train rows: computed once for all workers and launches of a run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from objectives.bert.adapters import settings_of
+from objectives.bert.cutting import count_labels
+from objectives.bert.pretrained import Classifier
+from objectives.cache import content_key, kept_array
+from objectives.measures.evaluate import EVALUATION_BATCH, predict
+from objectives.progress import Progress
+from objectives.text.data import Split
+
+
+def kept_logits(
+    teacher: Classifier, train: Split, *, cache: Path, device: str, progress: Progress
+) -> Tensor:
+    """`evaluate.predict`, or what it has left in `cache`; the caller holds a lock."""
+    kind = torch.device(device).type
+    file = cache / f"teacher-logits-{fingerprint_of_answers(teacher, train, kind)}.npy"
+
+    def answer() -> NDArray[np.float32]:
+        progress.begin("let the teacher answer train", -(-len(train) // EVALUATION_BATCH))
+        answers: NDArray[np.float32] = predict(teacher, train, device, progress).numpy()
+        return answers
+
+    shape = (len(train), count_labels(teacher.config))
+    return torch.from_numpy(kept_array(file, shape, np.float32, progress.note, answer))
+
+
+def fingerprint_of_answers(teacher: Classifier, train: Split, how: str) -> str:
+    """Of its weights and settings, the tokens of train and how it is run, 16 hexadecimal digits."""
+    made_of = {"settings": settings_of(teacher.config), "train": train.fingerprint, "how": how}
+    digest = hashlib.sha256(content_key(made_of).encode())
+    for name, weight in teacher.state_dict().items():
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]

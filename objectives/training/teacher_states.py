@@ -1,0 +1,143 @@
+"""The teacher's hidden states, in half precision: computed once a row, kept on disk, looked up.
+
+To run the whole teacher costs more than a step of a student that was cut to a third. A device that
+trains all students of a population at once runs it once for all of them; a CPU trains one student
+after another, each on the same rows, and looks up what it needs.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from filelock import FileLock
+from numpy.typing import NDArray
+from torch import Tensor
+
+from objectives.cache import read_array, written_whole
+from objectives.measures.evaluate import EVALUATION_BATCH
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.text.data import Batch
+from objectives.training.population import Population, Trace
+from objectives.training.teacher_logits import fingerprint_of_answers
+
+_LIMIT = 4 * 2**30
+"""Bytes of a file at most: 800,000 tokens of MiniLM-L6, 215,000 of BERT-base."""
+_KEPT = "hidden states of the teacher"
+_TEACHER = "teacher as a population"
+
+
+def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Set[int]:
+    """See to it that `teacher_trace` need not run the teacher, on a CPU, if its states fit.
+
+    `dtype` is that of its matmuls. Returns the slots that `progress` asked to stop meanwhile.
+    """
+    stopped: set[int] = set()
+    if problem.device != "cpu" or (_KEPT, dtype) in problem.memory:
+        return stopped
+    order = problem.train.longest_first()
+    lengths = np.array([len(ids) for ids in problem.train.input_ids])
+    config = problem.teacher.config
+    shape = (int(lengths.sum()), config.num_hidden_layers + 1, config.hidden_size)
+    size = 2 * int(np.prod(shape))
+    if size > _LIMIT:
+        return stopped
+    name = fingerprint_of_answers(problem.teacher, problem.train, str(dtype))
+    file = problem.cache / f"teacher-states-{name}.npy"
+    problem.cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
+        states = read_array(file, shape, np.float16, progress.note, mapped=True)
+        if states is None:
+            if size > shutil.disk_usage(problem.cache).free // 2:
+                return stopped
+            stopped |= _write(file, shape, problem, dtype, progress)
+            states = read_array(file, shape, np.float16, progress.note, mapped=True)
+            assert states is not None, f"{file} was written and is not there"
+    starts = np.empty_like(lengths)
+    starts[order] = np.cumsum(lengths[order]) - lengths[order]
+    problem.memory[_KEPT, dtype] = _KeptStates(
+        torch.from_numpy(states), torch.from_numpy(starts), torch.from_numpy(starts + lengths - 1)
+    )
+    return stopped
+
+
+def teacher_trace(
+    problem: Problem, batch: Batch, dtype: torch.dtype, *, with_scores: bool
+) -> Trace:
+    """What the teacher went through on a batch of train, its matmuls in `dtype`: with attention
+    scores, for which it runs in any case; or hidden states alone, in half precision whether they
+    are kept or not.
+
+    On padding they mean nothing.
+    """
+    if not with_scores and (_KEPT, dtype) in problem.memory:
+        kept: _KeptStates = problem.memory[_KEPT, dtype]
+        return kept.trace(batch)
+    if (_TEACHER, dtype) not in problem.memory:
+        problem.memory[_TEACHER, dtype] = _frozen(Population.of([problem.teacher], dtype))
+    teacher: Population = problem.memory[_TEACHER, dtype]
+    trace = Trace(with_scores=with_scores)
+    with torch.no_grad():
+        teacher.logits(batch, trace=trace)
+    if not with_scores:
+        trace.hidden = [hidden.half().float() for hidden in trace.hidden]
+    return trace
+
+
+def _frozen(population: Population) -> Population:
+    """The same without gradients, what is multiplied cast once: else it is cast for each batch."""
+    weights = {
+        name: weight.detach().to(torch.float32 if "LayerNorm" in name else population.matmul_dtype)
+        for name, weight in population.weights.items()
+    }
+    return replace(population, weights=weights)
+
+
+@dataclass(frozen=True, eq=False)
+class _KeptStates:
+    """Those of all tokens of the train rows."""
+
+    states: Tensor
+    """(tokens, layers + 1, E) float16, a mapped file."""
+    first: Tensor
+    """(rows,) int64: where a row begins."""
+    last: Tensor
+    """(rows,) int64: its last token."""
+
+    def trace(self, batch: Batch) -> Trace:
+        B, S = batch.input_ids.shape
+        places_BS = self.first[batch.rows][:, None] + torch.arange(S)
+        places_BS = torch.minimum(places_BS, self.last[batch.rows][:, None])
+        states = self.states.index_select(0, places_BS.flatten()).float()
+        return Trace(hidden=[h[None] for h in states.unflatten(0, (B, S)).unbind(2)])
+
+
+def _write(
+    file: Path,
+    shape: tuple[int, ...],
+    problem: Problem,
+    dtype: torch.dtype,
+    progress: Progress,
+) -> set[int]:
+    """Run the teacher on every row, longest first; rows lie in the file in this order."""
+    progress.begin(
+        "keep the teacher's hidden states", math.ceil(len(problem.train) / EVALUATION_BATCH)
+    )
+    stopped: set[int] = set()
+    header = {"descr": "<f2", "fortran_order": False, "shape": shape}
+    with written_whole(file) as unfinished, unfinished.open("wb") as stream:
+        np.lib.format.write_array_header_2_0(stream, header)
+        for batch in problem.train.in_order(EVALUATION_BATCH, "cpu"):
+            trace = teacher_trace(problem, batch, dtype, with_scores=False)
+            states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
+            rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()
+            stream.write(rows.tobytes())
+            stopped |= progress.advance()
+    del problem.memory[_TEACHER, dtype]
+    return stopped

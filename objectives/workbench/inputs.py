@@ -1,0 +1,122 @@
+"""What the user named, read and checked before anything is written or trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedTokenizerBase
+
+from objectives.bert import pretrained
+from objectives.bert.architecture import BertShape
+from objectives.bert.cutting import shape_of
+from objectives.bert.student import check_student
+from objectives.errors import UserError
+from objectives.text import task as tasks
+from objectives.text.augmentation import Augmentation, Augmenter, read_augmentation
+from objectives.text.data import Split
+from objectives.text.roles import load
+from objectives.text.task import LabelledText, Task
+from objectives.workbench.teacher import (
+    Teacher,
+    check_labels,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What the user named, read and checked before anything is written or trained."""
+
+    task: Task
+    teacher: Teacher
+    student_layers: tuple[int, ...] | None
+    student: str | None
+    seq_len: int
+    text: LabelledText
+    tokenizer: PreTrainedTokenizerBase
+    checkpoint_fingerprint: str
+    student_fingerprint: str | None
+    augmenter: Augmenter | None
+
+    def shapes(self) -> tuple[BertShape, BertShape]:
+        """Those of the student and of the teacher, but for the labels."""
+        teacher = shape_of(pretrained.read_config(self.teacher.checkpoint))
+        if self.student is not None:
+            return shape_of(pretrained.read_config(self.student)), teacher
+        layers = teacher.layers if self.student_layers is None else len(self.student_layers)
+        return replace(teacher, layers=layers), teacher
+
+    def split(self, role: str) -> Split:
+        """The rows of a role as tokens."""
+        return tasks.tokenise(self.text.roles[role], role, self.tokenizer, self.task.max_length)
+
+
+def read_inputs(
+    task: Task,
+    teacher: Teacher,
+    *,
+    student_layers: tuple[int, ...] | None = None,
+    student: str | None = None,
+    seq_len: int | None = None,
+    augmentation: Augmentation | None = None,
+) -> Inputs:
+    """Read data and checkpoints. Raises UserError for whatever does not fit together."""
+    for checkpoint in (teacher.checkpoint, student):
+        if checkpoint is not None:
+            _check_lengths(checkpoint, task.max_length, seq_len)
+    layers = pretrained.read_config(teacher.checkpoint).num_hidden_layers
+    if student_layers is not None and (
+        not student_layers
+        or list(student_layers) != sorted(set(student_layers))
+        or student_layers[0] < 0
+        or student_layers[-1] >= layers
+    ):
+        raise UserError(
+            f"student_layers is {student_layers}; it must be ascending layers of the teacher, "
+            f"0 to {layers - 1}"
+        )
+    text = load(task)
+    check_labels(teacher, text.label_names)
+    if student is not None:
+        check_student(student, teacher.checkpoint, text.label_names)
+    tokenizer = pretrained.load_tokenizer(teacher.checkpoint)
+    for checkpoint in (teacher.checkpoint, student):
+        if checkpoint is not None:
+            _check_segments(checkpoint, tokenizer, task)
+    return Inputs(
+        task=task,
+        teacher=teacher,
+        student_layers=student_layers,
+        student=student,
+        seq_len=task.max_length if seq_len is None else seq_len,
+        text=text,
+        tokenizer=tokenizer,
+        checkpoint_fingerprint=pretrained.fingerprint_with_tokenizer(teacher.checkpoint, tokenizer),
+        student_fingerprint=None if student is None else pretrained.fingerprint(student),
+        augmenter=None if augmentation is None else read_augmentation(augmentation),
+    )
+
+
+def _check_lengths(checkpoint: str, max_length: int, seq_len: int | None) -> None:
+    longest = pretrained.read_config(checkpoint).max_position_embeddings
+    for name, length in (("task.max_length", max_length), ("seq_len", seq_len)):
+        if length is not None and not 1 <= length <= longest:
+            raise UserError(f"{name} is {length}; '{checkpoint}' takes 1 to {longest} tokens")
+
+
+def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: Task) -> None:
+    known = pretrained.read_config(checkpoint).type_vocab_size
+    types = tokenizer(*("a" for _ in task.columns)).get("token_type_ids") or [0]
+    if max(types) >= known:
+        raise UserError(
+            f"model '{checkpoint}': its type_vocab_size is {known}, but the tokenizer gives tokens "
+            f"of pairs the type {max(types)}; name a model that tells two texts apart"
+        )
+
+
+def check_tokens(inputs: Inputs, splits: Iterable[Split]) -> None:
+    """Tokens of the rows and of their padding: what else the tokenizer knows does not matter."""
+    last = max(max(s.pad_token_id, *map(max, filter(None, s.input_ids))) for s in splits)
+    for checkpoint in (inputs.teacher.checkpoint, inputs.student):
+        if checkpoint is not None:
+            pretrained.check_token(checkpoint, inputs.tokenizer, last)

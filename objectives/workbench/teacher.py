@@ -1,0 +1,226 @@
+"""The teacher: the user's fine-tuned classifier, or a pretrained model that is fine-tuned first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import BertForSequenceClassification, PreTrainedModel
+
+from objectives.bert import pretrained
+from objectives.bert.adapters import as_bert
+from objectives.bert.exporting import save_model
+from objectives.cache import content_key, made_anew, written_whole
+from objectives.device import Precision, autocast, matmul_dtype, to_device
+from objectives.errors import UserError, check_ranges, check_types, first_line
+from objectives.measures.bootstrap import Interval
+from objectives.progress import Progress
+from objectives.text.data import Labels, Split
+from objectives.text.task import Metric, metric_value
+from objectives.training.losses import task_loss
+from objectives.training.optimisation import linear_schedule, weight_optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """A checkpoint of BERT or of one of its kin (`adapters.ADAPTERS`), and how it is fine-tuned if
+    it has no classifier yet.
+
+    A checkpoint that holds a classifier is the teacher as it is, and must know the task's labels. A
+    label of its own that the task does not have is left out: of each text it says which of the
+    task's labels is the likeliest, and its probabilities are those given that it is one of them.
+    """
+
+    checkpoint: str
+    """Folder, or name on the hub."""
+    epochs: int = 3
+    """Passes over the train split. >= 1."""
+    batch_size: int = 32
+    """Sequences in a batch. >= 1."""
+    learning_rate: float = 5e-5
+    """Peak of AdamW's rate, > 0: 10% linear warm-up, then linear decay to 0."""
+    precision: Precision = "auto"
+    """Of the matmuls of the fine-tuning. "auto" is bfloat16 where the device has instructions for
+    it, else float32."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_ranges(
+            self,
+            {
+                "epochs": (self.epochs >= 1, ">= 1"),
+                "batch_size": (self.batch_size >= 1, ">= 1"),
+                "learning_rate": (self.learning_rate > 0, "> 0"),
+            },
+        )
+
+
+def load_teacher(
+    teacher: Teacher,
+    label_names: Sequence[str],
+    train: Split,
+    *,
+    data_fingerprint: str,
+    cache: Path,
+    seed: int,
+    device: str,
+    progress: Progress,
+) -> BertForSequenceClassification:
+    """The fine-tuned classifier, in evaluation mode on `device`: the task's labels in its order.
+
+    They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
+    Fine-tuning runs once: the result lies under `cache`, named by all that decides it. Raises
+    UserError for a label that the checkpoint does not know.
+    """
+    if pretrained.has_classifier(teacher.checkpoint):
+        order = pretrained.label_order(teacher.checkpoint, label_names)
+        names = [pretrained.output_names(teacher.checkpoint)[output] for output in order]
+        ready = _load(teacher.checkpoint, device)
+        unnamed = pretrained.unnamed(teacher.checkpoint)
+        pretrained.take_outputs(ready, order, label_names if unnamed else names)
+        return ready
+    ingredients = {
+        **asdict(teacher),
+        "precision": str(matmul_dtype(teacher.precision, device)),
+        "checkpoint": pretrained.fingerprint(teacher.checkpoint),
+        "data": data_fingerprint,
+        "tokens": train.fingerprint,
+        "max_length": train.max_length,
+        "labels": list(label_names),
+        "seed": seed,
+    }
+    folder = cache / content_key(ingredients)
+    if folder.is_dir():
+        try:
+            return _load(str(folder), device)
+        except (OSError, ValueError, SafetensorError) as error:
+            progress.note(made_anew(folder, first_line(error)))
+    model = _fine_tune(teacher, label_names, train, seed=seed, device=device, progress=progress)
+    with written_whole(folder) as unfinished:
+        save_model(model, unfinished)
+        pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
+    return _load(str(folder), device)
+
+
+def check_labels(teacher: Teacher, label_names: Sequence[str]) -> None:
+    """Raise UserError for a label of the task that a fine-tuned teacher does not know."""
+    if pretrained.has_classifier(teacher.checkpoint):
+        pretrained.label_order(teacher.checkpoint, label_names)
+
+
+def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:
+    """Raise UserError if a logit of the teacher, or a metric of its logits, is nan or infinite."""
+    if all(torch.as_tensor(answer).isfinite().all() for answer in answers):
+        return
+    remedy = "repair its checkpoint"
+    if not pretrained.has_classifier(teacher.checkpoint):
+        remedy = (
+            "fine-tune it at a lower learning rate (Teacher.learning_rate, now "
+            f"{teacher.learning_rate:g}), or repair the checkpoint"
+        )
+    raise UserError(
+        f"teacher '{teacher.checkpoint}': its answers are not finite (nan or infinite); {remedy}"
+    )
+
+
+def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
+    """What a user should know of a teacher that has a classifier and knows the task's labels."""
+    if not pretrained.has_classifier(teacher.checkpoint):
+        return []
+    notes = []
+    known = pretrained.output_names(teacher.checkpoint)
+    by_name = set(label_names) <= set(known) or known == [f"LABEL_{name}" for name in label_names]
+    if len(label_names) > 1 and not by_name:
+        pairs = ", ".join(f"{a} is {b}" for a, b in zip(known, label_names, strict=True))
+        notes.append(
+            f"the labels of the teacher '{teacher.checkpoint}' are matched by place: {pairs}; if "
+            "that is wrong, name them in its config.json (id2label)"
+        )
+    idle = [f.name for f in fields(teacher) if f.default not in (MISSING, getattr(teacher, f.name))]
+    if idle:
+        notes.append(
+            f"the teacher '{teacher.checkpoint}' has a classifier and is not fine-tuned: "
+            f"{', '.join(f'Teacher.{name}' for name in idle)} does nothing"
+        )
+    return notes
+
+
+def weak_teacher_note(
+    teacher: Teacher,
+    metric: Metric,
+    value: float,
+    interval: Interval,
+    labels: Labels,
+    classes: int,
+) -> str | None:
+    """What a user should know of a teacher that may be no better than one answer for all rows.
+
+    `value` is its metric on the selection split, which has these labels.
+    """
+    constant = 0.0  # of a correlation
+    if metric in ("accuracy", "f1"):
+        likely = {int(np.bincount(labels).argmax()), 1}
+        answers = (np.full_like(labels, answer) for answer in likely)
+        constant = max(metric_value(metric, labels, a, classes=classes) for a in answers)
+    if interval[0] > constant:
+        return None
+    remedy = "take another one"
+    if not pretrained.has_classifier(teacher.checkpoint):
+        remedy = f"fine-tune it longer (Teacher.epochs, now {teacher.epochs})"
+    return (
+        f"the teacher may have learnt nothing: its {metric} on the selection split is {value:.4f} "
+        f"(95% interval from {interval[0]:.4f}), and one answer for all rows has {constant:.4f}; "
+        f"{remedy}, before students learn from it"
+    )
+
+
+def _load(folder: str, device: str) -> BertForSequenceClassification:
+    with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
+        model = as_bert(pretrained.load_classifier(folder))
+    model.eval().requires_grad_(False)
+    return to_device(model, device)
+
+
+def _fine_tune(
+    teacher: Teacher,
+    label_names: Sequence[str],
+    train: Split,
+    *,
+    seed: int,
+    device: str,
+    progress: Progress,
+) -> PreTrainedModel:
+    """The task's loss on the labels, every weight trained, dropout as the checkpoint has it.
+
+    The model is transformers' own for the checkpoint, whatever its kind.
+    """
+    cuda = [device] if device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded
+        torch.manual_seed(seed)
+        problem_type = "regression" if train.regression else None
+        model = pretrained.load_classifier(teacher.checkpoint, label_names, problem_type)
+        to_device(model, device).train()
+        dtype = matmul_dtype(teacher.precision, device)
+        steps = teacher.epochs * -(-len(train) // teacher.batch_size)
+        optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
+        schedule = linear_schedule(optimizer, steps)
+        progress.begin("fine-tune the teacher", steps)
+        batches = train.shuffled(teacher.batch_size, seed, device)
+        for batch in islice(batches, steps):
+            inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+            if hasattr(model.config, "type_vocab_size"):
+                inputs["token_type_ids"] = batch.token_type_ids
+            with autocast(dtype, device):
+                logits = model(**inputs, return_dict=True).logits.float()
+            task_loss(logits[None], batch.labels).sum().backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad(set_to_none=True)
+            progress.advance()
+    return model

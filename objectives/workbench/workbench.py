@@ -1,0 +1,317 @@
+"""A problem, and what scores its results: prepared once a launch, hidden from the searches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
+
+from objectives.bert import pretrained
+from objectives.bert.architecture import Architecture, BertShape, Widths
+from objectives.bert.cutting import shape_of
+from objectives.bert.student import keep_layers, load_student
+from objectives.measures.bootstrap import Interval
+from objectives.measures.cost import Cost, CostName, Flops, Params, Units
+from objectives.measures.evaluate import (
+    EVALUATION_BATCH,
+    count_parameters,
+    score,
+    score_with_interval,
+)
+from objectives.measures.latency import load_latency
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.text import task as tasks
+from objectives.text.augmentation import augment
+from objectives.text.data import Split
+from objectives.text.odd_labels import odd_labels
+from objectives.text.odd_texts import odd_texts
+from objectives.text.task import Metric
+from objectives.training.teacher_logits import kept_logits
+from objectives.workbench.fidelity import FULL, Fidelity
+from objectives.workbench.inputs import Inputs, check_tokens
+from objectives.workbench.teacher import (
+    check_answers,
+    load_teacher,
+    teacher_notes,
+    weak_teacher_note,
+)
+
+_LATENCY_BATCH = 1
+"""Sequences in the forward pass whose time is the cost "latency"."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a classifier is worth, measured on the model itself."""
+
+    metric: float
+    interval: Interval
+    """95% bootstrap interval of `metric`."""
+    heldout_metric: float
+    heldout_interval: Interval
+    cost: float
+    """In the unit of the study's cost."""
+    flops: int
+    """Whatever the study counts."""
+    params: int
+    widths: Mapping[str, tuple[int, ...]]
+    """How much is left of each layer, by the names of `Widths`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Workbench:
+    """A problem, and what scores and saves its results: no search method sees this."""
+
+    problem: Problem
+    select: Split
+    heldout: Split
+    metric: Metric
+    tokenizer: PreTrainedTokenizerBase
+    unpruned: Score
+    """Of the teacher; its widths are those of the model of ratio 1."""
+    flops: Flops
+    """Of the student, cut or masked."""
+    flops_full: int
+    """FLOPs of the model of ratio 1."""
+    notes: tuple[str, ...]
+    """What a user should know of rows, labels and teacher."""
+
+    def score(self, model: pretrained.Classifier, architecture: Architecture) -> Score:
+        """Metric on the selection and the held-out split, and the size of the student `model`."""
+        return _score(
+            model,
+            self.select,
+            self.heldout,
+            self.metric,
+            self.problem.device,
+            cost=self.problem.cost.exact(architecture),
+            flops=int(self.flops.exact(architecture)),
+            widths=_widths(architecture, self.flops.shape),
+        )
+
+
+def prepare(
+    inputs: Inputs,
+    *,
+    cache: Path,
+    seed: int,
+    device: str,
+    progress: Progress,
+    cost: CostName = "flops",
+    spaces: tuple[str, ...] = (),
+    fidelity: Fidelity = FULL,
+) -> Workbench:
+    """Tokenise, fine-tune the teacher if it needs it, score it, and load the student.
+
+    Augmented rows come after the teacher: it learns from the rows of the task alone, and from all
+    whatever the `fidelity`. `cost` is what the study counts, `spaces` the kinds of units that its
+    methods search: "units" counts those.
+    """
+    task = inputs.task
+    splits = {role: inputs.split(role) for role in tasks.ROLES}
+    check_tokens(inputs, splits.values())
+    notes = [
+        inputs.text.read,
+        *_truncated(splits),
+        *odd_texts(task, inputs.text),
+        *odd_labels(inputs.text),
+        *teacher_notes(inputs.teacher, inputs.text.label_names),
+    ]
+    for note in notes:
+        progress.note(note)
+    teacher = load_teacher(
+        inputs.teacher,
+        inputs.text.label_names,
+        splits["train"],
+        data_fingerprint=inputs.text.fingerprint,
+        cache=cache,
+        seed=seed,
+        device=device,
+        progress=progress,
+    )
+    train, alpha = _of_students(
+        inputs, splits, fidelity, cache=cache, seed=seed, device=device, progress=progress
+    )
+    student = _student(inputs, teacher, seed)
+    cost_of_teacher, cost_of_student = (
+        _cost(cost, model, inputs.seq_len, spaces, cache=cache, device=device, progress=progress)
+        for model in (teacher, student)
+    )
+    cost_of_unpruned = cost_of_teacher if inputs.student is None else cost_of_student
+
+    def flops_of(own: Cost) -> Flops:
+        return Flops(own.shape, inputs.seq_len)
+
+    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in ("select", "heldout"))
+    progress.begin("score the teacher", batches)
+    unpruned = _score(
+        teacher,
+        splits["select"],
+        splits["heldout"],
+        task.metric,
+        device,
+        cost=cost_of_teacher.full,
+        flops=int(flops_of(cost_of_teacher).full),
+        widths=_widths(Architecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
+        progress=progress,
+    )
+    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
+    weak = weak_teacher_note(
+        inputs.teacher,
+        task.metric,
+        unpruned.metric,
+        unpruned.interval,
+        splits["select"].labels,
+        len(inputs.text.label_names),
+    )
+    if weak:
+        progress.note(weak)
+        notes.append(weak)
+    teacher_logits = kept_logits(teacher, train, cache=cache, device=device, progress=progress)
+    check_answers(inputs.teacher, teacher_logits)
+    return Workbench(
+        problem=Problem(
+            teacher=teacher,
+            student=student,
+            train=train,
+            teacher_logits=teacher_logits.to(device),
+            alpha=alpha,
+            cost=cost_of_student,
+            cost_full=cost_of_unpruned.full,
+            student_is_new=inputs.student is not None,
+            select_metric=partial(score, split=splits["select"], metric=task.metric, device=device),
+            device=device,
+            cache=cache,
+            seq_len=inputs.seq_len,
+        ),
+        select=splits["select"],
+        heldout=splits["heldout"],
+        metric=task.metric,
+        tokenizer=inputs.tokenizer,
+        unpruned=unpruned,
+        flops=flops_of(cost_of_student),
+        flops_full=int(flops_of(cost_of_unpruned).full),
+        notes=tuple(notes),
+    )
+
+
+def _of_students(
+    inputs: Inputs,
+    splits: Mapping[str, Split],
+    fidelity: Fidelity,
+    *,
+    cache: Path,
+    seed: int,
+    device: str,
+    progress: Progress,
+) -> tuple[Split, Split]:
+    """What the students learn from, train and alpha: with copies of the text, cut down by the
+    fidelity."""
+    texts = dict(inputs.text.roles)
+    if inputs.augmenter is not None:
+        texts["train"] = augment(
+            inputs.augmenter,
+            inputs.text.roles,
+            cache=cache,
+            seed=seed,
+            device=device,
+            progress=progress,
+        )
+    length = fidelity.length(inputs.task.max_length)
+
+    def split(role: str) -> Split:
+        if texts[role] is inputs.text.roles[role] and length == inputs.task.max_length:
+            return splits[role]
+        tokenised = tasks.tokenise(texts[role], role, inputs.tokenizer, length)
+        check_tokens(inputs, [tokenised])
+        return tokenised
+
+    return fidelity.train(split("train"), seed), split("alpha")
+
+
+def _score(
+    model: pretrained.Classifier,
+    select: Split,
+    heldout: Split,
+    metric: Metric,
+    device: str,
+    *,
+    cost: float,
+    flops: int,
+    widths: Mapping[str, tuple[int, ...]],
+    progress: Progress | None = None,
+) -> Score:
+    """The metric of a model on both splits, beside its sizes."""
+    on_select, interval = score_with_interval(model, select, metric, device, progress)
+    on_heldout, heldout_interval = score_with_interval(model, heldout, metric, device, progress)
+    return Score(
+        metric=on_select,
+        interval=interval,
+        heldout_metric=on_heldout,
+        heldout_interval=heldout_interval,
+        cost=cost,
+        flops=flops,
+        params=count_parameters(model),
+        widths=widths,
+    )
+
+
+def _cost(
+    name: CostName,
+    model: BertForSequenceClassification,
+    seq_len: int,
+    spaces: tuple[str, ...],
+    *,
+    cache: Path,
+    device: str,
+    progress: Progress,
+) -> Cost:
+    """What a study of this cost counts of `model`, cut or masked."""
+    shape = shape_of(model.config)
+    if name == "params":
+        embeddings = sum(weight.numel() for weight in model.bert.embeddings.parameters())
+        return Params(shape, embeddings)
+    if name == "units":
+        return Units(shape, spaces)
+    if name == "latency":
+        return load_latency(
+            model,
+            batch=_LATENCY_BATCH,
+            seq_len=seq_len,
+            cache=cache,
+            device=device,
+            progress=progress,
+        )
+    return Flops(shape, seq_len)
+
+
+def _widths(architecture: Architecture, shape: BertShape) -> dict[str, tuple[int, ...]]:
+    layers = architecture.widths(shape)
+    return {name: tuple(getattr(layer, name) for layer in layers) for name in Widths._fields}
+
+
+def _student(
+    inputs: Inputs, teacher: BertForSequenceClassification, seed: int
+) -> BertForSequenceClassification:
+    if inputs.student is not None:
+        return load_student(inputs.student, teacher, inputs.text.label_names, seed)
+    if inputs.student_layers is not None:
+        return keep_layers(teacher, inputs.student_layers)
+    return teacher
+
+
+def _truncated(splits: Mapping[str, Split]) -> Iterator[str]:
+    counts = [
+        f"{role} {split.truncated:,} of {len(split):,}"
+        for role, split in splits.items()
+        if split.truncated
+    ]
+    if counts:
+        longest = next(iter(splits.values())).max_length
+        yield (
+            f"texts longer than {longest} tokens (Task.max_length) are cut off: {', '.join(counts)}"
+        )

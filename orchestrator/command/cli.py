@@ -1,0 +1,436 @@
+"""The command `maskfront`: each of its verbs is also a Python call.
+
+The composition root: the one file of orchestrator/ that may import reports and load a study file.
+What a verb needs is imported when it runs, so that help and fronts answer without loading torch.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from orchestrator.command.shared import front_table, interrupted, mendable, next_commands
+from orchestrator.errors import RunError
+from orchestrator.terminal import say, say_to_stderr
+
+if TYPE_CHECKING:
+    from orchestrator.runs.records import RunRecord
+
+app = typer.Typer(
+    name="maskfront",
+    help="Smaller BERT classifiers: studies, fronts of accuracy against cost, models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Run = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
+]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Folders of runs; several share the same axes."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or "
+        "journal:///FILE; the run folder's own by default. The password can be set in the "
+        "environment: MASKFRONT_STORAGE_PASSWORD."
+    ),
+]
+Name = Annotated[str, typer.Option("--study", help="Variable or name of the study.")]
+Trials = Annotated[
+    int | None,
+    typer.Option(help="Trials wanted, counting stopped ones; by default the study's own number."),
+]
+Population = Annotated[
+    Any,  # int, or "auto": typer takes no other union than that with None
+    typer.Option(
+        metavar="K|auto",
+        parser=lambda text: text if text == "auto" else int(text),
+        help="Trials that train together; by default the study's own number.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
+
+
+@app.command()
+def run(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY.py", help="A file that ends in study = Study(...).")
+    ],
+    name: Name = "study",
+    trials: Trials = None,
+    population: Population = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME by default.")] = None,
+    device: Device = "auto",
+    storage: Storage = None,
+    artifacts: Annotated[
+        str | None,
+        typer.Option(help="s3://BUCKET to copy the files to, for dashboards on other machines."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes, or tasks of a cluster; by default one per GPU, else 1."),
+    ] = None,
+    backend: Annotated[
+        Literal["loky", "dask", "ray"],
+        typer.Option(help="What starts the workers: this machine, or a cluster."),
+    ] = "loky",
+    cluster: Annotated[
+        str | None, typer.Option(help="Address of the cluster, such as tcp://SCHEDULER:8786.")
+    ] = None,
+) -> None:
+    """Launch a study, or continue it up to its number of trials."""
+    from orchestrator.storage.urls import without_password
+    from orchestrator.study_file import load_study
+    from orchestrator.workers.fleet import default_workers, launch_workers
+    from orchestrator.workers.loop import launch
+    from reports.page.following import Following
+
+    command = ["maskfront", *sys.argv[1:]]
+    if storage is not None:
+        shown = without_password(storage)
+        command = [argument.replace(storage, shown) for argument in command]
+        storage = shown
+    console = Console()
+    with mendable(), interrupted("finished trials are kept, launch again to go on"):
+        loaded = load_study(study, name)
+        following = Following(shlex.join(command), study.read_text(encoding="utf-8"))
+        if workers is None:
+            workers = default_workers(device)
+        launches = (
+            launch
+            if workers == 1 and backend == "loky" and cluster is None
+            else partial(launch_workers, workers=workers, backend=backend, cluster=cluster)
+        )
+        try:
+            finished = launches(
+                loaded,
+                trials=trials,
+                population=population,
+                out=out,
+                device=device,
+                storage=storage,
+                artifacts=artifacts,
+                callbacks=[following],
+                console=console,
+            )
+        except BaseException:
+            following.cut_short()
+            raise
+    show_front(finished, console)
+    following.end(finished)
+    for line in next_commands(finished):
+        say(console, line)
+
+
+@app.command()
+def work(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY.py", help="The file that the study was run from.")
+    ],
+    name: Name = "study",
+    storage: Storage = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials wanted; as many as the launch wants by default.")
+    ] = None,
+    population: Population = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The study's run folder, shared; runs/NAME by default.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Add a worker to a study that `run` has begun, on this or another machine, until it ends."""
+    from orchestrator.study_file import load_study
+    from orchestrator.workers.loop import work as join
+
+    with mendable(), interrupted("other workers, or the next launch, take what is left"):
+        join(
+            load_study(study, name),
+            trials=trials,
+            population=population,
+            out=out,
+            device=device,
+            storage=storage,
+        )
+
+
+@app.command()
+def status(
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="Folder of a run; or --storage.", show_default=False),
+    ] = None,
+    storage: Storage = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--study", help="Name of the study, if the storage holds several."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a study stands: trials, rate, time left, workers, front, failures."""
+    from orchestrator.status import run_status, storage_status
+
+    if (run is None) == (storage is None):
+        raise RunError("name a run folder, or a storage with --storage: one of the two")
+    if run is not None:
+        found = run_status(run)
+    else:
+        assert storage is not None
+        found = storage_status(storage, name)
+    if as_json:
+        typer.echo(json.dumps(found.document(), indent=2))
+    else:
+        for line in found.lines():
+            say(Console(), line)
+
+
+@app.command(name="serve-storage")
+def serve_storage(
+    storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 13000,
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; any but the default lets everyone in.")
+    ] = "127.0.0.1",
+) -> None:
+    """Serve a storage to very many workers (grpc://HOST:PORT), until Ctrl-C."""
+    from orchestrator.storage.proxy import serve_storage as serve
+
+    with interrupted("the storage is served no longer"):
+        serve(storage, port, typer.echo, host)
+
+
+@app.command()
+def front(
+    run: Run,
+    as_json: AsJson = False,
+) -> None:
+    """Show the Pareto front of a run."""
+    from orchestrator.runs.records import front_document, read_run
+
+    record = read_run(run)
+    if as_json:
+        typer.echo(json.dumps(front_document(record), indent=2))
+    else:
+        show_front(record, Console())
+
+
+@app.command()
+def report(
+    runs: Runs,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Name of the page, of one run RUN/report.html by default; a name that ends in "
+            ".svg, .png or .pdf draws the front alone."
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Rewrite the page while the study runs.")
+    ] = False,
+) -> None:
+    """Write the HTML page of a run, or of several on the same axes, or a picture of the front."""
+    from orchestrator.runs.records import read_run
+    from orchestrator.runs.run_folder import RunFolder
+    from reports.page.page import write_report
+    from reports.page.picture import front_image
+    from reports.page.watch import watch_report
+
+    if out is None and len(runs) > 1:
+        raise RunError("a page of several runs is none of theirs: name it with --out FILE.html")
+    target = RunFolder(runs[0]).report if out is None else out
+    if watch and target.suffix != ".html":
+        raise RunError(f"--watch writes a page: '{target}' must end in .html")
+    try:
+        if watch:
+            with suppress(KeyboardInterrupt):
+                watch_report(runs, target, typer.echo)
+            return
+        records = [read_run(run) for run in runs]
+        write = write_report if target.suffix == ".html" else front_image
+        typer.echo(write(records, target))
+    except OSError as error:
+        if error.filename != str(target):
+            raise
+        raise RunError(
+            f"'{target}' could not be written ({error.strerror}); write it elsewhere with --out"
+        ) from error
+
+
+@app.command()
+def dashboard(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run, a folder of runs, or a storage's URL.")
+    ],
+    port: Annotated[
+        int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)
+    ] = 8080,
+) -> None:
+    """Browse a run, a folder of runs or a storage in optuna-dashboard, until Ctrl-C."""
+    from orchestrator.dashboard.server import serve
+
+    serve(source, port, typer.echo)
+
+
+@app.command()
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
+    trial: Annotated[int | None, typer.Option(help="This finished trial.")] = None,
+    max_ratio: Annotated[
+        float | None, typer.Option(help="The best model of the front at most this large.")
+    ] = None,
+    min_metric: Annotated[
+        float | None, typer.Option(help="The cheapest model of the front at least this good.")
+    ] = None,
+    knee: Annotated[
+        bool, typer.Option("--knee", help="The model where the front bends most.")
+    ] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file too.")] = False,
+    int8: Annotated[
+        bool,
+        typer.Option("--int8", help="ONNX in int8 too, measured on the data of --study-file."),
+    ] = False,
+    study_file: Annotated[
+        Path | None,
+        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+    ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
+    ] = None,
+) -> None:
+    """Write a model that transformers loads anywhere: chosen by trial, size, metric or knee."""
+    from orchestrator.runs.records import read_run
+    from reports.choice import choose
+
+    record = read_run(run)
+    number = choose(record, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+    if int8 != (study_file is not None):
+        raise RunError(
+            "--int8 and --study-file go together: what int8 loses is measured on the study's own "
+            "data, which a run folder does not hold"
+        )
+
+    from objectives.device import quiet_libraries  # what was refused above need not wait for torch
+    from orchestrator.study_file import load_study_of
+    from reports.exporting.export import export as export_model
+    from reports.exporting.hub import check_push, push
+
+    if push_to_hub is not None:
+        check_push(push_to_hub)
+    quiet_libraries()
+    with mendable():
+        study = None if study_file is None else load_study_of(study_file, record.name)
+        exported = export_model(record, number, out, onnx=onnx, int8=study)
+    result = next(trial.result for trial in record.finished if trial.number == number)
+    typer.echo(
+        f"{exported.folder}  (trial {number}: {record.metric_name} {result.metric:.4f}, held out "
+        f"{result.heldout_metric:.4f}, {result.cost_name} ratio {result.ratio:.3f})"
+    )
+    for note in exported.notes:
+        typer.echo(f"  {note}")
+    if push_to_hub is not None:
+        typer.echo(push(out, push_to_hub))
+
+
+@app.command()
+def bench(
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="Exported models, models of trials, or one run: all models of its front.",
+        ),
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="The model to compare with; the unpruned twin of the first by default."),
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(help="Sequences in a batch, repeatable; 1, 8 and 32 by default."),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(help="Tokens in a sequence, repeatable; by default the run's own, else 128."),
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="eager, compile or onnxruntime, repeatable; all by default."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Timed forward passes of each model.")] = 20,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of one operation on the CPU.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Time models side by side: FLOPs ratio against milliseconds."""
+    from objectives.delivery.bench import bench as bench_models
+    from objectives.delivery.bench import check_engines
+    from objectives.device import choose_device, quiet_libraries
+    from orchestrator.runs.records import read_run
+    from orchestrator.runs.run_folder import RunFolder
+    from reports.speed import bench_front, keep_speeds
+    from reports.timings import timings_document, timings_table
+
+    quiet_libraries()
+    with mendable():
+        of_front = len(models) == 1 and RunFolder(models[0]).exists()
+        record = read_run(models[0]) if of_front else None
+        time_all = partial(bench_models, models) if record is None else partial(bench_front, record)
+        timed = time_all(
+            against=against,
+            batches=batch or (1, 8, 32),
+            lengths=length or (128 if record is None else int(record.definition["seq_len"]),),
+            engines=check_engines(engine),
+            rounds=rounds,
+            threads=threads,
+            device=choose_device(device),
+            say=say_to_stderr,
+        )
+    if as_json:
+        typer.echo(json.dumps(timings_document(timed), indent=2))
+    else:
+        Console().print(timings_table(timed))
+    if record is not None:
+        kept = keep_speeds(record, timed)
+        if not as_json:
+            typer.echo(f"kept in {kept}; maskfront report shows it")
+
+
+def show_front(record: RunRecord, console: Console) -> None:
+    """The front as a table, and a sentence where it has no model."""
+    from reports.pareto import answer, pareto_view
+
+    console.print(front_table(record))
+    if not record.front:
+        say(console, answer(pareto_view(record)))
+
+
+def main() -> None:
+    """Entry point: an error that the user can mend is one line and exit code 2."""
+    try:
+        app()
+    except RunError as error:
+        say_to_stderr(str(error))
+        sys.exit(2)
+    except OSError as error:
+        named = f"'{error.filename}' could not be written or read ({error.strerror})"
+        say_to_stderr(str(error) if error.filename is None else named)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

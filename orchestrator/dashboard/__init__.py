@@ -1,0 +1,1 @@
+"""optuna-dashboard on runs: what it may see, and may not do."""

@@ -1,0 +1,134 @@
+"""optuna-dashboard on a run, on a folder of runs, or on a storage; served to this machine alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import optuna_dashboard
+import waitress
+from optuna.storages import BaseStorage
+
+from orchestrator.dashboard.guard import App, guarded
+from orchestrator.dashboard.view import ArtifactsView, Attributes, DashboardView, Source, Sources
+from orchestrator.errors import RunError
+from orchestrator.runs.artifacts import stores_of
+from orchestrator.runs.records import ARTIFACTS, DEFINITION, HOME
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.storage.connect import read_storage
+from orchestrator.storage.urls import hidden, parse_url
+
+HOST = "127.0.0.1"
+"""The dashboard has no authentication: it is never bound wider."""
+
+
+def serve(source: str | Path, port: int = 8080, started: Callable[[str], object] = print) -> None:
+    """Serve the dashboard until Ctrl-C; `started` is called with its address.
+
+    `source` is a run folder, a folder of run folders, or the URL of an Optuna storage. The
+    dashboard's own server handles one connection at a time, so that one half-open browser tab
+    blocks all others: waitress, which has threads, serves its WSGI application instead. Port 0
+    takes a free one. Raises RunError if there is no run, or if the port is taken.
+    """
+    try:
+        server = waitress.create_server(application(source), host=HOST, port=port)
+    except OSError as error:
+        raise RunError(
+            f"port {port} of {HOST} cannot be used ({error.strerror}); choose another with --port"
+        ) from error
+    started(f"http://{HOST}:{server.effective_port}/dashboard")
+    try:
+        server.run()
+    finally:
+        # server.close() also closes the pipe by which workers wake it: one that is late would write
+        # into whatever file has the pipe's number by then, a database among them.
+        server.socket.close()
+
+
+def application(source: str | Path) -> App:
+    """The dashboard of a source as a WSGI application. Raises RunError if there is no run."""
+    if "://" in str(source):
+        return _of_storage(str(source))
+    folder = Path(source)
+    found = _runs_in(folder)
+    if not found:
+        RunFolder(folder).existing()  # says what is missing
+    opened: Callable[[str], BaseStorage] = cache(read_storage)
+
+    def readable() -> dict[Path, Source]:
+        """The study of each run; of many, one that is damaged hides no other."""
+        sources, errors = {}, []
+        for run in _runs_in(folder):
+            paths = RunFolder(run)
+            try:
+                sources[run] = Source(opened(paths.storage), paths.study_name)
+            except RunError as error:
+                errors.append(error)
+        if errors and not sources:
+            raise errors[0]
+        return sources
+
+    def sources() -> Sources:
+        return {"" if run == folder else run.name: own for run, own in readable().items()}
+
+    def artifacts() -> list[Any]:
+        return [
+            store
+            for run, own in readable().items()
+            for study in own.studies()
+            for store in stores_of(study.user_attrs, RunFolder(run))
+        ]
+
+    readable()  # says at once what is wrong with all of them
+    app: App = optuna_dashboard.wsgi(
+        DashboardView(sources, joined=found != [folder]), artifact_store=ArtifactsView(artifacts)
+    )
+    return guarded(app)
+
+
+def _of_storage(url: str) -> App:
+    """The dashboard of a storage, with the artifacts of its studies whose folders are here."""
+    storage = read_storage(url)
+
+    def artifacts() -> list[Any]:
+        return [
+            store
+            for study in storage.get_all_studies()
+            for store in stores_of(study.user_attrs, _home(study.user_attrs, url))
+        ]
+
+    def missing(attributes: Attributes) -> Attributes:
+        here = ARTIFACTS in attributes or _home(attributes, url) is not None
+        if DEFINITION not in attributes or here:
+            return {}
+        home = attributes.get(HOME)
+        where = "in its run folder" if home is None else f"in {home['path']} on {home['host']}"
+        return {
+            "artifacts": f"not here: they lie {where}; maskfront dashboard shows them there, "
+            "given that folder"
+        }
+
+    view = DashboardView(lambda: {"": Source(storage)}, joined=False, remarks=missing)
+    app: App = optuna_dashboard.wsgi(view, artifact_store=ArtifactsView(artifacts))
+    return guarded(app)
+
+
+def _home(attributes: Attributes, storage: str) -> RunFolder | None:
+    """The run folder of a study with these user attributes, if it is on this machine."""
+    home = attributes.get(HOME)
+    if home is not None:
+        folder = RunFolder(Path(home["path"]))
+        return folder if folder.identity == home["folder"] else None
+    url = parse_url(storage)
+    folder = RunFolder(Path(url.database or "").parent)
+    return folder if folder.is_own(hidden(url)) else None
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The folder itself if it is a run, else the runs in it, by name."""
+    if RunFolder(folder).exists():
+        return [folder]
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [run for run in inside if RunFolder(run).exists()]

@@ -1,0 +1,258 @@
+"""Studies as optuna-dashboard should see them: several runs at once, constraints visible."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, BinaryIO, NoReturn
+
+from bottle import HTTPError
+from optuna.artifacts.exceptions import ArtifactNotFound
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import StorageInternalError
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.study._frozen import FrozenStudy
+from optuna.trial import FrozenTrial, TrialState
+
+from orchestrator.storage.patience import reason_of
+
+_STRIDE = 10_000
+"""Sources that one view may join: an id is that of the storage times this, plus its place."""
+_CONSTRAINTS = "constraints"
+"""System attribute in which the dashboard looks for constraints; Optuna 5 has one for each."""
+_ARTIFACTS = "artifacts:"
+"""System attributes with this prefix are files of a trial."""
+_OF_TRIAL = re.compile(r"(dashboard:)(\d+)(:.*)")
+"""The dashboard keeps the notes of a trial at its study, under the trial's id."""
+_NOTES = re.compile(r"dashboard:(\d+:)?note_(ver|str:\d+)")
+
+Attributes = Mapping[str, Any]
+"""User attributes of a study."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A storage, or one study of a storage that holds those of other runs too."""
+
+    storage: BaseStorage
+    study_name: str | None = None
+    """Of the only study that is looked at; None if all are."""
+
+    def studies(self) -> list[FrozenStudy]:
+        """Those that are looked at."""
+        return [
+            study
+            for study in self.storage.get_all_studies()
+            if self.study_name in (None, study.study_name)
+        ]
+
+
+Sources = Mapping[str, Source]
+"""Sources by what to call their studies; an empty name leaves a study its own."""
+
+
+class DashboardView(BaseStorage):
+    """Several sources shown as one storage, which is read-only but for notes.
+
+    `find` gives the sources. It is called whenever studies are listed, so that a new run appears.
+    A single source, not `joined` by others, keeps its ids. `remarks` makes of the user attributes
+    of a study what is shown before them. Every other write raises PermissionError: no launch would
+    continue a run that a dashboard had renamed or deleted in part.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Sources],
+        *,
+        joined: bool,
+        remarks: Callable[[Attributes], Attributes] = lambda attributes: {},
+    ):
+        self._find, self._remarks = find, remarks
+        self._stride = _STRIDE if joined else 1
+        self._lock = Lock()
+        self._names: list[str] = []
+        self._sources: list[Source] = []
+        self._refresh()
+
+    def _refresh(self) -> None:
+        with self._lock:
+            for name, source in self._find().items():
+                if name not in self._names:
+                    self._names.append(name)
+                    self._sources.append(source)
+
+    def _own(self, shared: int) -> tuple[int, BaseStorage, int]:
+        """Of an id of the view: place of the source, its storage, and its own id."""
+        own, place = divmod(shared, self._stride)
+        if place >= len(self._sources):
+            raise KeyError(f"no study or trial {shared}")
+        return place, self._sources[place].storage, own
+
+    def _called(self, place: int, name: str) -> str:
+        prefix = self._names[place]
+        return name if prefix in ("", name) else f"{prefix}: {name}"
+
+    def _trial(self, trial: FrozenTrial, place: int) -> FrozenTrial:
+        shown = copy.copy(trial)
+        shown._trial_id = trial._trial_id * self._stride + place
+        constraints = trial.constraints
+        if constraints:
+            shown._system_attrs = {**trial.system_attrs, _CONSTRAINTS: list(constraints.values())}
+        if trial.state is TrialState.FAIL:  # its files are gone
+            shown._system_attrs = {
+                name: value
+                for name, value in shown._system_attrs.items()
+                if not name.startswith(_ARTIFACTS)
+            }
+        return shown
+
+    def _attributes(self, attributes: Mapping[str, Any], place: int) -> dict[str, Any]:
+        def shared(found: re.Match[str]) -> str:
+            return f"{found[1]}{int(found[2]) * self._stride + place}{found[3]}"
+
+        return {_OF_TRIAL.sub(shared, name): value for name, value in attributes.items()}
+
+    # What can be looked at.
+
+    def get_all_studies(self) -> list[FrozenStudy]:
+        self._refresh()
+        studies = []
+        for place, source in enumerate(self._sources):
+            for study in source.studies():
+                shown = copy.copy(study)
+                shown._study_id = study._study_id * self._stride + place
+                shown.study_name = self._called(place, study.study_name)
+                shown.system_attrs = self._attributes(study.system_attrs, place)
+                shown.user_attrs = {**self._remarks(study.user_attrs), **study.user_attrs}
+                studies.append(shown)
+        return studies
+
+    def get_study_id_from_name(self, study_name: str) -> int:
+        for study in self.get_all_studies():
+            if study.study_name == study_name:
+                return study._study_id
+        raise KeyError(f"no study {study_name}")
+
+    def get_study_name_from_id(self, study_id: int) -> str:
+        place, storage, own = self._own(study_id)
+        return self._called(place, storage.get_study_name_from_id(own))
+
+    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
+        _, storage, own = self._own(study_id)
+        return storage.get_study_directions(own)
+
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        _, storage, own = self._own(study_id)
+        attributes = storage.get_study_user_attrs(own)
+        return {**self._remarks(attributes), **attributes}
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        place, storage, own = self._own(study_id)
+        return self._attributes(storage.get_study_system_attrs(own), place)
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        place, storage, own = self._own(trial_id)
+        return self._trial(storage.get_trial(own), place)
+
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[FrozenTrial]:
+        place, storage, own = self._own(study_id)
+        return [
+            self._trial(trial, place) for trial in storage.get_all_trials(own, deepcopy, states)
+        ]
+
+    # What can be written: notes.
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        if not _NOTES.fullmatch(key):
+            self._refuse()
+        _, storage, own = self._own(study_id)
+
+        def local(found: re.Match[str]) -> str:
+            return f"{found[1]}{self._own(int(found[2]))[2]}{found[3]}"
+
+        try:
+            storage.set_study_system_attr(own, _OF_TRIAL.sub(local, key), value)
+        except (StorageInternalError, OSError) as error:
+            reason = f"no note can be kept: the run cannot be written ({reason_of(error)})"
+            raise HTTPError(403, reason) from error
+
+    # What cannot.
+
+    def _refuse(self) -> NoReturn:
+        raise PermissionError("the dashboard shows runs and keeps notes; it changes nothing else")
+
+    def create_new_study(
+        self, directions: Sequence[StudyDirection], study_name: str | None = None
+    ) -> int:
+        self._refuse()
+
+    def delete_study(self, study_id: int) -> None:
+        self._refuse()
+
+    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
+        self._refuse()
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        self._refuse()
+
+    def set_trial_param(
+        self,
+        trial_id: int,
+        param_name: str,
+        param_value_internal: float,
+        distribution: BaseDistribution,
+    ) -> None:
+        self._refuse()
+
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        self._refuse()
+
+    def set_trial_intermediate_value(
+        self, trial_id: int, step: int, intermediate_value: float
+    ) -> None:
+        self._refuse()
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        self._refuse()
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        self._refuse()
+
+
+class ArtifactsView:
+    """The artifacts of several stores, to look at. `find` gives the stores."""
+
+    def __init__(self, find: Callable[[], Sequence[Any]]):
+        self._find = find
+
+    def open_reader(self, artifact_id: str) -> BinaryIO:
+        """Raises ArtifactNotFound if no store has it."""
+        for store in self._find():
+            try:
+                found: BinaryIO = store.open_reader(artifact_id)
+            except ArtifactNotFound:
+                continue
+            if not os.path.islink(getattr(found, "name", "")):  # it may lead out of the run
+                return found
+            found.close()
+        raise ArtifactNotFound("not found")
+
+    def write(self, artifact_id: str, content_body: BinaryIO) -> None:
+        """Refused."""
+        raise PermissionError("the dashboard keeps no files")
+
+    def remove(self, artifact_id: str) -> None:
+        """Refused."""
+        raise PermissionError("the dashboard deletes no files")

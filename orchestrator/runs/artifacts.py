@@ -1,0 +1,141 @@
+"""The files that optuna-dashboard shows beside a trial: links in the run folder, or a bucket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+import optuna
+from optuna.artifacts import (
+    Boto3ArtifactStore,
+    FileSystemArtifactStore,
+    get_all_artifact_meta,
+    upload_artifact,
+)
+from optuna.artifacts.exceptions import ArtifactNotFound
+from optuna.trial import FrozenTrial
+
+from orchestrator.errors import RunError
+from orchestrator.storage.patience import reason_of
+from orchestrator.runs.records import ARTIFACTS
+from orchestrator.runs.run_folder import RunFolder
+
+_SECONDS = 10
+"""Until a bucket that does not answer is given up."""
+
+
+class LinkingStore(FileSystemArtifactStore):
+    """A store whose artifacts are hard links to the files they were made from, where a disk can.
+
+    So the weights of a trial are an artifact and take no room of their own.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self._folder = folder
+
+    def write(self, artifact_id: str, content_body: BinaryIO) -> None:
+        """Link the file, or copy it to a disk that has no links."""
+        try:
+            os.link(content_body.name, self._folder / artifact_id)
+        except (AttributeError, OSError, TypeError):  # no file, or a disk without links
+            super().write(artifact_id, content_body)
+
+
+@cache
+def bucket_store(url: str) -> Boto3ArtifactStore:
+    """The store of s3://BUCKET. Address and keys are boto3's own: AWS_ENDPOINT_URL and the like.
+
+    Raises RunError for another URL, and where boto3 is missing.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "s3" or not parts.netloc or parts.path.strip("/"):
+        raise RunError(f"--artifacts is '{url}'; it must be s3://BUCKET, without a path")
+    if find_spec("boto3") is None:
+        raise RunError("--artifacts needs boto3: pip install -c constraints.txt -e '.[s3]'")
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=_SECONDS, read_timeout=6 * _SECONDS, retries={"total_max_attempts": 2}
+    )
+    return Boto3ArtifactStore(parts.netloc, client=boto3.client("s3", config=config))
+
+
+def settle_artifacts(outer: optuna.Study, url: str | None) -> None:
+    """Remember where the artifacts of a study go, if a launch says it; all workers read it there.
+
+    Raises RunError if the bucket does not answer, or if they went elsewhere so far.
+    """
+    known = outer.user_attrs.get(ARTIFACTS)
+    if url is None or url == known:
+        return
+    store = bucket_store(url)
+    if known is not None or any(t.state.is_finished() for t in outer.get_trials(deepcopy=False)):
+        raise RunError(
+            f"--artifacts is '{url}', but those of study '{outer.study_name}' so far lie in "
+            f"{known or 'its run folder'}; leave it as it was, or give the study another name"
+        )
+    try:
+        store.client.head_bucket(Bucket=store.bucket)
+    except Exception as error:  # boto3 has a class for each thing that may be wrong
+        raise RunError(
+            f"{url} cannot be used ({reason_of(error)}); AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY say where it is and who asks"
+        ) from error
+    outer.set_user_attr(ARTIFACTS, url)
+
+
+def stores_of(attributes: Mapping[str, Any], folder: RunFolder | None) -> list[Any]:
+    """Where the artifacts of a study with these attributes can be read."""
+    stores: list[Any] = []
+    if folder is not None:
+        stores.append(FileSystemArtifactStore(folder.artifacts))
+    if url := attributes.get(ARTIFACTS):
+        stores.append(bucket_store(url))
+    return stores
+
+
+def upload(
+    files: Sequence[Path], trial: optuna.Trial, outer: optuna.Study, folder: RunFolder
+) -> str:
+    """Make the files of a trial its artifacts; what went wrong with a bucket, or nothing.
+
+    They lie in the run folder whatever becomes of a copy: a bucket that is away costs no trial.
+    """
+    url = outer.user_attrs.get(ARTIFACTS)
+    try:
+        store = _store_at(url, folder)
+        for file in files:
+            upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
+    except Exception as error:
+        if url is None:
+            raise
+        return f"; its files are not in {url} ({reason_of(error)})"
+    return ""
+
+
+def remove_artifacts(
+    trials: Sequence[FrozenTrial | optuna.Trial], outer: optuna.Study, folder: RunFolder
+) -> None:
+    """Remove the artifacts of trials that failed. In a bucket that is away they stay."""
+    metas = [
+        meta for trial in trials for meta in get_all_artifact_meta(trial, storage=outer._storage)
+    ]
+    with suppress(Exception):  # boto3 has a class for each thing that may be wrong
+        store = _store_at(outer.user_attrs.get(ARTIFACTS), folder)
+        for meta in metas:
+            # It may be gone, or its name none that was given.
+            with suppress(ArtifactNotFound, ValueError):
+                store.remove(meta.artifact_id)
+
+
+def _store_at(url: str | None, folder: RunFolder) -> LinkingStore | Boto3ArtifactStore:
+    """The bucket, or if it is None that of the run folder."""
+    return LinkingStore(folder.artifacts) if url is None else bucket_store(url)

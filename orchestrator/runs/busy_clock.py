@@ -1,0 +1,47 @@
+"""The time in which a study was at work."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+from orchestrator.runs.records import TrialRecord
+
+
+class BusyClock:
+    """Seconds in which at least one trial ran, up to a moment (seconds since 1970).
+
+    The night between two launches is left out. False if no trial has a time.
+    """
+
+    def __init__(self, trials: Sequence[TrialRecord]):
+        times = [time for t in trials for time in (t.started, t.ended) if time is not None]
+        latest = max(times, default=0.0)
+        spans = sorted(
+            (t.started, latest if t.ended is None else t.ended)
+            for t in trials
+            if t.started is not None
+        )
+        busy: list[tuple[float, float]] = []
+        for start, end in spans:
+            if busy and start <= busy[-1][1]:
+                busy[-1] = (busy[-1][0], max(end, busy[-1][1]))
+            else:
+                busy.append((start, end))
+        self._starts, self._ends = [start for start, _ in busy], [end for _, end in busy]
+        self._before = list(accumulate((end - start for start, end in busy), initial=0.0))
+
+    @property
+    def now(self) -> float:
+        """Seconds up to the last thing that is known."""
+        return self._before[-1]
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def __call__(self, moment: float) -> float:
+        begun = bisect_left(self._starts, moment)
+        if not begun:
+            return 0.0
+        return self._before[begun] - max(0.0, self._ends[begun - 1] - moment)

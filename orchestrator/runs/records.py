@@ -1,0 +1,426 @@
+"""Finished trials as plain rows: the one door through which fronts and reports read a run.
+
+Imports no torch, so that a front opens in a second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import optuna
+from optuna.distributions import BaseDistribution, json_to_distribution
+from optuna.trial import FrozenTrial, TrialState
+
+from orchestrator.errors import RunError
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.storage.connect import read_storage
+
+RESULT = "result"
+"""Trial attribute: a TrialResult as JSON."""
+RUNG = "rung:"
+"""Trial attributes with this prefix are what a trial reported at a rung; the rest is its share."""
+FAILURE = "failure"
+"""Trial attribute: why a trial failed."""
+WORKER = "worker"
+"""Trial attribute: the name of the worker that runs it."""
+BEGAN = "began"
+"""Trial attribute: when its worker claimed it, in seconds since 1970."""
+LAST_SEEN = "last_seen"
+"""Trial attribute: the last beat of the worker that died with it, in seconds since 1970; 0 if it
+died before it said that the trial was its own."""
+UNPRUNED = "unpruned"
+"""Study attribute: the UnprunedResult as JSON."""
+NOTES = "notes"
+"""Study attribute: what the launch said of rows, labels and teacher."""
+DEFINITION = "definition"
+"""Study attribute: what decides a trial's result, to tell one study from another."""
+VERSIONS = "versions"
+"""Study attribute: versions and device of the last launch, not of each worker."""
+SOURCES = "sources"
+"""Study attribute: `Study.sources`, what the user named."""
+HOME = "home"
+"""Study attribute: the run folder with its files, if the storage lies elsewhere."""
+ARTIFACTS = "artifacts"
+"""Study attribute: the bucket that its artifacts go to, if it is not the run folder."""
+WANTED = "wanted"
+"""Study attribute: finished trials wanted by the last launch."""
+BUDGET = "budget"
+"""Constraint: abs(cost / cost_full - R) - t R, at most 0 where the budget is met."""
+
+_COST_NAMES = {"flops": "FLOPs", "params": "params", "units": "units", "ms": "latency"}
+"""What to call a cost, by its unit up to the "@"."""
+_SPACE = "space."
+"""What the names of the knobs begin with in a study's definition."""
+_FIDELITY = "fidelity."
+"""What the names of its entries begin with in a study's definition; a full one has none."""
+_ROUNDING = 1e-9
+"""A ratio outside its band by less than this is on the edge of it."""
+
+State = Literal["finished", "failed", "stopped", "running"]
+_STATES: dict[TrialState, State] = {
+    TrialState.COMPLETE: "finished",
+    TrialState.FAIL: "failed",
+    TrialState.PRUNED: "stopped",
+    TrialState.RUNNING: "running",
+}
+
+
+def cost_name_of(unit: str) -> str:
+    """What to call a cost of this unit: "FLOPs", "params", "units" or "latency"."""
+    return _COST_NAMES[unit.partition("@")[0]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a model is worth and how large it is, in what the study counts and in FLOPs."""
+
+    metric: float
+    """On the selection split: what the study sees."""
+    heldout_metric: float
+    """On the held-out split: what no search ever saw."""
+    cost: float
+    """What the study minimises; an int where it is counted."""
+    cost_full: float
+    """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
+    unit: str
+    """Of the two, such as "flops@128", "params" or "ms@cpu-2threads-b1-s128"."""
+    flops: int
+    flops_full: int
+    """FLOPs of the model of ratio 1."""
+    flops_unit: str
+    """Of the two, such as "flops@128"."""
+    params: int
+    interval: tuple[float, float]
+    """95% bootstrap interval of `metric` over the rows of its split."""
+    heldout_interval: tuple[float, float]
+    widths: Mapping[str, tuple[int, ...]]
+    """How much is left of each layer, by the names of `objectives.bert.architecture.Widths`; of the
+    unpruned model, that of ratio 1."""
+
+    @property
+    def heads_per_layer(self) -> tuple[int, ...]:
+        """Heads of each layer."""
+        return self.widths["heads"]
+
+    @property
+    def ffn_per_layer(self) -> tuple[int, ...]:
+        """FFN neurons of each layer."""
+        return self.widths["ffn"]
+
+    @property
+    def ratio(self) -> float:
+        """Cost as a share of that of the model of ratio 1."""
+        return self.cost / self.cost_full
+
+    @property
+    def cost_name(self) -> str:
+        """What to call what the study counts: "FLOPs", "params", "units" or "latency"."""
+        return cost_name_of(self.unit)
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """Cost, FLOPs and parameters by their units; the cost is first, and is not repeated."""
+        return {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
+
+
+def size_text(size: float) -> str:
+    """A size for people: what is counted in full, what is measured to three decimals."""
+    return f"{size:,}" if isinstance(size, int) else f"{size:,.3f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnprunedResult(Measured):
+    """The teacher: what the students are cut from, or if they are another model, learn from."""
+
+    student_is_new: bool
+    """The students are cut from another checkpoint: that one has ratio 1."""
+
+    @property
+    def label(self) -> str:
+        """What to call it: "unpruned" where it is what the students are cut from, or "teacher"."""
+        return "teacher" if self.student_is_new else "unpruned"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult(Measured):
+    """What a finished trial found, measured on the cut model."""
+
+    target_ratio: float
+    tolerance: float
+
+    @property
+    def violation(self) -> float:
+        """How far the ratio lies outside the band around R; at most 0 inside."""
+        excess = abs(self.ratio - self.target_ratio) - self.tolerance * self.target_ratio
+        return 0.0 if 0 < excess < _ROUNDING else excess
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """What a trial reported on its way, measured on a model that was cut for that."""
+
+    share: float
+    """How much of its training it had behind it, in (0, 1)."""
+    stage: str
+    metric: float
+    """On the selection split."""
+    cost: float
+    """In the unit of the study's cost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """One trial of a run that was started, finished or not."""
+
+    number: int
+    state: State
+    knobs: dict[str, Any]
+    result: TrialResult | None
+    failure: str | None
+    started: float | None = None
+    """In seconds since 1970."""
+    ended: float | None = None
+    """The same; of a trial whose worker died, when that was heard last. None while it runs."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """What else the trial was given, such as where it ran."""
+    rungs: tuple[Rung, ...] = ()
+    """By rising share. Of a stopped trial the last one says where it stopped, and at what."""
+
+    @property
+    def seconds(self) -> float | None:
+        """From its start to its end; None while it runs."""
+        if self.started is None or self.ended is None:
+            return None
+        return self.ended - self.started
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the trial finished inside its budget."""
+        return self.result is not None and self.result.violation <= 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedTrial(TrialRecord):
+    """One with a result, inside its budget or outside."""
+
+    result: TrialResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """All that is known of a run."""
+
+    name: str
+    folder: Path
+    metric_name: str
+    unpruned: UnprunedResult
+    trials: tuple[TrialRecord, ...]
+    definition: dict[str, str]
+    versions: dict[str, str]
+    sources: dict[str, str]
+    notes: tuple[str, ...]
+    """What the launch said of rows, labels and teacher."""
+
+    @property
+    def finished(self) -> list[FinishedTrial]:
+        """The trials that have a result."""
+        return [trial for trial in self.trials if isinstance(trial, FinishedTrial)]
+
+    @property
+    def front(self) -> list[FinishedTrial]:
+        """The Pareto front of the feasible trials, by rising cost."""
+        return pareto_front(self.trials)
+
+    @property
+    def fidelity(self) -> dict[str, str]:
+        """How much of the full training its trials got; empty for all of it."""
+        return {
+            name.removeprefix(_FIDELITY): value
+            for name, value in self.definition.items()
+            if name.startswith(_FIDELITY)
+        }
+
+    @property
+    def space(self) -> dict[str, BaseDistribution]:
+        """The knobs and what they were drawn from."""
+        return {
+            name.removeprefix(_SPACE): json_to_distribution(text)
+            for name, text in self.definition.items()
+            if name.startswith(_SPACE)
+        }
+
+
+def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:
+    """Feasible trials that no other matches in metric at a lower cost, by rising cost.
+
+    Of equal trials (same metric, same cost) the first stays.
+    """
+    rows = [
+        (trial.result.cost, -trial.result.metric, trial.number, trial)
+        for trial in trials
+        if isinstance(trial, FinishedTrial) and trial.feasible
+    ]
+    front: list[FinishedTrial] = []
+    best = float("-inf")
+    for _, loss, _, trial in sorted(rows, key=lambda row: row[:3]):
+        if -loss > best:
+            front.append(trial)
+            best = -loss
+    return front
+
+
+def front_document(run: RunRecord) -> dict[str, Any]:
+    """The front as plain data: what `maskfront front --json` prints."""
+    folder = RunFolder(run.folder)
+    return {
+        "fidelity": run.fidelity,
+        "unpruned": _sizes_of(run.unpruned),
+        "front": [
+            {
+                "trial": trial.number,
+                **_sizes_of(trial.result),
+                "target_ratio": trial.result.target_ratio,
+                "knobs": trial.knobs,
+                "model": folder.model(trial.number).relative_to(run.folder).as_posix(),
+            }
+            for trial in run.front
+        ],
+    }
+
+
+def _sizes_of(measured: Measured) -> dict[str, Any]:
+    metrics, cost = ("metric", "heldout_metric"), ("cost", "cost_full", "ratio", "unit")
+    names = (*metrics, *cost, "flops", "flops_full", "flops_unit", "params")
+    return {name: getattr(measured, name) for name in names}
+
+
+def read_run(folder: str | Path) -> RunRecord:
+    """Read a run folder, finished or running. Raises RunError if no run lies there."""
+    folder = Path(folder)
+    study = load_run(folder)
+    if UNPRUNED not in study.user_attrs:
+        raise RunError(
+            f"'{folder}': its first trial has not begun; if a launch is at work its teacher is not "
+            "ready yet, else launch it again"
+        )
+    return record_of(study, folder)
+
+
+def load_run(folder: Path) -> optuna.Study:
+    """The Optuna study of a run folder. Raises RunError if no run lies there."""
+    paths = RunFolder(folder).existing()
+    storage = read_storage(paths.storage)
+    name = paths.study_name
+    if name is None:
+        names = optuna.get_all_study_names(storage)
+        if len(names) != 1:
+            raise RunError(
+                f"'{paths.database}' holds {len(names)} studies, a run has exactly one; launch it "
+                "again, or put the file back from a copy"
+            )
+        (name,) = names
+    try:
+        return optuna.load_study(study_name=name, storage=storage)
+    except KeyError as error:
+        raise RunError(
+            f"storage {paths.storage} holds no study '{name}' any more; bring it back from a copy, "
+            "or launch the study into another folder with --out"
+        ) from error
+
+
+def record_of(study: optuna.Study, folder: Path) -> RunRecord:
+    """The run as it stands, of a study that has got as far as its first trial."""
+    attributes = study.user_attrs
+    return RunRecord(
+        name=study.study_name,
+        folder=folder,
+        metric_name=attributes[DEFINITION]["task.metric"],
+        unpruned=unpruned_result(attributes[UNPRUNED]),
+        trials=tuple(
+            trial_record(trial)
+            for trial in study.get_trials(deepcopy=False)
+            if trial.state is not TrialState.WAITING
+        ),
+        definition=attributes[DEFINITION],
+        versions=attributes[VERSIONS],
+        sources=attributes[SOURCES],
+        notes=tuple(attributes.get(NOTES, ())),
+    )
+
+
+def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
+    """From the study attribute `UNPRUNED`."""
+    return _read_as(UnprunedResult, attribute)
+
+
+def trial_record(trial: FrozenTrial) -> TrialRecord:
+    """A row from an Optuna trial."""
+    started, ended = _span(trial)
+    record = TrialRecord(
+        number=trial.number,
+        state=_STATES[trial.state],
+        knobs=dict(trial.params),
+        result=None,
+        failure=trial.user_attrs.get(FAILURE, "its process ended before it did")
+        if trial.state is TrialState.FAIL
+        else None,
+        started=started,
+        ended=ended,
+        attributes={
+            name: value
+            for name, value in trial.user_attrs.items()
+            if name not in (RESULT, FAILURE, BEGAN, LAST_SEEN) and not name.startswith(RUNG)
+        },
+        rungs=rungs_of(trial),
+    )
+    if trial.state is not TrialState.COMPLETE:
+        return record
+    result = _read_as(TrialResult, trial.user_attrs.get(RESULT, {}))
+    return FinishedTrial(**{**vars(record), "result": result})
+
+
+def _span(trial: FrozenTrial) -> tuple[float | None, float | None]:
+    """When a trial ran, in seconds since 1970.
+
+    The times that Optuna keeps are those of the writer's time zone, in most storages without its
+    name: so from them comes only how long it took.
+    """
+    start, complete = trial.datetime_start, trial.datetime_complete
+    if start is None:
+        return None, None
+    began: float = trial.user_attrs.get(BEGAN, start.timestamp())
+    if trial.state is TrialState.FAIL and LAST_SEEN in trial.user_attrs:
+        return began, max(began, trial.user_attrs[LAST_SEEN])
+    return began, began + max(0.0, (complete - start).total_seconds()) if complete else None
+
+
+def rungs_of(trial: FrozenTrial) -> tuple[Rung, ...]:
+    """What a trial reported so far, by rising share."""
+    reported = [Rung(**v) for name, v in trial.user_attrs.items() if name.startswith(RUNG)]
+    return tuple(sorted(reported, key=lambda rung: rung.share))
+
+
+_Measured = TypeVar("_Measured", bound=Measured)
+
+
+def _read_as(kind: type[_Measured], document: dict[str, Any]) -> _Measured:
+    """As it was before JSON. Raises RunError for what this version of maskfront does not write."""
+    try:
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in document.items()
+        }
+        values["widths"] = {k: tuple(v) for k, v in document["widths"].items()}
+        return kind(**values)
+    except (KeyError, TypeError) as error:
+        raise RunError(
+            f"another version of maskfront made this study ({type(error).__name__}: {error}); read "
+            "it with that, or launch it into another folder"
+        ) from error

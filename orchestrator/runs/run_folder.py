@@ -1,0 +1,170 @@
+"""The folder of one run: what lies where in it, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from orchestrator.errors import RunError
+from orchestrator.storage.locks import kernel_lock
+from orchestrator.storage.urls import sqlite_url
+
+MODEL = "model"
+"""Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
+_LAUNCH = "launch.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of a run: storage, artifacts for the dashboard, cache, one folder a trial."""
+
+    path: Path
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file of the Optuna study, unless another storage was named."""
+        return self.path / "study.db"
+
+    @property
+    def address(self) -> Path:
+        """Which study of which storage this is the folder of, if it is not in `database`."""
+        return self.path / "storage.json"
+
+    @property
+    def storage(self) -> str:
+        """The URL of the storage, without its password."""
+        return str(self._addressed().get("storage", sqlite_url(self.database)))
+
+    def is_own(self, storage: str) -> bool:
+        """Whether this is the URL of `database`, which holds this run and nothing else."""
+        return storage == sqlite_url(self.database.absolute())
+
+    @property
+    def study_name(self) -> str | None:
+        """The study's name in a storage that may hold several."""
+        return self._addressed().get("study")
+
+    @property
+    def identity(self) -> str | None:
+        """What tells this folder from another one of the same study."""
+        return self._addressed().get("folder")
+
+    def _addressed(self) -> dict[str, str]:
+        if not self.address.is_file():
+            return {}
+        try:
+            return dict(json.loads(self.address.read_bytes()))
+        except ValueError as error:
+            raise RunError(
+                f"'{self.address}' is damaged ({error}); it says which study of which storage this "
+                "is the folder of: put it back from a copy"
+            ) from error
+
+    def write_address(self, storage: str, study_name: str, identity: str) -> None:
+        """Remember where the study is; `storage` has no password."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        document = {"storage": storage, "study": study_name, "folder": identity}
+        write_file_whole(self.address, json.dumps(document, indent=2) + "\n")
+
+    @property
+    def artifacts(self) -> Path:
+        """The files that optuna-dashboard shows beside a trial."""
+        return self.path / "artifacts"
+
+    @property
+    def cache(self) -> Path:
+        """What is made once: the fine-tuned teacher, its logits and hidden states, augmented text,
+        the latency table.
+
+        All but the last can be made again: times differ from one measurement to the next.
+        """
+        return self.path / "cache"
+
+    @property
+    def report(self) -> Path:
+        """The HTML page."""
+        return self.path / "report.html"
+
+    @property
+    def bench(self) -> Path:
+        """Milliseconds of the front's models, as `maskfront bench` measured them."""
+        return self.path / "bench.json"
+
+    def write_launch(self, command: str, source: str) -> None:
+        """Keep how the run was launched: the command, and the text of the study file."""
+        document = {"command": command, "source": source}
+        write_file_whole(self.path / _LAUNCH, json.dumps(document))
+
+    def read_launch(self) -> dict[str, str] | None:
+        """What `write_launch` kept; None if the run was launched otherwise, or it is damaged."""
+        with suppress(FileNotFoundError, ValueError):
+            document: dict[str, str] = json.loads((self.path / _LAUNCH).read_bytes())
+            return document
+        return None
+
+    def trial(self, number: int) -> Path:
+        """The folder of a finished trial: architecture, result, curve, model."""
+        return self.path / "trials" / f"{number:05d}"
+
+    def model(self, number: int) -> Path:
+        """The folder of a finished trial's cut model."""
+        return self.trial(number) / MODEL
+
+    def exists(self) -> bool:
+        """Whether a run lies in this folder."""
+        return self.database.is_file() or self.address.is_file()
+
+    def existing(self) -> RunFolder:
+        """This folder, if a run lies in it. Raises RunError otherwise."""
+        if not self.exists():
+            raise RunError(
+                f"'{self.path}' is no run folder: there is no {self.database.name} in it; "
+                "`maskfront run STUDY.py` makes one (under runs/ by default)"
+            )
+        return self
+
+    def worker(self, name: str) -> Path:
+        """The file that a worker holds locked while it lives. Raises RunError for a name that leads
+        elsewhere: names come from the storage, which others may write to."""
+        if Path(name).name != name:
+            raise RunError(f"the storage names a worker '{name}', which is no name of a file")
+        return self.path / "workers" / f"{name}.lock"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for one launch; the lock dies with the process."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(self.path / ".lock", timeout=0):
+                yield
+        except Timeout as error:
+            raise RunError(
+                f"'{self.path}' is in use by another launch; wait for it or stop it, help it with "
+                "`maskfront work` if it is of this study, or choose another folder with --out"
+            ) from error
+
+    def in_turn(self, doing: str) -> AbstractContextManager[None]:
+        """Wait until no other worker of the run is `doing` this."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return kernel_lock(self.path / f".lock-{doing}")
+
+
+def write_file_whole(target: Path, content: str) -> None:
+    """Write a text file so that no reader ever sees half of it; an OSError names `target`."""
+    # A name that nobody can know before: what lies there may be a link to elsewhere.
+    unfinished = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(8)}")
+    try:
+        with unfinished.open("x", encoding="utf-8") as file:
+            file.write(content)
+        unfinished.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()

@@ -1,0 +1,94 @@
+"""What a trial leaves in its folder: architecture, result, learning curve, cut model; or its rungs.
+
+Readers leave torch alone, as records.py does.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.runs.heat_map import draw_heat_map
+from orchestrator.runs.run_folder import MODEL
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from objectives.search_method import CurvePoint, SearchResult
+    from orchestrator.runs.records import Rung, TrialResult
+
+_ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
+_HEAT_MAP, _RUNGS = "architecture.png", "rungs.json"
+
+
+def write_trial(
+    folder: Path,
+    found: SearchResult,
+    result: TrialResult,
+    tokenizer: PreTrainedTokenizerBase,
+    full: Mapping[str, Sequence[int]],
+) -> list[Path]:
+    """Write the folder, whole or not at all; returns the files worth showing in a dashboard.
+
+    `full` are the widths of the unpruned model. Raises OSError if the disk refuses.
+    """
+    from objectives.cache import written_whole
+    from objectives.bert.exporting import save_model, save_tokenizer  # where models are trained alone
+
+    with written_whole(folder) as unfinished:
+        unfinished.mkdir(parents=True)
+        (unfinished / _ARCHITECTURE).write_text(found.architecture.to_json())
+        (unfinished / _RESULT).write_text(result.to_json())
+        _write_curve(unfinished / _CURVE, found.curve)
+        draw_heat_map(found.architecture, full, unfinished / _HEAT_MAP)
+        save_model(found.model, unfinished / MODEL)
+        save_tokenizer(tokenizer, unfinished / MODEL)
+    model = (f"{MODEL}/config.json", f"{MODEL}/model.safetensors")
+    return [folder / name for name in (_HEAT_MAP, _ARCHITECTURE, _RESULT, _CURVE, *model)]
+
+
+def write_rungs(folder: Path, rungs: Sequence[Rung]) -> None:
+    """Write the folder of a trial that stopped early: what it reported on its way."""
+    from objectives.cache import written_whole
+
+    with written_whole(folder) as unfinished:
+        unfinished.mkdir(parents=True)
+        document = {"stopped": True, "rungs": [asdict(rung) for rung in rungs]}
+        (unfinished / _RUNGS).write_text(json.dumps(document))
+
+
+def read_curve(folder: Path) -> list[dict[str, str]]:
+    """The rows of a trial's learning curve, as text; none where the file is gone."""
+    path = folder / _CURVE
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        return list(csv.DictReader(file))
+
+
+def read_layers(folder: Path) -> list[dict[str, Any]]:
+    """The layers of a trial's architecture.json, each unit list by its name; none if it is gone
+    or damaged (`damage` says so).
+
+    What `objectives.bert.architecture.Architecture.from_json` reads and checks, without torch.
+    """
+    path = folder / _ARCHITECTURE
+    if not path.is_file():
+        return []
+    try:
+        layers: list[dict[str, Any]] = json.loads(path.read_bytes())["layers"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return layers
+
+
+def _write_curve(path: Path, curve: Sequence[CurvePoint]) -> None:
+    columns = list(dict.fromkeys(name for point in curve for name in point))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(curve)

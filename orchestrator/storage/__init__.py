@@ -1,0 +1,1 @@
+"""Storages of Optuna studies, by URL."""

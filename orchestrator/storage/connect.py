@@ -1,0 +1,263 @@
+"""The storage of a study: one URL chooses, and what does not fit is refused with what does."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, quote_plus, urlencode
+
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import (
+    BaseStorage,
+    GrpcStorageProxy,
+    JournalStorage,
+    RDBStorage,
+    get_storage,
+)
+from sqlalchemy import NullPool, create_engine, event, inspect
+from sqlalchemy.engine import URL, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from orchestrator.errors import RunError
+from orchestrator.storage.journal import RepairedJournal
+from orchestrator.storage.patience import patient, reason_of
+from orchestrator.storage.urls import hidden, is_file, kind_of, parse_url, sqlite_url
+
+CONNECT_SECONDS = 5
+"""How long a server may take to answer the first time."""
+_STUDIES = "studies"
+"""A table of every database of Optuna."""
+_JOURNAL_END = bytes.fromhex("d9d505f920a163d7")
+"""The end of a journal of SQLite that names another file."""
+
+
+def open_storage(text: str, *, create: bool = True) -> BaseStorage:
+    """Open the storage of a URL, or create it; on a server, its tables only if `create`.
+
+    A lost connection to a server is patiently made anew (`patience`). Raises RunError if there is
+    no server, if it refuses the user, or if the storage was made by another Optuna.
+    """
+    url = parse_url(text)
+    kind = kind_of(url)
+    with _explained(url):
+        if kind == "sqlite":
+            return _open_sqlite(str(url.database))
+        if kind == "journal":
+            return JournalStorage(RepairedJournal(Path(str(url.database))))
+        if kind == "grpc":
+            return patient(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
+        if kind == "mysql":
+            _greet(url)
+        engine = {"connect_args": _guarded(url), "pool_pre_ping": True}
+        raw = RDBStorage(
+            url.render_as_string(hide_password=False),
+            engine_kwargs=engine,
+            skip_table_creation=not create,
+        )
+        cached = get_storage(raw)
+        weakref.finalize(cached, raw.engine.dispose)  # no connection outlives it
+        return patient(cached, hidden(url))
+
+
+def read_storage(text: str) -> BaseStorage:
+    """Open the storage of a URL to look at it: none is created, and nothing that it holds changes.
+
+    It can be written to where the files can be. Raises RunError as `open_storage`, and for a file
+    that does not exist.
+    """
+    check_exists(text)
+    url = parse_url(text)
+    if kind_of(url) in ("postgresql", "mysql"):
+        with _explained(url):
+            _check_has_studies(url)
+        return open_storage(text, create=False)
+    if kind_of(url) != "sqlite":
+        return open_storage(text)
+    with _explained(url):
+        return get_storage(_read_sqlite(Path(str(url.database))))
+
+
+def check_exists(text: str) -> None:
+    """Raise RunError for a file that does not exist, which opening it would make."""
+    url = parse_url(text)
+    if is_file(text) and not Path(str(url.database)).is_file():
+        raise RunError(
+            f"there is no storage {hidden(url)}; `maskfront run STUDY.py` makes one: is that where "
+            "yours is?"
+        )
+
+
+def _open_sqlite(path: str) -> RDBStorage:
+    """SQLite with write-ahead logging, made if it does not exist.
+
+    WAL lets readers (front, report, dashboard) work while a launch writes, and with
+    synchronous=NORMAL it makes 5 to 7 times the trials a second of SQLite's own settings; a
+    transaction survives a killed process.
+    """
+    _check_journal(Path(path))
+    with closing(sqlite3.connect(path)) as connection:
+        tables = _tables(connection)
+        if tables and _STUDIES not in tables:
+            raise RunError(f"'{path}' is no database of Optuna; name another after sqlite:///")
+        connection.execute("PRAGMA journal_mode=WAL")
+    return _sqlite(sqlite_url(path))
+
+
+def _read_sqlite(path: Path) -> RDBStorage:
+    """SQLite as it lies there.
+
+    SQLite keeps files of its own beside one with write-ahead logging, so one in a folder that
+    cannot be written is read as one that nobody writes, unless they are there: a connection for
+    each question, since what it has read stays as it was.
+    """
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        query = {"mode": "rw"}
+    elif path.with_name(f"{path.name}-wal").exists():
+        query = {"mode": "ro"}
+    else:
+        query = {"mode": "ro", "immutable": "1"}
+    _check_journal(path)
+    file = f"file:{quote(str(path))}"
+    with closing(sqlite3.connect(f"{file}?{urlencode(query)}", uri=True)) as connection:
+        if _STUDIES not in _tables(connection):
+            raise RunError(f"'{path}' is no database of Optuna, or an empty one")
+    url = URL.create("sqlite", database=file, query={**query, "uri": "true"})
+    settings = {"poolclass": NullPool} if "immutable" in query else {}
+    return _sqlite(url.render_as_string(), skip_table_creation=True, **settings)
+
+
+def _check_journal(path: Path) -> None:
+    """Raise RunError for a journal beside a database that names a file which SQLite would delete.
+
+    Only a transaction over several databases leaves one, and Optuna has none.
+    """
+    path = path.resolve()
+    with suppress(FileNotFoundError), path.with_name(f"{path.name}-journal").open("rb") as journal:
+        journal.seek(-min(len(_JOURNAL_END), os.fstat(journal.fileno()).st_size), os.SEEK_END)
+        if journal.read() == _JOURNAL_END:
+            raise RunError(f"'{journal.name}' is no journal of Optuna's; nothing was opened")
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+
+
+def _sqlite(url: str, *, skip_table_creation: bool = False, **engine: Any) -> RDBStorage:
+    storage = RDBStorage(
+        url,
+        engine_kwargs={"connect_args": {"timeout": 60}, **engine},
+        skip_table_creation=skip_table_creation,
+    )
+
+    @event.listens_for(storage.engine, "connect")
+    def _relax(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    storage.engine.dispose()
+    return storage
+
+
+def _greet(url: URL) -> None:
+    """Connect once: PyMySQL alone waits for ever for a server that takes a call and is silent."""
+    _impatient(url).connect().close()
+
+
+def _impatient(url: URL) -> Engine:
+    """For one question."""
+    arguments = _guarded(url)
+    if kind_of(url) == "mysql":
+        arguments["read_timeout"] = CONNECT_SECONDS
+    return create_engine(url, connect_args=arguments, poolclass=NullPool)
+
+
+def _guarded(url: URL) -> dict[str, Any]:
+    """How to connect to a server that may be anyone's: it gets no file of this machine, and no
+    password as it is, unless the URL says by which certificate the server is known."""
+    arguments: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS}
+    if kind_of(url) == "mysql":
+        arguments["local_infile"] = False
+        if "ssl_ca" not in url.query:
+            arguments["auth_plugin_map"] = dict.fromkeys(
+                ("mysql_clear_password", "dialog"), _NoClearPassword
+            )
+    elif not str(url.query.get("sslmode")).startswith("verify-"):
+        arguments["require_auth"] = "!password"
+    return arguments
+
+
+class _NoClearPassword:
+    """What PyMySQL asks where a server wants the password as it is."""
+
+    def __init__(self, _connection: object):
+        pass
+
+    def authenticate(self, _packet: object) -> None:
+        raise RunError(
+            "--storage: the server wants the password as it is, which anyone could be; name the "
+            "certificate that it is known by: ?ssl_ca=FILE"
+        )
+
+
+def _check_has_studies(url: URL) -> None:
+    """Raise RunError for a database without Optuna's tables, which opening it would make."""
+    if not inspect(_impatient(url)).has_table(_STUDIES):
+        raise RunError(f"storage {hidden(url)} is no database of Optuna, or an empty one")
+
+
+def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
+    import grpc
+
+    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
+        proxy = GrpcStorageProxy(host=host, port=port)
+    try:
+        proxy.wait_server_ready(timeout=CONNECT_SECONDS)
+        with suppress(KeyError):  # a first question: any server of HTTP/2 is ready
+            proxy.get_study_id_from_name("")
+    except ConnectionError as error:
+        raise RunError(
+            f"no storage proxy answers at grpc://{host}:{port}; start one there: "
+            f"maskfront serve-storage --storage postgresql://... --port {port}"
+        ) from error
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise RunError(
+                f"what answers at grpc://{host}:{port} is no storage proxy ({reason_of(error)}); "
+                "name the one that `maskfront serve-storage` has printed"
+            ) from error
+    return proxy  # if it is away just now, whoever asks it is patient
+
+
+@contextmanager
+def _explained(url: URL) -> Iterator[None]:
+    """Whatever a library says of a storage that cannot be opened, as one line without password."""
+    shown, kind = hidden(url), kind_of(url)
+    try:
+        yield
+    except ImportError as error:
+        raise RunError(
+            f"storage {shown} needs a package that is not installed: "
+            f"pip install -c constraints.txt -e '.[{kind}]'"
+        ) from error
+    except (SQLAlchemyError, StorageInternalError, sqlite3.Error) as error:
+        raise RunError(f"storage {shown} cannot be opened: {_reason(error, url)}") from error
+    except RuntimeError as error:  # Optuna's word for the tables of another version
+        raise RunError(
+            f"storage {shown} was made by another version of Optuna: {_reason(error, url)}"
+        ) from error
+    except ValueError as error:  # a line of a journal that is no JSON
+        raise RunError(
+            f"storage {shown} is damaged ({error}); restore it from a copy, or name another"
+        ) from error
+
+
+def _reason(error: BaseException, url: URL) -> str:
+    reason = reason_of(error)
+    for secret in (url.password, quote_plus(str(url.password))) if url.password else ():
+        reason = reason.replace(str(secret), "***")
+    return reason

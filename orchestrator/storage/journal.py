@@ -1,0 +1,70 @@
+"""Optuna's journal file, repaired: a torn line or a dead lock holder no longer ends a study."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from optuna.storages.journal import JournalFileBackend
+
+from orchestrator.errors import RunError
+from orchestrator.storage.locks import kernel_lock
+
+_BLOCK = 1 << 16
+"""Bytes that are read at once."""
+
+
+class RepairedJournal(JournalFileBackend):
+    """A journal whose last line is whole whenever something is added to it.
+
+    A process that dies while it writes, and a full disk, leave half a line; Optuna would glue the
+    next record to it, after which no one can read the file. Half a line was never acknowledged:
+    it is cut off before each record, under the lock, and skipped by whoever reads.
+    """
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._turns = path.with_name(f"{path.name}.flock")
+        super().__init__(str(path))
+        _check_is_journal(path)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Add records, all or none, on disk when this returns. Raises OSError."""
+        record = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        with kernel_lock(self._turns), open(self._file_path, "r+b", buffering=0) as file:
+            whole = _end_of_last_line(file.fileno())
+            file.truncate(whole)
+            try:
+                _write_all(file.fileno(), record.encode(), whole)
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(whole)
+                raise
+
+
+def _write_all(file: int, data: bytes, offset: int) -> None:
+    while data:
+        written = os.pwrite(file, data, offset)
+        data, offset = data[written:], offset + written
+
+
+def _end_of_last_line(file: int) -> int:
+    """Where the last whole line ends, in bytes from the start; NULs after it are no line."""
+    end = os.fstat(file).st_size
+    while end:
+        start = max(0, end - _BLOCK)
+        newline = os.pread(file, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _check_is_journal(path: Path) -> None:
+    """Raise RunError for a file of another kind, which a repair would spoil."""
+    with path.open("rb") as file:
+        start = file.readline(_BLOCK)
+    if start.strip(b"\0") and not start.startswith(b'{"op_code":'):
+        raise RunError(f"'{path}' is no journal of Optuna; name another file after journal:///")

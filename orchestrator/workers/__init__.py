@@ -1,0 +1,1 @@
+"""A launch and its workers."""

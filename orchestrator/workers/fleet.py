@@ -1,0 +1,257 @@
+"""Several workers of one study: processes of this machine, or tasks of a Dask or Ray cluster.
+
+The durable state is the storage; what a worker returns only says how it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import cloudpickle
+import joblib
+import optuna
+from joblib.externals.loky import ProcessPoolExecutor
+from rich.console import Console
+
+from objectives.device import choose_device, visible_gpus
+from objectives.errors import UserError
+from orchestrator.errors import RunError
+from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.storage.urls import parse_url
+from orchestrator.study import PopulationSize, Study
+from orchestrator.study_file import own_modules
+from orchestrator.terminal import say
+from orchestrator.workers.claims import HALT, Claims
+from orchestrator.workers.cluster import tasks
+from orchestrator.workers.loop import address, as_asked, opened, work, writing
+from orchestrator.workers.opening import finished_trials
+from orchestrator.workers.worker import Callback, call_back
+
+Backend = Literal["loky", "dask", "ray"]
+
+_LOOK = 1.0
+"""Seconds between two looks at the workers and at the study."""
+_FAREWELL = 30.0
+"""Seconds that processes have to end after Ctrl-C, before they are killed."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the worker of a number ended; without a reason if the study was finished."""
+
+    number: int
+    reason: str | None = None
+
+
+def launch_workers(
+    study: Study,
+    workers: int,
+    *,
+    trials: int | None = None,
+    population: PopulationSize | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    storage: str | None = None,
+    artifacts: str | None = None,
+    backend: Backend = "loky",
+    cluster: str | None = None,
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+) -> RunRecord:
+    """`launch` with this many workers: one a GPU where there are any, else the cores divided.
+
+    `backend` says what starts them: "loky" processes of this machine, "dask" or "ray" tasks of the
+    cluster at the address `cluster`, whose machines share the run folder. A worker that dies is
+    told of, and its trials are tried again by the others. The callbacks are called when more trials
+    have finished, once a second at most. Ctrl-C ends them all.
+    """
+    if cluster is not None and backend == "loky":
+        raise RunError(f"--cluster is '{cluster}', but says not of what; add --backend dask or ray")
+    study, folder = as_asked(study, trials, population, out)
+    environments = _environments(workers, device) if backend == "loky" else []
+    note = partial(say, console or Console())
+    # A device that is not there is refused here and once, not by each process.
+    recorded = choose_device(device) if backend == "loky" else device
+    url = parse_url(address(folder, storage)).render_as_string(hide_password=False)  # absolute
+    with ExitStack() as stack:
+        submit = stack.enter_context(tasks(backend, cluster)) if backend != "loky" else None
+        stack.enter_context(writing(folder))
+        outer, _ = stack.enter_context(opened(study, folder, storage, recorded, artifacts, workers))
+        token = secrets.token_hex(8)
+        arguments = {
+            "out": str(folder.path.absolute()),
+            "storage": url,
+            "device": device,
+            "token": token,
+        }
+        packed = _packed(study)
+        if submit is None:
+            jobs = [(packed, n + 1, arguments, os.getpid()) for n in range(workers)]
+            running = stack.enter_context(_processes(jobs, environments))
+        else:
+            running = [submit(_work, [(packed, n + 1, arguments, None) for n in range(workers)])]
+        try:
+            ended = _follow(running, study, folder, outer, callbacks, note)
+        except KeyboardInterrupt:
+            if submit is not None:
+                outer.set_user_attr(HALT, token)
+                note("workers end after the trials at hand; Ctrl-C again does not wait for that")
+                wait(running)
+            raise
+        if finished_trials(outer) < study.trials:
+            raise RunError(_unfinished(study, outer, ended))
+        Claims(outer, folder, study.space, "", study.trials).bury()
+        return record_of(outer, folder.path)
+
+
+def default_workers(device: str) -> int:
+    """One for each GPU that the device's name leaves open, and else one."""
+    return max(1, len(visible_gpus())) if device == "auto" else 1
+
+
+def _environments(workers: int, device: str) -> list[dict[str, str]]:
+    """What each process finds in its environment before it imports torch."""
+    if workers < 1:
+        raise RunError(f"workers is {workers}; it must be at least 1")
+    if ":" in device and workers > 1:
+        raise RunError(f"{workers} workers cannot share '{device}'; leave --device out")
+    gpus = visible_gpus() if device in ("auto", "cuda") else []
+    if gpus and workers > len(gpus):
+        raise RunError(
+            f"{workers} workers, but {len(gpus)} GPUs; one worker fills a GPU by --population, "
+            "and --device cpu uses none"
+        )
+    if gpus:
+        return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]]
+    threads = str(max(1, joblib.cpu_count() // workers))
+    return [{"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}] * workers
+
+
+def _packed(study: Study) -> bytes:
+    """The study with all that its own file, and those beside it, define, for a process that has
+    not read them."""
+    for module in own_modules():
+        cloudpickle.register_pickle_by_value(module)
+    return bytes(cloudpickle.dumps(study))
+
+
+def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int | None) -> Ended:
+    """Be the worker of this number, in its own process."""
+    try:
+        if parent is not None:
+            _end_with(parent)
+        work(cloudpickle.loads(packed), number=number, **arguments)
+    except KeyboardInterrupt:
+        return Ended(number, "interrupted")
+    except (RunError, UserError) as error:
+        return Ended(number, str(error))
+    except Exception as error:  # the other workers go on
+        return Ended(number, f"{type(error).__name__}: {error}")
+    return Ended(number)
+
+
+def _end_with(parent: int) -> None:
+    """Leave Ctrl-C in the terminal to the launch, and end when that has died.
+
+    A launch in the background of a script ignores SIGINT, and its children with it: not these.
+    """
+    os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+@contextmanager
+def _processes(
+    jobs: Sequence[tuple[Any, ...]], environments: Sequence[dict[str, str]]
+) -> Iterator[list[Future[list[Ended]]]]:
+    """A process for each job, each its own executor: when one dies, loky ends its whole pool."""
+    pools = [ProcessPoolExecutor(max_workers=1, env=own) for own in environments]
+    try:
+        pids = [pid.result() for pid in [pool.submit(os.getpid) for pool in pools]]
+        running = [pool.submit(_work, *job) for pool, job in zip(pools, jobs, strict=True)]
+        try:
+            yield running
+        except BaseException:
+            for pid, future in zip(pids, running, strict=True):
+                if not future.done():  # of one that is, the number may be another process's by now
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGINT)
+            wait(running, timeout=_FAREWELL)
+            raise
+    finally:
+        for pool in pools:
+            pool.shutdown(wait=True, kill_workers=True)
+
+
+def _follow(
+    running: Sequence[Future[Any]],
+    study: Study,
+    folder: RunFolder,
+    outer: optuna.Study,
+    callbacks: Sequence[Callback],
+    note: Callable[[str], object],
+) -> list[Ended]:
+    """Wait until all workers have ended; tell of those that did before the study was finished."""
+    ended: list[Ended] = []
+    pending, shown = set(running), finished_trials(outer)
+    while pending:
+        done, pending = wait(pending, timeout=_LOOK, return_when=FIRST_COMPLETED)
+        for future in done:
+            for one in _results(future, running.index(future) + 1):
+                ended.append(one)
+                if one.reason is not None:
+                    note(f"worker {one.number} ended: {one.reason}")
+                    if pending:
+                        note(
+                            "  the others go on, and try its trials again; another joins them with "
+                            f"`maskfront work STUDY.py --out {folder.path}`"
+                        )
+        finished = finished_trials(outer)
+        if finished != shown and UNPRUNED in outer.user_attrs:
+            call_back(callbacks, outer, folder, note)
+            shown = finished
+    return ended
+
+
+def _results(future: Future[Any], number: int) -> list[Ended]:
+    error = future.exception()
+    if error is None:
+        result = future.result()
+        return result if isinstance(result, list) else [result]
+    codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
+    return [Ended(number, f"it died ({codes[1] if codes else ' '.join(str(error).split())})")]
+
+
+def _unfinished(study: Study, outer: optuna.Study, ended: Sequence[Ended]) -> str:
+    reasons = {one.reason for one in ended if one.reason is not None}
+    said = (
+        reasons.pop()
+        if len(reasons) == 1
+        else "; ".join(f"worker {one.number}: {one.reason}" for one in ended)
+    )
+    if finished_trials(outer) == 0:
+        return said
+    return (
+        f"no worker is left ({said}); {finished_trials(outer)} of {study.trials} trials are "
+        "finished and kept: launch again to go on"
+    )

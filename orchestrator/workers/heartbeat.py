@@ -1,0 +1,197 @@
+"""Which workers live: each beats from one thread for all its trials, on every storage.
+
+Optuna's own heartbeats exist inside `Study.optimize` alone, and not for journals or the proxy.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Self
+
+import optuna
+
+from orchestrator.runs.run_folder import RunFolder
+
+WORKERS = "worker:"
+"""Study attributes with this prefix are `WorkerRecord`s, one a worker."""
+BEAT = 30.0
+"""Seconds from one beat to the next."""
+GRACE = 120.0
+"""Seconds without a beat after which a worker on another machine is dead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRecord:
+    """What a worker says of itself at each beat."""
+
+    name: str
+    host: str
+    machine: str
+    """Of the running kernel: containers of one machine share it, whatever their host names."""
+    pid: int
+    device: str
+    beat: int
+    """How often it has beaten: others compare this, not their clocks with its."""
+    at: float
+    """When, in seconds since 1970 by its own clock; for people only."""
+    ended: bool = False
+
+    @property
+    def seems_alive(self) -> bool:
+        """Whether it beat lately, if the clocks agree: what one look can tell."""
+        return not self.ended and abs(time.time() - self.at) < GRACE
+
+
+def host_of(name: str) -> str:
+    """The host of a worker, by its name."""
+    return name.rpartition("-")[0].rpartition("-")[0]
+
+
+def workers_of(outer: optuna.Study) -> dict[str, WorkerRecord]:
+    """All workers that ever served the study, by name."""
+    attributes: Mapping[str, Any] = outer.user_attrs
+    records = [
+        WorkerRecord(**value) for key, value in attributes.items() if key.startswith(WORKERS)
+    ]
+    return {record.name: record for record in records}
+
+
+class Heartbeat:
+    """Says from a thread of its own that this worker lives, from `with` to its end.
+
+    The lock on its file in the run folder says the same, at once, to the workers of this machine:
+    it ends with the process, however that ends.
+    """
+
+    def __init__(self, outer: optuna.Study, folder: RunFolder, device: str, beat: float = BEAT):
+        name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.record = WorkerRecord(
+            name=name,
+            host=socket.gethostname(),
+            machine=this_machine(),
+            pid=os.getpid(),
+            device=device,
+            beat=0,
+            at=time.time(),
+        )
+        self._outer, self._every, self._stop = outer, beat, Event()
+        self._file = folder.worker(name)
+        self._thread = Thread(target=self._beat_on, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._held = os.open(self._file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+        self._beat()  # before the first trial: one that never beat would never be missed
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+        with suppress(Exception):  # the storage may be what ended this worker
+            end_record(self._outer, self.record)
+            self._file.unlink(missing_ok=True)  # else the free lock says it
+        os.close(self._held)
+
+    def _beat_on(self) -> None:
+        while not self._stop.wait(self._every):
+            with suppress(Exception):  # the loop finds out, and says so
+                self._beat()
+
+    def _beat(self) -> None:
+        self.record = replace(self.record, beat=self.record.beat + 1, at=time.time())
+        self._outer.set_user_attr(WORKERS + self.record.name, asdict(self.record))
+
+
+def is_alive(record: WorkerRecord, folder: RunFolder | None) -> bool:
+    """Whether a worker lives, as one look can tell: of this machine by its lock, if it has one."""
+    if folder is not None and record.machine == this_machine():
+        free = is_free(folder.worker(record.name))
+        if free is not None:
+            return not free and not record.ended
+    return record.seems_alive
+
+
+def living(outer: optuna.Study, folder: RunFolder) -> dict[str, WorkerRecord]:
+    """The records of the workers that live, by name."""
+    return {n: record for n, record in workers_of(outer).items() if is_alive(record, folder)}
+
+
+def end_record(outer: optuna.Study, record: WorkerRecord) -> None:
+    """Say of a worker that it has ended."""
+    outer.set_user_attr(WORKERS + record.name, asdict(replace(record, ended=True)))
+
+
+class Watch:
+    """Tells dead workers from living ones by looking at their beats again and again."""
+
+    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time.monotonic):
+        self._folder, self._clock = folder, clock
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._looked = clock()
+
+    def dead(self, workers: Mapping[str, WorkerRecord]) -> set[str]:
+        """Names of the workers that have ended, however they did.
+
+        A worker of this machine is dead when its lock is free, one of another machine when its beat
+        has not changed for `GRACE` seconds of our own clock. The time between two looks counts for
+        a quarter of that at most: if it was long, the storage may have been away for all workers.
+        """
+        now = self._clock()
+        passed, self._looked = min(now - self._looked, GRACE / 4), now
+        return {
+            name
+            for name, record in workers.items()
+            if record.ended or self._is_dead(record, passed)
+        }
+
+    def _is_dead(self, record: WorkerRecord, passed: float) -> bool:
+        if record.machine == this_machine():
+            free = is_free(self._folder.worker(record.name))
+            if free is not None:
+                return free
+        beat, still = self._seen.get(record.name, (record.beat, -passed))
+        still = still + passed if beat == record.beat else 0.0
+        self._seen[record.name] = (record.beat, still)
+        return still > GRACE
+
+
+def is_free(lock: Path) -> bool | None:
+    """Whether nobody holds this lock file; None if there is none, or one of another user's that
+    may not even be read."""
+    for mode in (os.O_RDWR, os.O_RDONLY):  # the first for NFS, which locks no file for reading
+        try:
+            file = os.open(lock, mode | os.O_CLOEXEC)
+            break
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS):
+                raise
+    else:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+
+
+def this_machine() -> str:
+    """The identity of the running kernel, or the host's name where it has none."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()

@@ -1,0 +1,249 @@
+"""The outer loop: `launch` opens a study and serves it; `work` joins one that is open."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+from optuna.exceptions import StorageInternalError
+from rich.console import Console
+from sqlalchemy.exc import OperationalError
+
+from objectives.device import choose_device, quiet_libraries
+from objectives.workbench.inputs import Inputs, read_inputs
+from objectives.workbench.workbench import prepare
+from orchestrator.errors import RunError
+from orchestrator.runs.artifacts import settle_artifacts
+from orchestrator.runs.records import (
+    WANTED,
+    RunRecord,
+    record_of,
+)
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.sampler import make_sampler
+from orchestrator.storage.connect import check_exists, open_storage
+from orchestrator.storage.patience import reason_of
+from orchestrator.storage.urls import hidden, is_file, parse_url
+from orchestrator.study import PopulationSize, Study
+from orchestrator.workers.claims import Claims
+from orchestrator.workers.heartbeat import Heartbeat, living
+from orchestrator.workers.opening import (
+    check_no_trials,
+    check_room,
+    describe,
+    finished_trials,
+    join_study,
+    open_study,
+    settle,
+)
+from orchestrator.workers.progress import LaunchProgress
+from orchestrator.workers.worker import Callback, Worker
+
+
+def launch(
+    study: Study,
+    *,
+    trials: int | None = None,
+    population: PopulationSize | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    storage: str | None = None,
+    artifacts: str | None = None,
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+) -> RunRecord:
+    """Run the study until `trials` are finished, or continue it if its folder holds a run.
+
+    `trials` and `population` stand in for the study's own; `out` is the run folder (runs/NAME by
+    default); `device` is "auto", "cpu" or a CUDA device; `storage` the URL of a storage other than
+    the folder's own, with its password or without; `artifacts` the bucket, s3://NAME, that a new
+    study copies the files of its trials to for dashboards elsewhere; `callbacks` are called with
+    the run after each population. Ctrl-C fails the running trials, whose knobs the next launch
+    tries again, keeps the finished ones and raises KeyboardInterrupt. Raises RunError or UserError
+    for what the user can mend, before anything is written wherever that is known before.
+    """
+    study, folder = as_asked(study, trials, population, out)
+    chosen = choose_device(device)
+    with writing(folder), opened(study, folder, storage, chosen, artifacts) as (outer, inputs):
+        _serve(study, folder, outer, inputs, chosen, callbacks, LaunchProgress(study, console))
+        return record_of(outer, folder.path)
+
+
+def work(
+    study: Study,
+    *,
+    trials: int | None = None,
+    population: PopulationSize | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    storage: str | None = None,
+    number: int | None = None,
+    token: str = "",
+    console: Console | None = None,
+) -> None:
+    """Be one more worker of a study that a launch has opened, until its trials are finished.
+
+    Its trials are those that the launch wants, or `trials`. `out` is the launch's own run folder,
+    shared between machines where there are several. A launch gives its workers a `number`, 1 at
+    least, and its `token`, by which it ends them; a worker that comes by itself draws its own
+    number.
+    """
+    study, folder = as_asked(study, trials, population, out)
+    url, chosen = address(folder, storage), choose_device(device)
+    check_exists(url)
+    with writing(folder):
+        opened_storage = open_storage(url)
+        inputs, definition = _read(study)
+        outer = join_study(study, folder, opened_storage, definition)
+        if trials is None:
+            study = replace(study, trials=outer.user_attrs.get(WANTED, study.trials))
+        settle(folder, outer, hidden(parse_url(url)))
+        check_room(url, living(outer, folder))
+        speaker = "worker" if number is None else f"worker {number}"
+        progress = LaunchProgress(study, console, speaker)
+        number = secrets.randbits(64) if number is None else number
+        _serve(study, folder, outer, inputs, chosen, (), progress, number, token)
+
+
+def as_asked(
+    study: Study, trials: int | None, population: PopulationSize | None, out: str | Path | None
+) -> tuple[Study, RunFolder]:
+    """The study with what a launch says instead, and its folder.
+
+    Raises RunError for what is no Study, such as the name of its file.
+    """
+    if not isinstance(study, Study):
+        raise RunError(
+            f"a launch takes a Study, not a {type(study).__name__}; that of a file is "
+            "orchestrator.study_file.load_study(Path('study.py'))"
+        )
+    study = replace(
+        study,
+        trials=study.trials if trials is None else trials,
+        population=study.population if population is None else population,
+    )
+    return study, RunFolder(Path(out) if out is not None else Path("runs") / study.name)
+
+
+@contextmanager
+def opened(
+    study: Study,
+    folder: RunFolder,
+    storage: str | None,
+    device: str,
+    artifacts: str | None = None,
+    workers: int = 1,
+) -> Iterator[tuple[optuna.Study, Inputs]]:
+    """The study, made or continued for so many workers, while no other launch may; and its data."""
+    url = address(folder, storage)
+    server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
+    inputs, definition = _read(study)
+    shown = hidden(parse_url(url))
+    with folder.locked():
+        own = folder.is_own(shown)
+        if own and not folder.database.exists():
+            check_no_trials(folder)  # before an empty database lies where the lost one belongs
+        opened_storage = server or open_storage(url)
+        outer = open_study(study, folder, opened_storage, definition, own=own)
+        settle(folder, outer, shown)
+        check_room(url, living(outer, folder), workers)
+        describe(outer, study, device)
+        settle_artifacts(outer, artifacts)
+        yield outer, inputs
+
+
+def address(folder: RunFolder, storage: str | None) -> str:
+    """The URL of the storage of a launch: as asked, or as the folder remembers it.
+
+    Raises RunError if the two differ.
+    """
+    if storage is None:
+        return folder.storage
+    known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))
+    if known != asked and (folder.address.exists() or folder.database.exists()):
+        raise RunError(
+            f"'{folder.path}' has its study in {known}, not in {asked}; leave --storage out, or "
+            "choose another folder with --out"
+        )
+    return storage
+
+
+def _read(study: Study) -> tuple[Inputs, dict[str, str]]:
+    """What all trials read, checked; and what tells the study from another."""
+    quiet_libraries()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    inputs = read_inputs(
+        study.task,
+        study.teacher,
+        student_layers=study.student_layers,
+        seq_len=study.seq_len,
+        student=study.student,
+        augmentation=study.augmentation,
+    )
+    study.check_shapes(*inputs.shapes())
+    return inputs, study.definition(
+        inputs.text.fingerprint,
+        inputs.checkpoint_fingerprint,
+        inputs.student_fingerprint,
+        None if inputs.augmenter is None else inputs.augmenter.definition,
+    )
+
+
+@contextmanager
+def writing(folder: RunFolder) -> Iterator[None]:
+    """Turn what a disk or a database raises when it refuses a write into a RunError."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(error.filename or folder.path, error.strerror or error) from error
+    except (StorageInternalError, OperationalError) as error:
+        raise _unwritable(folder.storage, reason_of(error)) from error
+
+
+def _unwritable(path: object, reason: object) -> RunError:
+    full = any(word in str(reason) for word in ("No space", "full", "quota"))
+    return RunError(
+        f"'{path}' could not be written ({reason}); finished trials are kept: "
+        f"{'free the disk or ' * full}choose another folder with --out, and launch again"
+    )
+
+
+def _serve(
+    study: Study,
+    folder: RunFolder,
+    outer: optuna.Study,
+    inputs: Inputs,
+    device: str,
+    callbacks: Sequence[Callback],
+    progress: LaunchProgress,
+    number: int = 0,
+    token: str = "",
+) -> None:
+    """Work as worker `number` until the wanted trials are finished."""
+    so_far = len(outer.get_trials(deepcopy=False))
+    at_once = study.at_once(device)
+    outer.sampler = make_sampler(study.seed, so_far, at_once, number, study.sampler)
+    with Heartbeat(outer, folder, device) as heart:
+        claims = Claims(outer, folder, study.space, heart.record.name, study.trials, token)
+        if (finished := finished_trials(outer)) >= study.trials:
+            progress.note(f"{finished} trials are finished, {study.trials} wanted: nothing to do")
+            claims.bury()
+            return
+        with progress:
+            progress.finished(finished)
+            with folder.in_turn("prepare"):  # the first one makes what all others read
+                bench = prepare(
+                    inputs,
+                    cache=folder.cache,
+                    seed=study.seed,
+                    device=device,
+                    progress=progress,
+                    cost=study.cost,
+                    spaces=study.method.spaces,
+                    fidelity=study.fidelity,
+                )
+            Worker(study, folder, outer, claims, progress, bench).run(callbacks)

@@ -1,0 +1,231 @@
+"""Opening the Optuna study of a run folder: made, continued, or refused because it is another's."""
+
+from __future__ import annotations
+
+import platform
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from importlib.metadata import version
+
+import optuna
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import TrialState
+
+from orchestrator.errors import RunError
+from orchestrator.runs.records import DEFINITION, HOME, SOURCES, VERSIONS, WANTED
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.storage.urls import kind_of, parse_url
+from orchestrator.study import Study
+from orchestrator.workers.heartbeat import WorkerRecord, this_machine
+from orchestrator.workers.warm_start import WARM_START, warm_start
+
+_CONTENTS = {
+    "task.data": "the rows of the task have changed, or which are train, alpha, select and heldout",
+    "teacher.checkpoint": (
+        "the teacher's checkpoint has changed (weights, config.json or tokenizer), or another "
+        "version of maskfront made the run"
+    ),
+    "student": "the student's checkpoint has changed (weights or config.json)",
+    "augmentation.masked_lm": "the masked LM of the augmentation has changed",
+    "augmentation.word_vectors": "the word vectors of the augmentation have changed",
+}
+"""Entries of a definition that may be fingerprints, and what it means where two of them differ."""
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+_DIRECTIONS = [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE]
+JOURNAL_WORKERS = 8
+"""Each worker reads all that all others write: docs/scaling.md has the figures."""
+
+
+def finished_trials(outer: optuna.Study) -> int:
+    """Trials that bring the study on: finished and stopped ones, not the failed."""
+    states = (TrialState.COMPLETE, TrialState.PRUNED)
+    return len(outer.get_trials(deepcopy=False, states=states))
+
+
+def open_study(
+    study: Study,
+    folder: RunFolder,
+    storage: BaseStorage,
+    definition: dict[str, str],
+    *,
+    own: bool,
+) -> optuna.Study:
+    """The Optuna study of the folder, made or continued; the caller holds the folder's lock.
+
+    A storage of the folder's `own` has this study and no other.
+
+    Raises RunError if folder or storage hold another study, and says in what it differs; and if the
+    folder holds trials of a study that is gone.
+    """
+    begun = any(
+        known.study_name == study.name and DEFINITION in known.user_attrs
+        for known in storage.get_all_studies()
+    )
+    warm = [] if begun else warm_start(study, definition)
+    folder.artifacts.mkdir(parents=True, exist_ok=True)
+    folder.cache.mkdir(exist_ok=True)
+    _check_same(study, folder, storage, definition, own=own)
+    if not begun:
+        check_no_trials(folder)
+    outer = optuna.create_study(
+        storage=storage,
+        study_name=study.name,
+        directions=_DIRECTIONS,
+        load_if_exists=True,
+    )
+    if DEFINITION not in outer.user_attrs:
+        _ask_first(outer, study)
+        for source, knobs in warm:
+            outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
+        outer.set_user_attr(DEFINITION, definition)
+    return outer
+
+
+def check_no_trials(folder: RunFolder) -> None:
+    """Refuse a new study over the trials of one that is lost: their models would be replaced."""
+    trials = folder.trial(0).parent
+    if trials.is_dir() and any(trials.iterdir()):
+        lost = folder.storage if folder.address.exists() else folder.database.name
+        raise RunError(
+            f"'{folder.path}' holds trials of a study whose database is gone; choose another "
+            f"folder with --out, or put {lost} back"
+        )
+
+
+def describe(outer: optuna.Study, study: Study, device: str) -> None:
+    """Note what this launch wants, and with what it works."""
+    _ask_first(outer, study)  # a later launch may want others
+    outer.set_user_attr(VERSIONS, _versions(device))
+    outer.set_user_attr(SOURCES, study.sources())
+    outer.set_user_attr(WANTED, study.trials)
+
+
+def _ask_first(outer: optuna.Study, study: Study) -> None:
+    """Enqueue the knobs that the study begins with, but for those that it has had."""
+    for knobs in study.first:
+        outer.enqueue_trial(dict(knobs), skip_if_exists=True)
+
+
+def join_study(
+    study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str]
+) -> optuna.Study:
+    """The Optuna study that a launch has opened, for one more worker.
+
+    Raises RunError if there is none, if it is another, or if its files lie in another folder.
+    """
+    if study.name not in optuna.get_all_study_names(storage):
+        raise RunError(
+            f"the storage holds no study '{study.name}'; start it with `maskfront run STUDY.py`"
+        )
+    _check_same(study, folder, storage, definition, own=False)
+    return optuna.load_study(study_name=study.name, storage=storage)
+
+
+def settle(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
+    """Bind folder and study to each other, if the storage lies elsewhere.
+
+    `storage` is its URL without a password. Raises RunError if either is bound to another.
+    """
+    if folder.is_own(storage):
+        return
+    home = outer.user_attrs.get(HOME)
+    if home is None and (folder.identity is None or _half_bound(folder, outer, storage)):
+        home = {
+            "folder": folder.identity or secrets.token_hex(8),
+            "path": str(folder.path.absolute()),
+            "host": socket.gethostname(),
+        }
+        folder.write_address(storage, outer.study_name, home["folder"])
+        outer.set_user_attr(HOME, home)
+    elif home is None or home["folder"] != folder.identity:
+        where = "another study" if home is None else f"{home['path']} (on {home['host']})"
+        raise RunError(
+            f"'{folder.path}' is not where the files of study '{outer.study_name}' lie, which is "
+            f"{where}; name that folder, shared by all machines, with --out"
+        )
+
+
+def _half_bound(folder: RunFolder, outer: optuna.Study, storage: str) -> bool:
+    """Whether a launch was killed between the two writes of `settle`, before there was a trial.
+
+    A folder with trials whose study knows nothing of them is another matter: that one was lost.
+    """
+    return (
+        (folder.storage, folder.study_name) == (storage, outer.study_name)
+        and not folder.trial(0).parent.exists()
+        and all(t.state is TrialState.WAITING for t in outer.get_trials(deepcopy=False))
+    )
+
+
+def _check_same(
+    study: Study,
+    folder: RunFolder,
+    storage: BaseStorage,
+    definition: dict[str, str],
+    *,
+    own: bool,
+) -> None:
+    """Refuse another study of the same name, and in a run's own database any other study."""
+    for known in storage.get_all_studies():
+        if known.study_name != study.name and not own:
+            continue
+        if known.directions != _DIRECTIONS:
+            raise RunError(
+                f"the storage has a study '{known.study_name}' with other objectives than metric "
+                "and cost; give yours another name"
+            )
+        was = known.user_attrs.get(DEFINITION, {})
+        waiting = (TrialState.WAITING,)
+        if not was and storage.get_n_trials(known._study_id) > storage.get_n_trials(
+            known._study_id, waiting
+        ):
+            raise RunError(
+                f"the storage has a study '{known.study_name}' that maskfront did not make; "
+                "give yours another name"
+            )
+        differs = [
+            _difference(key, was.get(key, "not set"), definition.get(key, "not set"))
+            for key in sorted(was.keys() | definition.keys())
+            if was.get(key) != definition.get(key)
+        ]
+        if was and differs:
+            raise RunError(
+                f"'{folder.path}' is the run of another study: {'; '.join(differs)}. "
+                "Choose another folder with --out, or give the study another name"
+            )
+
+
+def _difference(key: str, was: str, now: str) -> str:
+    """How an entry of the definition has changed; two fingerprints would tell nobody."""
+    if key in _CONTENTS and _FINGERPRINT.fullmatch(was) and _FINGERPRINT.fullmatch(now):
+        return _CONTENTS[key]
+    return f"{key} was {was}, is now {now}"
+
+
+def _versions(device: str) -> dict[str, str]:
+    packages = ("maskfront", "torch", "transformers", "optuna")
+    return {name: version(name) for name in packages} | {
+        "python": platform.python_version(),
+        "device": device,
+        "machine": platform.platform(),
+    }
+
+
+def check_room(text: str, alive: Mapping[str, WorkerRecord], more: int = 1) -> None:
+    """Raise RunError if the storage does not serve these workers and `more` of this machine."""
+    kind = kind_of(parse_url(text))
+    if kind == "journal" and len(alive) + more > JOURNAL_WORKERS:
+        raise RunError(
+            f"a journal file serves {JOURNAL_WORKERS} workers, these would be "
+            f"{len(alive) + more}; name a server: --storage postgresql://USER@HOST/DATABASE"
+        )
+    elsewhere = {worker.host for worker in alive.values() if worker.machine != this_machine()}
+    if kind == "sqlite" and elsewhere:
+        raise RunError(
+            f"SQLite serves one machine, and {', '.join(sorted(elsewhere))} works on this study; "
+            "use --storage postgresql://USER@HOST/DATABASE, or there `maskfront serve-storage`; if "
+            "that machine was restarted, try again in two minutes"
+        )

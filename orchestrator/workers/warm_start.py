@@ -1,0 +1,101 @@
+"""Where a new study begins if others came before: the knobs of their fronts, and the ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from orchestrator.errors import RunError
+from orchestrator.runs.records import RunRecord, read_run
+from orchestrator.study import Study
+
+WARM_START = "warm_start"
+"""Trial attribute: the run and trial whose knobs this one has."""
+_RATIO = "target_ratio"
+
+
+def warm_start(study: Study, definition: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """The first knobs, each behind a text that says where they come from.
+
+    First the largest and the smallest target ratio of the space, if it has one, the other knobs
+    drawn: they stand for the ends of the front. Then the fronts of the runs, the most similar run
+    first (the one whose definition differs in the fewest entries), at most half of the wanted
+    trials. Knobs outside this study's ranges are moved to their edge. Nothing if the study names no
+    runs.
+
+    Raises RunError for a run that tells nothing of these knobs.
+    """
+    if not study.warm_start:
+        return []
+    runs = [read_run(Path(folder)) for folder in study.warm_start]
+    for run in runs:
+        _check(run, study)
+    runs.sort(key=lambda run: _distance(run.definition, definition))
+    ends: list[tuple[str, dict[str, Any]]] = []
+    if isinstance(ratio := study.space.get(_RATIO), FloatDistribution):
+        ends = [(f"{end} {_RATIO}", {_RATIO: getattr(ratio, end)}) for end in ("high", "low")]
+    found = [
+        (
+            f"{run.name} trial {trial.number}",
+            {name: clipped(trial.knobs[name], own) for name, own in study.space.items()},
+        )
+        for run in runs
+        for trial in run.front
+    ]
+    return ends + found[: math.ceil(study.trials / 2)]
+
+
+def clipped(value: Any, knob: BaseDistribution) -> Any:
+    """The value of the knob that is nearest to `value`, on its grid if it has one."""
+    if isinstance(knob, CategoricalDistribution):
+        return value
+    assert isinstance(knob, FloatDistribution | IntDistribution), knob
+    inside = min(max(value, knob.low), knob.high)
+    if knob.step:
+        inside = knob.low + knob.step * round((inside - knob.low) / knob.step)
+        inside = min(inside, knob.high)
+    return round(inside) if isinstance(knob, IntDistribution) else float(inside)
+
+
+def _check(run: RunRecord, study: Study) -> None:
+    where, method = f"Study.warm_start: '{run.folder}'", type(study.method).__name__
+    if run.definition["method"] != method:
+        raise RunError(
+            f"{where} is a study of {run.definition['method']}, this one of {method}; name runs of "
+            "the same method"
+        )
+    if run.space.keys() != study.space.keys():
+        raise RunError(
+            f"{where} tuned {', '.join(sorted(run.space))}; this study tunes "
+            f"{', '.join(sorted(study.space))}; name runs of the same knobs"
+        )
+    for name, knob in study.space.items():
+        theirs = run.space[name]
+        if not _holds(knob, theirs):
+            raise RunError(
+                f"{where} drew {name} from {theirs}, which {knob} does not hold; name another run"
+            )
+    if not run.front:
+        raise RunError(f"{where} has no front: none of its trials finished inside its budget")
+
+
+def _holds(knob: BaseDistribution, theirs: BaseDistribution) -> bool:
+    """Whether it can take what was drawn from theirs; numbers beyond its ends are moved inside."""
+    if isinstance(knob, CategoricalDistribution) and isinstance(theirs, CategoricalDistribution):
+        return set(theirs.choices) <= set(knob.choices)
+    return not any(isinstance(one, CategoricalDistribution) for one in (knob, theirs))
+
+
+def _distance(one: Mapping[str, str], other: Mapping[str, str]) -> int:
+    """In how many entries two definitions differ; their names do not count."""
+    names = (one.keys() | other.keys()) - {"name", "seed"}
+    return sum(one.get(name) != other.get(name) for name in names)

@@ -1,0 +1,344 @@
+"""One worker's loop: claim a population, search it as one program, tell each trial; again."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Literal
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.trial import TrialState
+
+from objectives.device import free_memory, out_of_memory
+from objectives.errors import UserError
+from objectives.progress import Progress
+from objectives.search_method import (
+    Outcome,
+    SearchFailure,
+    SearchMethod,
+    SearchResult,
+    Stopped,
+    populations,
+)
+from objectives.workbench.workbench import Workbench
+from orchestrator.errors import RunError
+from orchestrator.runs.artifacts import remove_artifacts, upload
+from orchestrator.runs.records import (
+    BUDGET,
+    NOTES,
+    RESULT,
+    UNPRUNED,
+    RunRecord,
+    TrialResult,
+    UnprunedResult,
+    cost_name_of,
+    record_of,
+    rungs_of,
+    unpruned_result,
+)
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.runs.trial_files import write_rungs, write_trial
+from orchestrator.study import Study
+from orchestrator.workers.claims import GIVEN_UP, Claims, Fate, fail
+from orchestrator.workers.heartbeat import living
+from orchestrator.workers.opening import finished_trials
+from orchestrator.workers.progress import LaunchProgress
+from orchestrator.workers.rungs import WithRungs
+
+Callback = Callable[[RunRecord], object]
+"""Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
+
+_HOPELESS = 8
+"""A worker gives up when so many trials in a row have failed, in two populations at least, or when
+all of its first two populations have."""
+_IDLE = 2.0
+"""Seconds at most until a worker without a trial looks again."""
+
+
+class Worker:
+    """One worker at work on an open study."""
+
+    def __init__(
+        self,
+        study: Study,
+        folder: RunFolder,
+        outer: optuna.Study,
+        claims: Claims,
+        progress: LaunchProgress,
+        bench: Workbench,
+    ):
+        self.study, self.folder, self.outer, self.claims = study, folder, outer, claims
+        self.progress, self.bench = progress, bench
+        self.running: dict[int, optuna.Trial] = {}
+        self.counted = 0
+        """Trials of this worker that brought the study on."""
+        self.failed: list[str] = []
+        """Why its latest trials failed, since the last that did not."""
+        self.most: float = math.inf
+        """Trials of one population that memory holds, as far as is known."""
+
+    def run(self, callbacks: Sequence[Callback]) -> None:
+        """Populations until enough trials are finished, by whomever."""
+        self._record_unpruned()
+        barren = 0  # populations in a row of which no trial counted
+        while (finished := finished_trials(self.outer)) < self.study.trials:
+            if self.claims.halted:
+                raise KeyboardInterrupt
+            self.progress.finished(finished)
+            before = self.counted
+            if not self._population():  # all that is wanted runs elsewhere, and may fail there
+                time.sleep(random.uniform(0.5, 1) * _IDLE)
+                continue
+            barren = barren + 1 if self.counted == before else 0
+            call_back(callbacks, self.outer, self.folder, self.progress.note)
+            enough = len(self.failed) >= _HOPELESS or not self.counted
+            if barren >= 2 and self.failed and enough:
+                raise RunError(
+                    f"study '{self.study.name}': {len(self.failed)} trials in a row failed; the "
+                    f"newest with: {self.failed[-1]}"
+                )
+
+    def _at_once(self) -> int:
+        """Trials of the next population."""
+        device, workers = self.bench.problem.device, 1
+        if self.study.population == "auto" and device.startswith("cuda"):
+            workers = max(1, len(living(self.outer, self.folder)))
+        return int(min(self.most, self.study.at_once(device, workers)))
+
+    def _record_unpruned(self) -> None:
+        """Keep the score of the teacher, and name the two objectives.
+
+        Raises RunError if the run's earlier trials were measured otherwise than this launch would.
+        """
+        unpruned = UnprunedResult(
+            **asdict(self.bench.unpruned),
+            **self._yardstick(),
+            student_is_new=self.bench.problem.student_is_new,
+        )
+        if UNPRUNED in self.outer.user_attrs:
+            known = unpruned_result(self.outer.user_attrs[UNPRUNED])
+            if (known.unit, known.cost_full) != (unpruned.unit, unpruned.cost_full):
+                raise RunError(
+                    f"'{self.folder.path}': ratio 1 was {known.cost_full} {known.unit}, would now "
+                    f"be {unpruned.cost_full} {unpruned.unit}; go on where it began (device, "
+                    "threads, torch, cache folder), or give the study another name"
+                )
+        self.outer.set_user_attr(NOTES, self.bench.notes)
+        self.outer.set_user_attr(UNPRUNED, asdict(unpruned))
+        with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
+            self.outer.set_metric_names([self.bench.metric, unpruned.unit])
+
+    def _yardstick(self) -> dict[str, Any]:
+        """Units of sizes, and the sizes of the unpruned model: a run has but one of each."""
+        return {
+            "unit": self.bench.problem.cost.unit,
+            "cost_full": self.bench.problem.cost_full,
+            "flops_unit": self.bench.flops.unit,
+            "flops_full": self.bench.flops_full,
+        }
+
+    def _population(self) -> bool:
+        """Claim, search and tell trials; none is left running, if the storage answers.
+
+        False if there was none to claim.
+        """
+        try:
+            claimed = self.claims.take(self._at_once(), self.progress.note)
+            self.running = {trial.number: trial for trial in claimed}
+            if not claimed:
+                return False
+            self.progress.population(sorted(self.running))
+            members = self._members()
+            for places in populations([method for _, method in members]):
+                self._search([members[place] for place in places])
+        except KeyboardInterrupt:
+            self._fail_all("interrupted", "ask again")
+            raise
+        except OSError as error:
+            self._fail_all(f"the disk refused a write: {error}", "ask again")
+            raise
+        except UserError as error:  # what no other trial of the study would do better
+            self._fail_all(str(error), "drop")
+            raise
+        except RunError:  # the storage is away: others bury these trials
+            raise
+        except Exception as error:  # not of the search, but of what keeps its results
+            self._fail_all(f"{type(error).__name__}: {error}", "ask again a few times")
+            raise
+        return True
+
+    def _members(self) -> list[tuple[int, SearchMethod]]:
+        """The trials' methods by number; a trial whose knobs its method refuses has failed."""
+        members = []
+        for number, trial in list(self.running.items()):
+            try:
+                members.append((number, self.study.trial_method(trial.params)))
+            except UserError as error:
+                self._fail(number, str(error))
+        return members
+
+    def _search(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
+        """Search these as one population; in halves if memory does not hold it, or if one of them
+        raises, which is no fault of the others."""
+        reason, ended = self._outcomes(group)
+        left = [(number, method) for number, method in group if number in self.running]
+        raised = ended == "raised" and len(self.failed) < _HOPELESS
+        if left and len(group) > 1 and (raised or ended == "out of memory"):
+            half = -(-len(group) // 2)
+            if ended == "out of memory":
+                free_memory()
+                self.most = min(self.most, half)
+                reason = f"out of memory with {len(group)} trials at once"
+            self.progress.note(f"{reason}: {len(left)} begin again, {half} at once")
+            for start in range(0, len(left), half):
+                self._search(left[start : start + half])
+            return
+        for number, _ in left:
+            self._fail(number, reason)
+
+    def _outcomes(
+        self, group: Sequence[tuple[int, SearchMethod]]
+    ) -> tuple[str, Literal["done", "raised", "out of memory"]]:
+        """Search and tell; why those that are left have no outcome, and how the search ended."""
+        methods = [method for _, method in group]
+        progress: Progress = self.progress
+        if self.study.early_stopping is not None:
+            trials = [self.running[number] for number, _ in group]
+            progress = WithRungs(self.study.early_stopping, self.outer, trials, self.progress)
+
+        def scored() -> Iterator[tuple[int, Outcome, TrialResult | None]]:
+            for outcome in type(methods[0]).search(
+                methods, self.bench.problem, seed=self.study.seed, progress=progress
+            ):
+                number = group[outcome.slot][0]
+                if isinstance(outcome, SearchResult):
+                    yield number, outcome, self._score(outcome)
+                else:
+                    yield number, outcome, None
+
+        search = scored()
+        while True:
+            try:
+                told = next(search, None)
+            except (OSError, RunError, UserError):
+                raise
+            except Exception as error:  # a trial may fail in any way; the study goes on
+                reason = f"{type(error).__name__}: {error}"
+                return reason, "out of memory" if out_of_memory(error) else "raised"
+            if told is None:
+                return "the method gave no outcome for it", "done"
+            self._tell(*told)  # what fails here is no fault of the trial's
+
+    def _tell(self, number: int, outcome: Outcome, result: TrialResult | None) -> None:
+        """Keep and tell one outcome; `result` is the score of a student that was found."""
+        trial = self.running[number]
+        if isinstance(outcome, SearchFailure):
+            self._fail(number, outcome.reason)
+            return
+        if isinstance(outcome, Stopped):
+            self._stop(number)
+            return
+        assert result is not None, "what was found was scored"
+        if not math.isfinite(result.metric):
+            self._fail(number, f"its {self.bench.metric} is {result.metric}")
+            return
+        with self._still_ours(number):
+            full = self.bench.unpruned.widths
+            files = write_trial(
+                self.folder.trial(number), outcome, result, self.bench.tokenizer, full
+            )
+            missing = upload(files, trial, self.outer, self.folder)
+            trial.set_constraint(BUDGET, result.violation)
+            trial.set_user_attr(RESULT, asdict(result))
+            told = self.outer.tell(trial, [float(result.metric), float(result.cost)])
+            assert told.state is TrialState.COMPLETE, told.state
+            missed = "" if result.violation <= 0 else ", outside its budget"
+            self._ended(
+                number,
+                f"{self.bench.metric} {result.metric:.4f} (held out {result.heldout_metric:.4f}) "
+                f"at {result.cost_name} ratio {result.ratio:.3f}, "
+                f"asked {result.target_ratio:.3f}{missed}{missing}",
+                counts=True,
+            )
+
+    def _stop(self, number: int) -> None:
+        """Tell a trial that ended early; its last values are attributes: Optuna takes none."""
+        trial = self.running[number]
+        line = "stopped early"
+        with self._still_ours(number):
+            if rungs := rungs_of(self.outer.get_trials(deepcopy=False)[number]):
+                last = rungs[-1]
+                line += (
+                    f" after {last.share:.0%}: {self.bench.metric} {last.metric:.4f} at "
+                    f"{cost_name_of(self.bench.problem.cost.unit)} ratio "
+                    f"{last.cost / self.bench.problem.cost_full:.3f}"
+                )
+                write_rungs(self.folder.trial(number), rungs)
+            self.outer.tell(trial, state=TrialState.PRUNED)
+            self._ended(number, line, counts=True)
+
+    @contextmanager
+    def _still_ours(self, number: int) -> Iterator[None]:
+        """Drop the result of a trial that others took for dead: its knobs were asked again."""
+        try:
+            yield
+        except (*GIVEN_UP, OSError):  # the others remove what it writes
+            if self.outer.get_trials(deepcopy=False)[number].state is not TrialState.FAIL:
+                raise
+            self._remove(number)
+            self._ended(number, "given up by the other workers, who missed this one", counts=False)
+
+    def _score(self, found: SearchResult) -> TrialResult:
+        return TrialResult(
+            **asdict(self.bench.score(found.model, found.architecture)),
+            **self._yardstick(),
+            target_ratio=float(found.target_ratio),  # a method's own may be a tensor's or numpy's
+            tolerance=float(found.tolerance),
+        )
+
+    def _fail(self, number: int, reason: str, knobs: Fate = "drop") -> None:
+        if fail(self.outer, self.running[number], reason, knobs):
+            self._remove(number)
+        self.failed.append(reason)
+        self._ended(number, f"failed: {reason}", counts=False)
+
+    def _remove(self, number: int) -> None:
+        """Remove what a trial that failed has written."""
+        shutil.rmtree(self.folder.trial(number), ignore_errors=True)
+        remove_artifacts([self.running[number]], self.outer, self.folder)
+
+    def _fail_all(self, reason: str, knobs: Fate) -> None:
+        """Fail what is running."""
+        for number in list(self.running):
+            self._fail(number, reason, knobs)
+
+    def _ended(self, number: int, line: str, *, counts: bool) -> None:
+        del self.running[number]
+        if counts:
+            self.counted += 1
+            self.failed = []
+        self.progress.trial_ended(f"trial {number}: {line}", counts=counts)
+
+
+def call_back(
+    callbacks: Sequence[Callback],
+    outer: optuna.Study,
+    folder: RunFolder,
+    note: Callable[[str], object],
+) -> None:
+    """Show the run as it stands to each callback; one that fails is noted, and costs no trial."""
+    if not callbacks:
+        return
+    record = record_of(outer, folder.path)
+    for callback in callbacks:
+        try:
+            callback(record)
+        except Exception as error:
+            note(f"a callback failed, and is called again: {type(error).__name__}: {error}")

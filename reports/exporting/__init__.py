@@ -1,0 +1,1 @@
+"""A point of a front as a model folder."""

@@ -1,0 +1,96 @@
+"""The model card of an exported model: what it is, what it is worth, what it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from orchestrator.runs.records import FinishedTrial, RunRecord, size_text
+from reports.speed import read_speeds
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=False,  # Markdown
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+
+
+def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequence[str]) -> str:
+    """Markdown with the hub's front matter; `notes` are lines on what it is worth.
+
+    `plain` says that the model is transformers' own BERT, which runs without custom code.
+    """
+    from huggingface_hub import ModelCardData
+
+    result, unpruned = trial.result, run.unpruned
+    base = "student" if "student" in run.sources else "teacher"
+    license_ = run.sources.get(f"{base} license")
+    front_matter = ModelCardData(
+        license=license_,
+        library_name="transformers",
+        pipeline_tag="text-classification",
+        tags=["maskfront", "pruning", "bert"],
+    )
+    metrics = {
+        f"{run.metric_name}, selection split": (result.metric, unpruned.metric),
+        f"{run.metric_name}, held-out split": (result.heldout_metric, unpruned.heldout_metric),
+    }
+    sizes = {unit: (size, unpruned.sizes[unit]) for unit, size in result.sizes.items()}
+    versions = ("maskfront", "torch", "transformers", "optuna")
+    return _TEMPLATES.get_template("card.md.j2").render(
+        front_matter=front_matter.to_yaml(),
+        run=run,
+        trial=trial,
+        result=result,
+        unpruned=unpruned,
+        plain=plain,
+        max_length=run.definition["task.max_length"],
+        pair="text pair" in run.sources,
+        notes=notes,
+        numbers=[
+            *((what, *(f"{number:.4f}" for number in pair)) for what, pair in metrics.items()),
+            *((what, *map(size_text, pair)) for what, pair in sizes.items()),
+            *_latencies(run, trial.number),
+        ],
+        base=base,
+        license=license_,
+        made={
+            "search method": run.definition["method"],
+            "asked for": f"{result.cost_name} ratio {result.target_ratio:.4g}, "
+            f"give or take {result.tolerance:.1%} of it",
+            **trial.knobs,
+            "heads in each layer": ", ".join(map(str, result.heads_per_layer)),
+            "FFN neurons in each layer": ", ".join(map(str, result.ffn_per_layer)),
+            "versions": ", ".join(f"{v} {run.versions[v]}" for v in versions if v in run.versions),
+        },
+    )
+
+
+def _latencies(run: RunRecord, trial: int) -> list[tuple[str, str, str]]:
+    """A row for each way in which the run's front was timed, if this model was there."""
+    rows = []
+    for one in read_speeds(run):
+        if (model := one.models.get(trial)) is not None:
+            unpruned = one.milliseconds_of(run.unpruned)
+            rows.append(
+                (
+                    f"{one.unit}, {model.speed_up:.2f} times as fast",
+                    size_text(model.milliseconds),
+                    "" if unpruned is None else size_text(unpruned),
+                )
+            )
+    return rows
+
+
+def _cell(value: object) -> str:
+    """Text of one cell of a Markdown table."""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+_TEMPLATES.filters["cell"] = _cell

@@ -1,0 +1,127 @@
+"""From a point of the front to a model folder that can be moved anywhere."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import RunError
+from orchestrator.runs.damage import damages
+from orchestrator.runs.records import RunRecord, TrialResult
+from reports.choice import model_folder
+from reports.exporting.card import model_card
+
+if TYPE_CHECKING:
+    from objectives.workbench.inputs import Inputs
+    from orchestrator.study import Study
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A folder that was written, and what there is to tell of it."""
+
+    folder: Path
+    notes: tuple[str, ...]
+    """A line where the model is outside its budget, and one for each file beside it that was made
+    and checked."""
+
+
+def export(
+    run: RunRecord, trial: int, out: str | Path, *, onnx: bool = False, int8: Study | None = None
+) -> Exported:
+    """Write a finished trial's model to `out`, to be loaded where maskfront is not installed.
+
+    The folder holds model.safetensors, config.json, the tokenizer, a model card README.md,
+    architecture.json, result.json, and pruned_bert.py unless the model is a plain BERT. `onnx` adds
+    onnx/model.onnx, checked against torch. `int8`, the run's own study, adds onnx/model_int8.onnx
+    too, and what that loses on the study's selection and held-out splits.
+
+    It is written whole or not at all, and over nothing.
+    Raises RunError if the trial has no model or a damaged file, if `out` already holds something,
+    or if `int8` is another study; UserError if ONNX cannot be had.
+    """
+    out = Path(out)
+    model = model_folder(run, trial)
+    damaged = damages(model.parent, model.parent.rglob("*"))
+    if damaged:
+        raise RunError(
+            f"'{model.parent}': trial {trial} is damaged: {'; '.join(damaged)}; export another "
+            "trial, or put the file back from a copy"
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"'{out}' exists and is not an empty folder; choose another with --out")
+
+    from objectives.bert.exporting import write_model
+    from objectives.cache import written_whole  # torch, which a front does without
+
+    inputs = None if int8 is None else _inputs_of(run, int8)
+    row = next(row for row in run.finished if row.number == trial)
+    with written_whole(out.resolve()) as unfinished:  # "." has no name of its own to write beside
+        unfinished.mkdir(parents=True)
+        plain = write_model(model, unfinished)
+        for name in ("architecture.json", "result.json"):
+            shutil.copyfile(_inside(model.parent / name), unfinished / name)
+        notes = [] if row.feasible else [_outside(row.result)]
+        if onnx or inputs is not None:
+            notes += _write_onnx(run, unfinished, inputs)
+        card = model_card(run, row, plain=plain, notes=notes)
+        (unfinished / "README.md").write_text(card, encoding="utf-8")
+    return Exported(out, tuple(notes))
+
+
+def _inside(file: Path) -> Path:
+    """The file, unless it is a link. A model may be a link, to where there is more room; but what
+    is shared with it must not be a file of the user's own."""
+    if file.is_symlink():
+        raise RunError(f"'{file}' is a link; put the file itself there")
+    return file
+
+
+def _outside(result: TrialResult) -> str:
+    return (
+        f"outside its budget, and so on no front: {result.cost_name} ratio {result.ratio:.4f}, "
+        f"asked for {result.target_ratio:.4f}, give or take {result.tolerance:.1%} of it"
+    )
+
+
+def _inputs_of(run: RunRecord, study: Study) -> Inputs:
+    """The data of the run's study, read again. Raises RunError if it is not what the run saw."""
+    from objectives.workbench.inputs import read_inputs
+
+    inputs = read_inputs(study.task, study.teacher, seq_len=study.seq_len)
+    if inputs.text.fingerprint != run.definition["task.data"]:
+        raise RunError(
+            f"study '{study.name}' has other data than the run '{run.folder}'; "
+            "name the study file that the run was launched with"
+        )
+    return inputs
+
+
+def _write_onnx(run: RunRecord, folder: Path, inputs: Inputs | None) -> list[str]:
+    from objectives.delivery.onnx_model import load_model, score_onnx, write_int8, write_onnx
+
+    (folder / "onnx").mkdir()
+    whole, small = (folder / "onnx" / name for name in ("model.onnx", "model_int8.onnx"))
+    difference = write_onnx(load_model(folder), whole)
+    notes = [
+        f"{whole.relative_to(folder)}: {_megabytes(whole)}; its logits differ from torch's by "
+        f"{difference:.0e} at most, on random inputs of several shapes"
+    ]
+    if inputs is None:
+        return notes
+    write_int8(whole, small)
+    metrics = [
+        f"{score_onnx(whole, inputs, role):.4f} -> {score_onnx(small, inputs, role):.4f}"
+        for role in ("select", "heldout")
+    ]
+    return [
+        *notes,
+        f"{small.relative_to(folder)}: {_megabytes(small)}, dynamically quantised; "
+        f"{run.metric_name} {metrics[0]} (held out {metrics[1]})",
+    ]
+
+
+def _megabytes(file: Path) -> str:
+    return f"{file.stat().st_size / 1e6:.1f} MB"

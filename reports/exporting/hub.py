@@ -1,0 +1,44 @@
+"""An exported folder on the Hugging Face hub, by huggingface_hub's own upload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.errors import RunError
+from orchestrator.storage.patience import reason_of
+
+
+def check_push(repo: str) -> None:
+    """Raise RunError for a bad name or without a token: what is known before anything is sent."""
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise RunError(f"--push-to-hub '{repo}': {error}") from error
+    if get_token() is None:
+        raise RunError(
+            f"--push-to-hub '{repo}': no token of the Hugging Face hub here; "
+            "log in with `hf auth login`, or set HF_TOKEN"
+        )
+
+
+def push(folder: Path, repo: str) -> str:
+    """Upload the folder to a model repository, which is made, private, if it is not there yet.
+
+    Returns the address of the commit. Raises RunError where the hub refuses or is not reached; the
+    folder stays as it is.
+    """
+    from huggingface_hub import HfApi
+
+    check_push(repo)
+    api = HfApi()
+    try:
+        made = api.create_repo(repo, private=True, exist_ok=True)  # knows whose a bare name is
+        commit = api.upload_folder(repo_id=made.repo_id, folder_path=folder)
+    except (OSError, ValueError) as error:  # the hub's errors, and those of the network
+        reason = reason_of(error)
+        raise RunError(f"'{folder}' is written, but not pushed to '{repo}' ({reason})") from error
+    return str(commit.commit_url)

@@ -1,0 +1,1 @@
+"""Figures of the page, a section a file."""

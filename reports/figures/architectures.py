@@ -1,0 +1,186 @@
+"""What the front's models keep, as heat maps: how many units of each layer, and which ones."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from orchestrator.runs.records import RunRecord
+from reports.architectures import (
+    ArchitecturesView,
+    Consensus,
+    Kept,
+    architectures_view,
+    consensus,
+)
+from reports.figures.theme import AXIS, BLUE, GREY, LAYOUT, LEGEND, SKY, Panel, Section, plain
+from reports.overlay import Overlay
+from reports.pareto import percent
+
+_COLOURS = {"colorscale": "Cividis", "cmin": 0, "cmax": 1}
+
+
+def architecture_section(overlay: Overlay) -> Section | None:
+    """Heat maps of every run that has a front; None if none has."""
+    sentences: list[str] = []
+    panels: list[Panel] = []
+    for place, run in enumerate(overlay.runs):
+        view = architectures_view(run)
+        if not view.trials:
+            continue
+        label = overlay.prefix(place)
+        suffix = f"-{place}" if place else ""
+        panels.append(
+            Panel(
+                name=f"architectures{suffix}",
+                title=f"{label}How much is left of each layer",
+                figure=architectures_figure(view),
+                caption="Units left in each layer of each model on the front, the smallest model "
+                "lowest. The number is the count, the colour its share of the unpruned layer. An "
+                "empty cell is a layer that the student never had.",
+            )
+        )
+        agreed = consensus(run)
+        if agreed:
+            sentences.append(label + _sentence(run, agreed))
+            panels.append(
+                Panel(
+                    name=f"consensus{suffix}",
+                    title=f"{label}Which units the models agree on",
+                    figure=consensus_figure(agreed),
+                    caption=f"Left: the share of the {agreed.models} models of the front that keep "
+                    "each attention head. Right: FFN neurons that all of them keep, that some do, "
+                    "and that none does.",
+                )
+            )
+    if not panels:
+        return None
+    return Section(
+        name="architecture",
+        title="What the models keep",
+        sentences=tuple(sentences),
+        panels=tuple(panels),
+    )
+
+
+def _sentence(run: RunRecord, agreed: Consensus) -> str:
+    heads = [share for layer in agreed.heads for share in layer]
+    gone, neurons = heads.count(0.0), sum(run.unpruned.ffn_per_layer)
+    everywhere = [
+        f"{layer}.{head}"
+        for layer, row in enumerate(agreed.heads, 1)
+        for head, share in enumerate(row, 1)
+        if share == 1
+    ]
+    named = f" (layer.head: {', '.join(everywhere)})" if 0 < len(everywhere) <= 12 else ""
+    return (
+        f"{heads.count(1.0)} of {len(heads)} heads{named} and {sum(agreed.ffn_always):,} of "
+        f"{neurons:,} FFN neurons are in all {agreed.models} models of the front; "
+        f"{gone} head{'s' * (gone != 1)} and {sum(agreed.ffn_never):,} neurons are in none."
+    )
+
+
+def architectures_figure(view: ArchitecturesView) -> go.Figure:
+    """Draw a heat map of each kind, two side by side, the smallest model lowest."""
+    rows = [
+        f"{percent(ratio)} (trial {trial})"
+        for trial, ratio in zip(view.trials, view.ratios, strict=True)
+    ]
+    lines = -(-len(view.kinds) // 2)
+    figure = make_subplots(
+        rows=lines,
+        cols=2,
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
+        vertical_spacing=0.16 / lines,
+        subplot_titles=[f"{kept.unit} kept" for kept in view.kinds],
+    )
+    for place, kept in enumerate(view.kinds):
+        layers = [str(layer + 1) for layer in range(len(kept.totals))]
+        figure.add_heatmap(
+            x=layers,
+            y=rows,
+            z=kept.shares,
+            text=[[*row, *[""] * (len(layers) - len(row))] for row in kept.counts],
+            texttemplate="%{text}" if len(rows) * len(layers) <= 400 else None,
+            hovertext=[
+                _hovers(name, row, kept) for name, row in zip(rows, kept.counts, strict=True)
+            ],
+            hoverinfo="text",
+            hoverongaps=False,
+            coloraxis="coloraxis",
+            name=f"{kept.unit} kept",
+            xgap=1,
+            ygap=1,
+            row=place // 2 + 1,
+            col=place % 2 + 1,
+        )
+    figure.update_xaxes(type="category", showgrid=False)
+    figure.update_xaxes(title_text="layer", row=lines)
+    figure.update_yaxes(type="category", showgrid=False, automargin=True)
+    figure.update_layout(
+        **LAYOUT,
+        height=lines * (110 + min(28, 16 + 120 // len(rows)) * len(rows)),
+        margin={"l": 20, "r": 20, "t": 40, "b": 50},
+        coloraxis={**_COLOURS, "colorbar": {"tickformat": ".0%", "thickness": 14}},
+    )
+    return figure
+
+
+def consensus_figure(agreed: Consensus) -> go.Figure:
+    """Draw heads as a heat map, layer by head, and FFN neurons as bars, layer by layer."""
+    layers = [str(layer) for layer in range(1, len(agreed.heads) + 1)]
+    figure = make_subplots(
+        rows=1,
+        cols=2,
+        horizontal_spacing=0.2,
+        subplot_titles=["heads: share of models that keep it", "FFN neurons"],
+    )
+    figure.add_heatmap(
+        x=[str(head + 1) for head in range(max(map(len, agreed.heads)))],
+        y=layers,
+        z=agreed.heads,
+        name="heads: share of models that keep it",
+        hovertemplate="layer %{y}, head %{x}: kept by %{z:.0%}<extra></extra>",
+        xgap=1,
+        ygap=1,
+        coloraxis="coloraxis",
+        row=1,
+        col=1,
+    )
+    for name, counts, colour, pattern in (
+        ("all keep", agreed.ffn_always, BLUE, ""),
+        ("some keep", agreed.ffn_sometimes, SKY, "/"),
+        ("none keeps", agreed.ffn_never, GREY, "."),
+    ):
+        figure.add_bar(
+            x=counts,
+            y=layers,
+            orientation="h",
+            name=plain(name),
+            marker={"color": colour, "pattern": {"shape": pattern}},
+            row=1,
+            col=2,
+        )
+    figure.update_xaxes(title_text="head", type="category", showgrid=False, row=1, col=1)
+    figure.update_xaxes(**AXIS, title_text="neurons", row=1, col=2)
+    figure.update_yaxes(type="category", autorange="reversed", title_text="layer")
+    figure.update_layout(
+        **LAYOUT,
+        barmode="stack",
+        height=170 + 24 * len(layers),
+        margin={"l": 60, "r": 20, "t": 40, "b": 60},
+        legend={**LEGEND, "x": 0.5},
+        coloraxis={
+            **_COLOURS,
+            "colorbar": {"tickformat": ".0%", "thickness": 14, "x": 0.41},
+        },
+    )
+    return figure
+
+
+def _hovers(name: str, row: tuple[int, ...], kept: Kept) -> list[str]:
+    return [
+        f"{name}<br>layer {layer}: {count:,} of {total:,} {kept.unit}"
+        for layer, (count, total) in enumerate(zip(row, kept.totals, strict=False), start=1)
+    ]

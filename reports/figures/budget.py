@@ -1,0 +1,189 @@
+"""Did the search do what it was told: target ratio against reached ratio, and what moved it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from orchestrator.runs.records import FinishedTrial, RunRecord
+from reports.curves import Curves
+from reports.figures.knobs import joined_space
+from reports.figures.theme import (
+    AXIS,
+    GREY,
+    LAYOUT,
+    LEGEND,
+    Panel,
+    Section,
+    brief,
+    knob_axis,
+    plain,
+    run_style,
+)
+from reports.overlay import Overlay
+
+_OPEN = "open_ratio"
+"""Column of a learning curve: cost of the units whose masks are open, of the unpruned model's."""
+_HOVER = "trial %{customdata[1]}<br>asked %{x}, reached %{y}<extra></extra>"
+_ASKED = ("target_ratio", "tolerance")
+"""Knobs that say what is asked, not how hard the search tries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """What a finished trial was asked for and what it reached."""
+
+    trial: FinishedTrial
+    open: float | None
+    """Ratio of what the masks had left open when the search ended, before units are ranked and
+    cut; None if the method does not say."""
+
+
+def reached(run: RunRecord, curves: Curves) -> list[Reached]:
+    """The finished trials of a run."""
+    rows = []
+    for trial in run.finished:
+        curve = curves.get(trial.number)
+        left = curve.columns.get(_OPEN) if curve else None
+        rows.append(Reached(trial=trial, open=left[-1][1] if left else None))
+    return rows
+
+
+def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None:
+    """Target against reached, and what the masks left open against each knob."""
+    rows = [reached(run, own) for run, own in zip(overlay.runs, curves, strict=True)]
+    finished = [row for run in rows for row in run]
+    if not finished:
+        return None
+    inside = sum(row.trial.feasible for row in finished)
+    sentences = [
+        f"{inside} of {len(finished)} finished trials lie inside the band they were asked for."
+    ]
+    known = [row for row in finished if row.open is not None]
+    far = [row for row in known if _miss(row) > row.trial.result.tolerance]
+    if known:
+        sentences.append(
+            f"In {len(far)} of {len(known)} the masks were still open above that band when the "
+            "search ended: there the ranking of units, not the search, met the budget."
+        )
+    panels = [_target_panel(overlay, rows)]
+    panels += _knob_panels(overlay, rows) if known else []
+    return Section(
+        name="budget",
+        title="Did the search do what it was told?",
+        sentences=tuple(sentences),
+        panels=tuple(panels),
+    )
+
+
+def _miss(row: Reached) -> float:
+    """How far above its target the search left its masks open, as a share of it."""
+    assert row.open is not None
+    return row.open / row.trial.result.target_ratio - 1
+
+
+def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
+    figure = go.Figure()
+    everything = [row.trial.result.target_ratio for run in rows for row in run]
+    line = [min(everything) * 0.95, max(everything) * 1.05]
+    figure.add_scatter(
+        x=line, y=line, mode="lines", name="as asked", line={"color": GREY, "dash": "dot"},
+        hoverinfo="skip",
+    )  # fmt: skip
+    for place, run in enumerate(rows):
+        prefix = plain(overlay.prefix(place))
+        style = run_style(place)
+        figure.add_scatter(
+            x=brief(row.trial.result.target_ratio for row in run),
+            y=[row.trial.result.ratio for row in run],
+            mode="markers",
+            name=f"{prefix}cut model",
+            marker={**style, "size": 8},
+            error_y={
+                "type": "data",
+                "array": brief(
+                    row.trial.result.tolerance * row.trial.result.target_ratio for row in run
+                ),
+                "thickness": 1,
+                "width": 3,
+                "color": GREY,
+            },
+            customdata=[[place, row.trial.number] for row in run],
+            hovertemplate=_HOVER,
+        )
+        known = [row for row in run if row.open is not None]
+        if known:
+            figure.add_scatter(
+                x=brief(row.trial.result.target_ratio for row in known),
+                y=brief(row.open for row in known),
+                mode="markers",
+                name=f"{prefix}open masks, before the cut",
+                marker={"color": style["color"], "symbol": f"{style['symbol']}-open", "size": 8},
+                customdata=[[place, row.trial.number] for row in known],
+                hovertemplate=_HOVER,
+            )
+    figure.update_layout(
+        **LAYOUT,
+        height=380,
+        margin={"l": 60, "r": 20, "t": 20, "b": 60},
+        legend=LEGEND,
+        xaxis={**AXIS, "tickformat": ".0%", "title": {"text": "target ratio", "standoff": 8}},
+        yaxis={**AXIS, "tickformat": ".0%", "title": {"text": "reached ratio"}},
+    )
+    return Panel(
+        name="target",
+        title="Asked and reached",
+        figure=figure,
+        caption=f"{overlay.cost_name} of each cut model as a share of the unpruned one's, against "
+        "the share that was asked for. The grey bar is as long as the tolerance: where it does not "
+        "touch the dotted line, the budget was missed. Hollow marks are what the "
+        "masks had left open at the end of the search, before the units were ranked and cut.",
+    )
+
+
+def _knob_panels(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> list[Panel]:
+    spaces = joined_space(overlay)
+    knobs = [name for name in spaces if name not in _ASKED] + [
+        name for name in _ASKED if name in spaces
+    ]
+    if not knobs:
+        return []
+    figure = make_subplots(rows=1, cols=len(knobs), shared_yaxes=True, horizontal_spacing=0.03)
+    for column, knob in enumerate(knobs, start=1):
+        for place, run in enumerate(rows):
+            known = [row for row in run if row.open is not None and knob in row.trial.knobs]
+            figure.add_scatter(
+                x=brief(row.trial.knobs[knob] for row in known),
+                y=brief(_miss(row) for row in known),
+                mode="markers",
+                name=plain(overlay.names[place]),
+                showlegend=overlay.several and column == 1,
+                marker={**run_style(place), "size": 7},
+                customdata=[[place, row.trial.number] for row in known],
+                hovertemplate=f"trial %{{customdata[1]}}<br>{plain(knob)} %{{x}}"
+                "<br>%{y} above target<extra></extra>",
+                row=1,
+                col=column,
+            )
+        figure.update_xaxes(
+            **AXIS,
+            **knob_axis(spaces[knob]),
+            title={"text": plain(knob), "standoff": 8},
+            row=1,
+            col=column,
+        )
+    figure.update_yaxes(**AXIS, tickformat="+.2~%")
+    figure.update_yaxes(title={"text": "open masks above target"}, row=1, col=1)
+    figure.update_layout(**LAYOUT, height=300, margin={"l": 60, "r": 20, "t": 20, "b": 60})
+    return [
+        Panel(
+            name="steering",
+            title="What the knobs did to it",
+            figure=figure,
+            caption="How far above its target the search had left its masks open, before the cut, "
+            "against each knob. At 0% the search had met the target by itself.",
+        )
+    ]

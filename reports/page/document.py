@@ -1,0 +1,132 @@
+"""The data of the page as one JSON document: what its cards, tables and switch read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.runs.records import Measured, RunRecord, TrialRecord
+from orchestrator.runs.run_folder import RunFolder
+from reports.curves import Curves, points_each
+from reports.figures.timeline import state_text
+from reports.overlay import Overlay
+from reports.pareto import rung_text
+from reports.speed import Speed
+
+FORMAT = "maskfront-report-1"
+
+
+def document(
+    overlay: Overlay,
+    curves: Sequence[Curves],
+    speeds: Sequence[Sequence[Speed]],
+    commands: Sequence[str],
+    page_folder: Path,
+) -> dict[str, Any]:
+    """Everything but the figures, as plain data.
+
+    `commands` are the export commands of the runs, without trial and folder; links to artifacts are
+    relative to `page_folder`.
+    """
+    return {
+        "format": FORMAT,
+        "metric": overlay.metric_name,
+        "cost": overlay.cost_name,
+        "units": list(overlay.units),
+        "latencies": latency_units(speeds),
+        "runs": [
+            {
+                "name": name,
+                "metric": run.metric_name,
+                "unit": run.unpruned.unit,
+                "export": command,
+                "unpruned": {
+                    "label": run.unpruned.label,
+                    **_measured(run.unpruned),
+                    "latencies": {
+                        one.unit: milliseconds
+                        for one in timed
+                        if (milliseconds := one.milliseconds_of(run.unpruned)) is not None
+                    },
+                },
+                "layers": {
+                    "heads": run.unpruned.heads_per_layer,
+                    "ffn": run.unpruned.ffn_per_layer,
+                },
+                "front": [trial.number for trial in run.front],
+                "trials": [
+                    _trial(run, trial, own, page_folder) | _latencies(timed, trial.number)
+                    for trial in run.trials
+                ],
+            }
+            for name, run, own, timed, command in zip(
+                overlay.names, overlay.runs, curves, speeds, commands, strict=True
+            )
+        ],
+    }
+
+
+def latency_units(speeds: Sequence[Sequence[Speed]]) -> tuple[str, ...]:
+    """The units in which the fronts of all runs were timed."""
+    first, *others = ([one.unit for one in own] for own in speeds)
+    return tuple(unit for unit in first if all(unit in other for other in others))
+
+
+def _latencies(speeds: Sequence[Speed], trial: int) -> dict[str, Any]:
+    found = {one.unit: one.models[trial].milliseconds for one in speeds if trial in one.models}
+    return {"latencies": found} if found else {}
+
+
+def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "trial": trial.number,
+        "state": state_text(trial),
+        "knobs": trial.knobs,
+    }
+    if trial.failure:
+        row["failure"] = trial.failure
+    if trial.attributes:
+        row["attributes"] = dict(trial.attributes)
+    if trial.rungs:
+        row["rungs"] = [rung_text(run, rung) for rung in trial.rungs]
+        if trial.result is None:
+            cost = trial.rungs[-1].cost
+            row["last"] = {
+                "ratio": cost / run.unpruned.cost_full,
+                "sizes": {run.unpruned.unit: cost},
+            }
+    if trial.seconds is not None:
+        row["seconds"] = round(trial.seconds, 1)
+    result = trial.result
+    if result is not None:
+        row |= _measured(result) | {
+            "target_ratio": result.target_ratio,
+            "tolerance": result.tolerance,
+            "heads": result.heads_per_layer,
+            "ffn": result.ffn_per_layer,
+        }
+        folder = RunFolder(run.folder).trial(trial.number)
+        if folder.is_dir():
+            row["folder"] = Path(os.path.relpath(folder, page_folder)).as_posix()
+            row["files"] = sorted(path.name for path in folder.iterdir() if path.is_file())
+    curve = curves.get(trial.number)
+    if curve is not None:
+        row["stages"] = curve.stages
+        row["curve"] = {
+            name: [list(axis) for axis in zip(*values, strict=True)]
+            for name, values in curve.thinned(points_each(len(curves))).items()
+        }
+    return row
+
+
+def _measured(model: Measured) -> dict[str, Any]:
+    return {
+        "metric": model.metric,
+        "heldout_metric": model.heldout_metric,
+        "interval": model.interval,
+        "heldout_interval": model.heldout_interval,
+        "ratio": model.ratio,
+        "sizes": model.sizes,
+    }

@@ -1,0 +1,55 @@
+"""Page and dashboard of a run that a launch is at work on, kept up to date by the launch itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.runs.records import RunRecord, read_run
+from orchestrator.runs.run_folder import RunFolder
+from reports.dashboard import publish
+from reports.page.page import write_report
+
+_SHARE = 0.05
+"""Of the launch's time: with more behind it a write is left out. All is written anew each time; at
+thousands of trials that takes seconds, in which the worker that writes does not train."""
+
+
+class Following:
+    """A callback of a launch that writes page, notes and front; of its calls some are left out."""
+
+    def __init__(self, command: str, source: str, clock: Callable[[], float] = time.monotonic):
+        """`command` launched the run, from a study file with the text `source`."""
+        self._command, self._source, self._clock = command, source, clock
+        self._began, self._spent = clock(), 0.0
+        self._folder: Path | None = None
+
+    def __call__(self, run: RunRecord) -> None:
+        """Write the run as it stands, or leave that to a later call, or to the end."""
+        now = self._clock()
+        if self._spent > _SHARE * (now - self._began):
+            return
+        self._folder = run.folder
+        try:
+            self._write(run, live=True)
+        finally:
+            self._spent += self._clock() - now
+
+    def end(self, run: RunRecord) -> None:
+        """Write the run as it has ended."""
+        self._write(run, live=False)
+
+    def cut_short(self) -> None:
+        """Write the run as an interrupt or an error left it, if there is a page that calls it
+        running; what goes wrong with that is not told beside what ended the launch."""
+        if self._folder is not None:
+            with suppress(Exception):
+                self.end(read_run(self._folder))
+
+    def _write(self, run: RunRecord, live: bool) -> None:
+        folder = RunFolder(run.folder)
+        folder.write_launch(self._command, self._source)
+        write_report([run], folder.report, live)
+        publish(run)

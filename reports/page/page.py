@@ -1,0 +1,159 @@
+"""The report: one HTML page that shows a run, or several on the same axes, and needs no network."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import math
+import secrets
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from orchestrator.runs.damage import damaged_trials
+from orchestrator.runs.records import RunRecord, size_text
+from orchestrator.runs.run_folder import RunFolder, write_file_whole
+from reports.curves import read_curves
+from reports.figures.architectures import architecture_section
+from reports.figures.budget import budget_section
+from reports.figures.front import front_figure
+from reports.figures.outer_loop import outer_section
+from reports.figures.speed import speed_section
+from reports.figures.timeline import state_text
+from reports.overlay import Overlay, overlay
+from reports.page.document import document, latency_units
+from reports.pareto import ParetoView, answer, knob_texts, pareto_view, percent, rung_text
+from reports.recommended import recommendations
+from reports.speed import read_speeds
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """One run as the template sees it."""
+
+    place: int
+    name: str
+    record: RunRecord
+    view: ParetoView
+    answer: str
+    counts: Mapping[str, int]
+    folder: str
+    """As a shell reads it."""
+    export: str
+    launch: Mapping[str, str] | None
+    damaged: Mapping[int, Sequence[str]]
+
+
+def write_report(
+    runs: RunRecord | Sequence[RunRecord], target: str | Path, live: bool = False
+) -> Path:
+    """Write the page of one run or of several, whole or not at all; returns its path.
+
+    `live` adds a switch that reloads the page. Raises RunError if the runs share no axes, OSError
+    if the disk refuses.
+    """
+    target = Path(target)
+    together = overlay(runs)
+    curves = [read_curves(run) for run in together.runs]
+    speeds = [read_speeds(run) for run in together.runs]
+    parts = [_part(together, place) for place in range(len(together.runs))]
+    sections = (
+        speed_section(together, speeds),
+        budget_section(together, curves),
+        architecture_section(together),
+        outer_section(together),
+    )
+    exports = [part.export for part in parts]
+    data = document(together, curves, speeds, exports, target.parent)
+    content = (
+        _templates()
+        .get_template("page.html.j2")
+        .render(
+            title=f"{', '.join(together.names)}: {together.metric_name} against "
+            f"{together.cost_name}",
+            overlay=together,
+            parts=parts,
+            recommended=[(part, row) for part in parts for row in recommendations(part.view)],
+            front=front_figure(together),
+            sections=[section for section in sections if section is not None],
+            document=_finite(data),
+            latencies=latency_units(speeds),
+            untimed=[part for part, own in zip(parts, speeds, strict=True) if not own],
+            live=live,
+            nonce=secrets.token_urlsafe(16),
+            css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+            script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),
+            plotly=_packed_plotly(),
+        )
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_file_whole(target, content)
+    return target
+
+
+def _part(together: Overlay, place: int) -> _Part:
+    run = together.runs[place]
+    view = pareto_view(run)
+    return _Part(
+        place=place,
+        name=together.names[place],
+        record=run,
+        view=view,
+        answer=answer(view),
+        counts=Counter(map(state_text, run.trials)),
+        folder=shlex.quote(str(run.folder)),
+        export=f"maskfront export {shlex.quote(str(run.folder))}",
+        launch=RunFolder(run.folder).read_launch(),
+        damaged=damaged_trials(run.folder, run.trials),
+    )
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters |= {
+        "knobs": knob_texts,
+        "size": size_text,
+        "percent": percent,
+        "state": state_text,
+        "packed": _packed,
+    }
+    environment.globals["rung_text"] = rung_text
+    return environment
+
+
+@cache
+def _packed_plotly() -> str:
+    """Plotly's script: 2 MB in place of 5."""
+    return _packed(get_plotlyjs())
+
+
+def _packed(text: str) -> str:
+    """base64 of gzip: a fifth of the text, and nothing in it closes an element."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

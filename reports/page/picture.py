@@ -1,0 +1,79 @@
+"""The front as a small picture, for a README, a slide or a paper."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from orchestrator.errors import RunError
+from orchestrator.runs.records import RunRecord
+from reports.figures.front import front_figure
+from reports.overlay import overlay
+
+PICTURES = (".svg", ".png", ".pdf")
+"""Suffixes that `front_image` can write."""
+_PATIENCE = 45.0
+"""Seconds for one attempt, which takes about two."""
+_DRAW = """
+import sys, plotly.io
+figure = plotly.io.from_json(sys.stdin.read(), skip_invalid=True)
+sys.stdout.buffer.write(figure.to_image(format=sys.argv[1]))
+"""
+
+
+def front_image(runs: Sequence[RunRecord], target: Path) -> Path:
+    """Write the front on white, 760 x 440; returns `target`. Raises what `write_picture` does."""
+    figure = front_figure(overlay(runs))
+    figure.update_layout(width=760, height=440)
+    return write_picture(figure, target)
+
+
+def write_picture(figure: go.Figure, target: Path) -> Path:
+    """Write a figure on white; returns `target`. As .html it needs no browser.
+
+    Raises RunError for another suffix, and if kaleido or its browser is missing.
+    """
+    figure.update_layout(paper_bgcolor="white", plot_bgcolor="white")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.suffix == ".html":
+        figure.write_html(target)
+        return target
+    if target.suffix not in PICTURES:
+        raise RunError(f"'{target}' ends in '{target.suffix}'; use {', '.join(PICTURES)} or .html")
+    picture = _draw(figure, target.suffix.removeprefix("."))
+    if not picture:
+        raise RunError(
+            f"'{target}' needs kaleido and a browser that starts: "
+            "pip install -c constraints.txt -e '.[image]', "
+            "and let BROWSER_PATH name the executable of a Chrome or Chromium"
+        )
+    target.write_bytes(picture)
+    return target
+
+
+def _draw(figure: go.Figure, kind: str) -> bytes:
+    """The figure as a file of this kind; nothing if that cannot be done here.
+
+    By a process of its own: kaleido waits forever for a browser that hangs, which happens now and
+    then, and a new one rarely does. The browser ends with the process that it talks to.
+    """
+    if find_spec("kaleido") is None:
+        return b""
+    for _ in range(2):
+        try:
+            drawn = subprocess.run(
+                [sys.executable, "-P", "-c", _DRAW, kind],  # -P: no module of the folder it is in
+                input=figure.to_json().encode(),
+                capture_output=True,
+                timeout=_PATIENCE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            continue
+        return drawn.stdout if drawn.returncode == 0 else b""
+    return b""

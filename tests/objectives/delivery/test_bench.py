@@ -1,0 +1,219 @@
+"""Whole models side by side: what is timed, against what, and what is said where one cannot be."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    AlbertConfig,
+    AlbertForSequenceClassification,
+    AutoModelForSequenceClassification,
+)
+
+from objectives.bert.adapters import as_bert
+from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.cutting import cut, shape_of
+from objectives.bert.pretrained import load_classifier
+from objectives.delivery import bench as benches
+from objectives.delivery.bench import ENGINES, UNPRUNED, Bench, bench, check_engines, flops_of
+from objectives.delivery.onnx_model import load_model, write_int8, write_onnx
+from objectives.errors import UserError
+from objectives.measures.cost import Flops
+from objectives.problem import Problem
+from tests.conftest import TINY
+from tests.kin import write_kin
+from tests.objectives.conformance import random_states
+
+RAGGED = Architecture(
+    (
+        LayerUnits((0, 2), (1, 5, 40), query_key=((0, 3), (1, 2)), query_inputs=(0, 9)),
+        LayerUnits((), tuple(range(30))),
+        LayerUnits((3,), ()),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def folders(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A ragged model, and the teacher that it was cut from."""
+    root = tmp_path_factory.mktemp("models")
+    cut(problem.student.state_dict(), problem.student.config, RAGGED).save_pretrained(root / "cut")
+    problem.teacher.save_pretrained(root / "teacher")
+    return [root / "cut", root / "teacher"]
+
+
+def shapes(timed: Bench) -> list[tuple[str, str, int, int]]:
+    return [(Path(t.model).name, t.engine, t.batch, t.length) for t in timed.timings]
+
+
+def test_every_model_is_timed_in_every_engine_on_every_shape(folders: list[Path]) -> None:
+    pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
+    before, told = random_states(), []
+    timed = bench(
+        folders[:1],
+        batches=(1, 2),
+        lengths=(4,),
+        engines=("eager", "onnxruntime"),
+        rounds=2,
+        say=told.append,
+    )
+    assert random_states() == before
+    assert not timed.skipped
+    assert timed.reference == UNPRUNED
+    assert shapes(timed) == [
+        (model, engine, batch, 4)
+        for engine in ("eager", "onnxruntime")
+        for batch in (1, 2)
+        for model in (UNPRUNED, "cut")
+    ]
+    for timing in timed.timings:
+        low, middle, high = timing.quartiles
+        assert 0 < low <= middle <= high
+    cost = Flops(TINY, 4)
+    assert [timing.flops for timing in timed.timings[:2]] == [cost.full, cost.exact(RAGGED)]
+    assert told[0] == "eager: preparing 2 models"
+    assert timed.conditions["rounds"] == 2
+
+
+def test_an_int8_file_is_timed_beside_the_model_it_was_made_from(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
+    model = shutil.copytree(folders[0], tmp_path / "model")
+    (model / "onnx").mkdir()
+    whole, small = model / "onnx" / "model.onnx", model / "onnx" / "model_int8.onnx"
+    write_onnx(load_model(model), whole)
+    write_int8(whole, small)
+    timed = bench([model], batches=[1], lengths=[4], engines=("eager", "onnxruntime"), rounds=1)
+    assert not timed.skipped
+    assert shapes(timed) == [
+        *((name, "eager", 1, 4) for name in (UNPRUNED, "model")),
+        *((name, "onnxruntime", 1, 4) for name in (UNPRUNED, "model", small.name)),
+    ]
+    assert timed.timings[-1].flops == timed.timings[-2].flops
+
+
+def test_flops_are_those_that_torch_counts(folders: list[Path]) -> None:
+    for folder in folders:
+        model: Any = AutoModelForSequenceClassification.from_pretrained(
+            folder, attn_implementation="eager"
+        )
+        with FlopCounterMode(display=False) as counter:
+            model(input_ids=torch.ones(1, 7, dtype=torch.long))
+        assert flops_of(model, 7) == counter.get_total_flops()
+
+
+def test_the_reference_is_the_one_that_is_named(folders: list[Path]) -> None:
+    own = {"batches": [1], "lengths": [4], "engines": ["eager"], "rounds": 1}
+    timed = bench(folders[:1], against=folders[1], **own)
+    assert timed.reference == str(folders[1])
+    assert [Path(t.model).name for t in timed.timings] == ["teacher", "cut"]
+    alone = bench(folders[1:], **own)
+    assert alone.reference == str(folders[1]), "from which nothing was cut"
+    assert [Path(t.model).name for t in alone.timings] == ["teacher"]
+
+
+def test_more_models_are_compiled_than_torch_has_room_for_by_default(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond 8 variants of one code object torch would run the rest eagerly, and say nothing."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    copies = [tmp_path / str(number) for number in range(9)]
+    for copy in copies:
+        shutil.copytree(folders[0], copy)
+    timed = bench(copies, batches=[1], lengths=[4, 5], engines=("compile",), rounds=1)
+    assert not timed.skipped
+    assert len(timed.timings) == 2 * (1 + len(copies))
+
+
+def test_an_engine_that_fails_is_skipped_with_its_reason(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_compiler(*_: object) -> Any:
+        raise RuntimeError("no working C++ compiler\nand a long story")
+
+    monkeypatch.setitem(benches._RUNS, "compile", no_compiler)
+    timed = bench(folders, batches=[1], lengths=[4], engines=("compile", "eager"), rounds=1)
+    assert timed.skipped == {"compile": "no working C++ compiler"}
+    assert {t.engine for t in timed.timings} == {"eager"}
+    with pytest.raises(UserError, match=r"no engine runs here \(compile: no working C\+\+ comp"):
+        bench(folders, batches=[1], lengths=[4], engines=("compile",), rounds=1)
+
+
+def test_bad_settings_are_refused(folders: list[Path], tmp_path: Path) -> None:
+    for settings, message in (
+        ({"batches": [0]}, "batch is 0; it must be at least 1"),
+        ({"lengths": [65]}, "length is 65; these models take 1 to 64 tokens"),
+        ({"rounds": 0}, "rounds is 0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            bench(folders, engines=("eager",), **settings)
+    with pytest.raises(
+        UserError, match=r"nothing': no classifier .* \(there is no such folder, and"
+    ):
+        bench([tmp_path / "nothing"])
+    with pytest.raises(UserError, match=r"': no classifier .* from it \(it has no config\.json\)"):
+        bench([tmp_path])
+    with pytest.raises(UserError, match="no engine 'tpu'; there are eager, compile, onnxruntime"):
+        check_engines(["tpu"])
+    assert check_engines(None) == ENGINES
+    assert check_engines(["onnxruntime"]) == ("onnxruntime",)
+
+
+def test_a_model_that_brings_code_is_not_run(folders: list[Path], tmp_path: Path) -> None:
+    """Of a folder that is no cut model's, nothing is executed."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "evil", "auto_map": {"AutoConfig": "evil.C",'
+        ' "AutoModelForSequenceClassification": "evil.M"}}'
+    )
+    with pytest.raises(UserError, match="no classifier could be loaded from it"):
+        load_model(tmp_path)
+
+
+def test_the_reference_has_the_layers_that_the_study_left_out(folders: list[Path]) -> None:
+    settings = {"batches": [1], "lengths": [4], "engines": ("eager",), "rounds": 1}
+    timed = bench(folders[:1], unpruned_layers=6, **settings)  # type: ignore[arg-type]
+    assert timed.timings[0].flops == Flops(replace(TINY, layers=6), 4).full
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "electra", "electra-wide", "roberta"])
+def test_a_reference_of_berts_kin_is_timed_as_a_bert(
+    folders: list[Path], tmp_path: Path, kind: str
+) -> None:
+    pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
+    kin = Path(write_kin(kind, tmp_path / kind, ["happy", "neutral", "sad"]))
+    timed = bench(
+        folders[:1],
+        against=kin,
+        batches=[1],
+        lengths=[4],
+        engines=("eager", "onnxruntime"),
+        rounds=1,
+    )
+    assert not timed.skipped
+    assert [Path(t.model).name for t in timed.timings] == [kind, "cut"] * 2
+    narrow = {"embedding": 12} if kind == "electra" else {}
+    assert timed.timings[0].flops == Flops(replace(TINY, **narrow), 4).full
+
+
+def test_a_model_that_is_no_kin_of_berts_is_refused(folders: list[Path], tmp_path: Path) -> None:
+    config = AlbertConfig(
+        vocab_size=9, embedding_size=4, hidden_size=4, num_attention_heads=1, intermediate_size=4
+    )
+    with torch.random.fork_rng():
+        AlbertForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="it is of the kind 'albert', whose FLOPs"):
+        bench(folders[:1], against=tmp_path)
+
+
+def test_a_projection_of_the_embeddings_counts(tmp_path: Path) -> None:
+    model = as_bert(load_classifier(write_kin("electra", tmp_path, ["no", "yes"])))
+    assert flops_of(model, 8) == Flops(shape_of(model.config), 8).full

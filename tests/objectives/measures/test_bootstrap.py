@@ -1,0 +1,116 @@
+"""The interval of a metric: against theory, and against a bootstrap row by row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from objectives.measures.bootstrap import bootstrap_interval, resampled_metrics
+from objectives.text.task import Metric, metric_value
+
+
+def answers(rows: int, good: float, labels: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(3)
+    truth = generator.integers(labels, size=rows)
+    wrong = (truth + generator.integers(1, labels, size=rows)) % labels
+    return truth, np.where(generator.random(rows) < good, truth, wrong)
+
+
+def test_accuracy_has_the_interval_of_a_binomial() -> None:
+    truth, said = answers(1000, 0.85)
+    share = float((truth == said).mean())
+    low, high = bootstrap_interval("accuracy", truth, said)
+    spread = 1.96 * math.sqrt(share * (1 - share) / 1000)
+    assert (low, high) == pytest.approx((share - spread, share + spread), abs=0.004)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mcc", "f1"])
+@pytest.mark.parametrize("labels", [2, 3])
+def test_counting_pairs_is_drawing_rows(metric: Metric, labels: int) -> None:
+    truth, said = answers(300, 0.7, labels)
+    generator = np.random.default_rng(0)
+    draws = generator.integers(300, size=(1500, 300))
+    values = [metric_value(metric, truth[rows], said[rows], classes=labels) for rows in draws]
+    theirs = np.quantile(values, [0.025, 0.975])
+    assert bootstrap_interval(metric, truth, said, labels) == pytest.approx(theirs, abs=0.02)
+
+
+def test_a_correlation_is_drawn_by_rows() -> None:
+    generator = np.random.default_rng(1)
+    truth = generator.normal(size=400).astype(np.float32)
+    said = (truth + generator.normal(size=400)).astype(np.float32)
+    low, high = bootstrap_interval("pearson_spearman", truth, said)
+    value = metric_value("pearson_spearman", truth, said)
+    assert low < value < high
+    assert high - low == pytest.approx(2 * 1.96 * (1 - value**2) / 20, rel=0.3)
+
+
+def test_the_same_answers_have_the_same_interval_and_perfect_ones_have_none() -> None:
+    truth, said = answers(200, 0.8)
+    assert bootstrap_interval("mcc", truth, said) == bootstrap_interval("mcc", truth, said)
+    assert bootstrap_interval("f1", truth, truth) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mcc", "f1"])
+@pytest.mark.parametrize("labels", [2, 3])
+def test_a_sample_is_the_metric_of_its_rows(metric: Metric, labels: int) -> None:
+    truth, said = answers(300, 0.7, labels)
+    generator = np.random.default_rng(0)
+    for value in resampled_metrics(metric, truth, said, labels)[:20]:
+        rows = generator.integers(300, size=300)
+        theirs = metric_value(metric, truth[rows], said[rows], classes=labels)
+        assert value == pytest.approx(theirs)
+
+
+def test_a_rare_class_that_a_sample_lacks_is_no_mistake() -> None:
+    """Three rows of class 2: one sample in twenty has none of them."""
+    truth = np.repeat([0, 1, 2], [150, 147, 3])
+    assert bootstrap_interval("f1", truth, truth, 3) == (1.0, 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:A single label was found")
+@pytest.mark.parametrize("metric", ["mcc", "f1"])
+@pytest.mark.parametrize("labels", [2, 3])
+def test_a_sample_of_one_label_or_one_answer_has_the_metric_of_its_rows(
+    metric: Metric, labels: int
+) -> None:
+    truth = np.repeat([0, labels - 1], [28, 2])
+    said = np.repeat([0, labels - 1, 0], [1, 1, 28])
+    generator = np.random.default_rng(0)
+    draws = [generator.integers(30, size=30) for _ in range(500)]
+    assert any(np.ptp(truth[rows]) == 0 for rows in draws), "else it would test nothing"
+    theirs = [metric_value(metric, truth[rows], said[rows], classes=labels) for rows in draws]
+    assert resampled_metrics(metric, truth, said, labels) == pytest.approx(theirs)
+
+
+def test_models_of_one_split_meet_the_same_samples() -> None:
+    """Two models that are right in the same rows, and wrong in other ways, are equally sure."""
+    truth, said = answers(300, 0.7, 3)
+    otherwise = np.where(said == truth, truth, 3 - truth - said)
+    assert (otherwise != said).sum() == (said != truth).sum() > 50
+    one, other = (bootstrap_interval("accuracy", truth, model) for model in (said, otherwise))
+    assert one == other
+
+
+def test_differences_of_samples_are_paired() -> None:
+    """Two models that differ in 40 of 1000 rows: their difference is surer than either metric."""
+    truth, said = answers(1000, 0.8)
+    better = said.copy()
+    mistakes = np.flatnonzero(said != truth)[:40]
+    better[mistakes] = truth[mistakes]
+    ours, theirs = (resampled_metrics("accuracy", truth, one) for one in (better, said))
+    assert (ours - theirs).mean() == pytest.approx(0.04, abs=0.002)
+    assert (ours - theirs).std() == pytest.approx(math.sqrt(0.04 * 0.96 / 1000), rel=0.15)
+    assert (ours - theirs).std() < theirs.std() / 1.8
+
+
+def test_a_correlations_samples_are_paired_by_rows() -> None:
+    generator = np.random.default_rng(1)
+    truth = generator.normal(size=200).astype(np.float32)
+    said = (truth + generator.normal(size=200)).astype(np.float32)
+    samples = resampled_metrics("pearson_spearman", truth, said)
+    same = resampled_metrics("pearson_spearman", truth, 2 * said)
+    np.testing.assert_allclose(samples, same, atol=1e-6)
+    assert samples.std() > 0.01

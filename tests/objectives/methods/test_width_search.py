@@ -1,0 +1,278 @@
+"""The width search: what it owes as a search method, and what TAS says of its parts."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool1d
+
+import objectives.methods.width_search
+from objectives.bert.architecture import Architecture
+from objectives.errors import UserError
+from objectives.methods.width_search import WidthAlpha, WidthSearch
+from objectives.problem import Problem
+from objectives.search.relaxation import interpolation
+from objectives.search_method import SearchResult
+from objectives.training.population import Population
+from objectives.training.stages import Stage
+from tests.conftest import TINY
+from tests.objectives.conformance import SearchMethodConformance, run, search_alone
+from tests.objectives.planted import holds_the_planted_units, planted_problem
+
+SEARCH = Stage(name="search", epochs=1, searches=True, learning_rate=1e-3)
+RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
+QUICK = WidthSearch(batch_size=16, tolerance=0.1, stages=(SEARCH, RECOVER))
+
+
+class TestConformance(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> WidthSearch:
+        return QUICK
+
+
+def fresh(problem: Problem, **fields: Any) -> WidthAlpha:
+    return WidthAlpha([replace(QUICK, **fields)], problem, seed=0)
+
+
+def chosen(alpha: WidthAlpha, choice: tuple[int, ...]) -> dict[str, Tensor]:
+    """Alpha all but certain of one candidate of each layer, FFN layers first; float64."""
+    values = {space: torch.zeros_like(value[0].double()) for space, value in alpha.alpha.items()}
+    for place, candidate in enumerate(choice):
+        space = ("ffn", "heads")[place // TINY.layers]
+        values[space][place % TINY.layers, candidate] = 60.0
+    return values
+
+
+def test_expected_cost_is_the_cut_models_for_every_choice(problem: Problem) -> None:
+    """All 8 x 8 x 8 choices of FFN widths, and of the heads as they come."""
+    alpha = fresh(problem)
+    head_widths = len(alpha.widths["heads"])
+    for ffn in itertools.product(range(8), repeat=3):
+        choice = (*ffn, *(candidate % head_widths for candidate in ffn[::-1]))
+        values = chosen(alpha, choice)
+        expected = problem.cost.expected(
+            {s: alpha._survival(s, v.softmax(-1)[None].float()) for s, v in values.items()}
+        )
+        widths = {s: alpha.widths[s][v.argmax(-1)] for s, v in values.items()}
+        masks = {
+            s: (torch.arange(int(alpha.widths[s][-1])) < widths[s][:, None]).tolist()
+            for s in widths
+        }
+        exact = problem.cost.exact(Architecture.from_masks(TINY, masks))
+        assert expected.item() == pytest.approx(exact, rel=1e-6)
+
+
+def test_the_gradient_of_the_expected_cost_is_that_of_finite_differences(problem: Problem) -> None:
+    alpha = fresh(problem)
+    start = torch.randn(1, 3, len(alpha.widths["ffn"]), generator=torch.Generator().manual_seed(0))
+    start = start.double().requires_grad_()
+
+    def cost(value: Tensor) -> Tensor:
+        return problem.cost.expected({"ffn": alpha._survival("ffn", value.softmax(-1))}) / 1e4
+
+    alpha.widths["ffn"] = alpha.widths["ffn"].double()
+    assert torch.autograd.gradcheck(cost, (start,), atol=1e-3)
+
+
+def test_masks_are_two_widths_of_the_best_units(problem: Problem) -> None:
+    alpha = fresh(problem)
+    for _ in range(5):
+        for space, mask in alpha.masks(0.3).items():
+            for row, ranks in zip(mask[0], alpha.ranks[space], strict=True):
+                by_rank = row[ranks.argsort()]
+                assert (by_rank.diff() <= 1e-6).all()
+                steps = {int(place) + 1 for place in (by_rank.diff() < -1e-6).nonzero()}
+                if by_rank[-1] > 1e-6:
+                    steps.add(len(by_rank))
+                assert steps <= set(alpha.widths[space].tolist())
+                assert len(steps) <= 2
+                assert by_rank[0] <= 1 + 1e-6
+
+
+def test_places_fall_strictly_and_the_likeliest_width_is_above_one(problem: Problem) -> None:
+    alpha = fresh(problem)
+    values = torch.randn(3, len(alpha.widths["ffn"]), generator=torch.Generator().manual_seed(1))
+    places = alpha.places("ffn", values.double())
+    assert (places.diff(dim=-1) < 0).all()
+    assert (places > 1).sum(-1).tolist() == alpha.widths["ffn"][values.argmax(-1)].tolist()
+
+
+def test_the_likeliest_widths_are_cut_if_they_meet_the_budget(problem: Problem) -> None:
+    alpha = fresh(problem, shares=(0, 0.25, 0.5, 1), target_ratio=0.4, tolerance=0.5)
+    with torch.no_grad():
+        for space, value in chosen(alpha, (2, 1, 2, 1, 2, 1)).items():
+            alpha.alpha[space][0] = value.float() / 10
+    found = alpha.architecture(0)
+    assert found.ffn_per_layer == (24, 12, 24)
+    assert found.heads_per_layer == (1, 2, 1)
+    for ranks, layer in zip(alpha.ranks["heads"], found.layers, strict=True):
+        assert {int(ranks[head]) for head in layer.heads} == set(range(len(layer.heads)))
+
+
+def test_two_widths_padded_with_zeros_are_the_sum_of_two_cut_layers(problem: Problem) -> None:
+    """What the output projection gives of the mask is what it gives of each width, weighted."""
+    alpha = fresh(problem, shares=(0, 0.25, 0.5, 1))
+    weights = torch.zeros(1, 3, 4)
+    weights[..., 1], weights[..., 2] = 0.3, 0.7
+    mask = alpha._of_units("ffn", alpha._survival("ffn", weights))[0]
+    for ranks, row in zip(alpha.ranks["ffn"], mask, strict=True):
+        expected = 0.3 * (ranks < 12) + 0.7 * (ranks < 24)
+        torch.testing.assert_close(row, expected)
+
+
+def test_two_widths_interpolated_are_pooled_channel_by_channel(problem: Problem) -> None:
+    alpha = fresh(problem, shares=(0, 0.25, 0.5, 1))
+    weights = torch.zeros(2, 3, 4)
+    weights[..., 1], weights[..., 2] = 0.3, 0.7
+    mix = alpha._interpolated("ffn", weights)
+    assert mix.shape == (2, 3, 48, 48)
+    up = torch.randn(5, 48, generator=torch.Generator().manual_seed(0))
+    for layer, ranks in enumerate(alpha.ranks["ffn"]):
+        best_first = up[:, ranks.argsort()]
+        expected = torch.zeros(5, 48)
+        expected[:, :24] = 0.7 * best_first[:, :24]
+        expected[:, :24] += 0.3 * adaptive_avg_pool1d(best_first[:, :12], 24)
+        torch.testing.assert_close((up @ mix[1, layer].T)[:, ranks.argsort()], expected)
+
+
+def test_an_interpolation_is_made_once_and_only_of_two_widths_that_met(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, int]] = []
+
+    def counted(width: int, wider: int) -> Tensor:
+        made.append((width, wider))
+        return interpolation(width, wider)
+
+    monkeypatch.setattr(objectives.methods.width_search, "interpolation", counted)
+    alpha = fresh(problem, align="interpolate", shares=(0, 0.5, 1))
+    for step in range(20):
+        alpha.masks(step / 20)
+    assert len(made) == len(set(made)) <= 6
+    assert all(width < wider for width, wider in made)
+    again = alpha.masks(0.5)
+    assert all(mix.requires_grad and mix.isfinite().all() for mix in again.values())
+
+
+def test_the_gradient_of_a_mix_reaches_both_widths(problem: Problem) -> None:
+    alpha = fresh(problem, shares=(0, 0.25, 0.5, 1))
+    weights = torch.zeros(1, 3, 4)
+    weights[..., 1], weights[..., 2] = 0.3, 0.7
+    mix = alpha._interpolated("ffn", weights.requires_grad_())
+    (gradient,) = torch.autograd.grad(mix.sum(), [weights])
+    assert gradient[0].tolist() == [pytest.approx([0, 24, 24, 0], abs=1e-4)] * 3
+
+
+@pytest.mark.parametrize("space", ["heads", "ffn"])
+def test_a_mix_on_the_diagonal_is_a_mask(problem: Problem, space: str) -> None:
+    batch = next(problem.alpha.shuffled(16, 0, "cpu"))
+    population = Population.of([problem.student] * 2)
+    units = {"heads": TINY.heads, "ffn": TINY.ffn}[space]
+    mask = torch.rand(2, TINY.layers, units, generator=torch.Generator().manual_seed(0))
+    masked = population.logits(batch, {space: mask})
+    mixed = population.logits(batch, {f"{space}_mix": torch.diag_embed(mask)})
+    torch.testing.assert_close(mixed, masked, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("space", ["heads", "ffn"])
+def test_a_mix_that_turns_the_units_round_is_a_student_with_turned_units(
+    problem: Problem, space: str
+) -> None:
+    """The rows that make the units are turned: unit g of the mix is unit g - 1."""
+    batch = next(problem.alpha.shuffled(16, 0, "cpu"))
+    units = {"heads": TINY.heads, "ffn": TINY.ffn}[space]
+    turn = torch.eye(units).roll(1, 0).expand(1, TINY.layers, -1, -1)
+    turned = copy.deepcopy(problem.student)
+    makes = ("self.query", "self.key", "self.value") if space == "heads" else ("intermediate",)
+    for name, weight in turned.named_parameters():
+        if any(part in name for part in makes):
+            rows = weight.data.unflatten(0, (units, -1))
+            weight.data = rows.roll(1, 0).flatten(0, 1)
+    expected = Population.of([turned]).logits(batch)
+    mixed = Population.of([problem.student]).logits(batch, {f"{space}_mix": turn})
+    torch.testing.assert_close(mixed, expected, atol=1e-5, rtol=0)
+    plain = Population.of([problem.student]).logits(batch)
+    assert not torch.allclose(mixed, plain, atol=1e-3)
+
+
+def test_interpolating_trains_and_ends_in_the_band(problem: Problem) -> None:
+    result = search_alone(replace(QUICK, align="interpolate"), problem)
+    ratio = problem.cost.exact(result.architecture) / problem.cost_full
+    assert abs(ratio - 0.5) <= 0.1 * 0.5
+    other = search_alone(QUICK, problem)
+    assert [p["loss"] for p in result.curve] != [p["loss"] for p in other.curve]
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"grad_rescale": 0.5}, {"flops_weight": 0.01}, {"target_ratio": 0.2}], ids=list
+)
+def test_a_knob_changes_the_way(problem: Problem, knobs: dict[str, Any]) -> None:
+    one, other = (search_alone(m, problem) for m in (QUICK, replace(QUICK, **knobs)))
+    ways = [[point.get("expected_ratio") for point in way.curve] for way in (one, other)]
+    assert ways[0] != ways[1]
+
+
+def test_the_flops_loss_brings_the_likeliest_widths_to_the_band(problem: Problem) -> None:
+    search = replace(SEARCH, epochs=4)
+    method = replace(QUICK, target_ratio=0.25, flops_weight=20.0, grad_rescale=0.2)
+    result = search_alone(replace(method, stages=(search,)), problem)
+    ratios = [float(point["open_ratio"]) for point in result.curve]
+    assert abs(median(ratios[-15:]) - 0.25) < 0.1 * 0.25
+
+
+def test_the_planted_units_survive(problem: Problem) -> None:
+    """Of two students in a population; the head is not so loud that it need not be counted on."""
+    planted = planted_problem(problem, loudness=2.0)
+    method = replace(QUICK, stages=(replace(SEARCH, epochs=3),))
+    for result in run([replace(method, target_ratio=ratio) for ratio in (0.15, 0.3)], planted):
+        assert isinstance(result, SearchResult)
+        assert min(float(point["open_ratio"]) for point in result.curve) < 0.5
+        assert holds_the_planted_units(result.architecture)
+
+
+def test_shares_that_are_all_the_same_width_are_refused(problem: Problem) -> None:
+    with pytest.raises(UserError, match=r"of the 4 heads of a layer all of them are as many units"):
+        search_alone(replace(QUICK, shares=(0.9, 1)), problem)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("flops_weight", -1.0),
+        ("target_ratio", 0.0),
+        ("tolerance", 1.0),
+        ("grad_rescale", 0.0),
+        ("batch_size", 0),
+        ("temperature", (1.0, 0.0)),
+        ("temperature", (1.0, 0.5, 0.1)),
+        ("temperature", ()),
+        ("shares", (1.0,)),
+        ("shares", (0.5, 0.25, 1.0)),
+        ("shares", (0.5, 0.9)),
+        ("shares", (-0.1, 1.0)),
+        ("align", "pool"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf"WidthSearch\.{field} is .*; it must be"):
+        replace(QUICK, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"spaces": ("heads", "qk")}, "WidthSearch.spaces is .*; it must name some of heads, ffn$"),
+        ({"stages": (RECOVER,)}, "none of them searches"),
+    ],
+)
+def test_what_it_cannot_search_is_refused(fields: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        replace(QUICK, **fields)

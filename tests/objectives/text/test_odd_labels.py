@@ -1,0 +1,58 @@
+"""Labels that look wrong and may be meant are told of; all others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from objectives.text.odd_labels import odd_labels
+from objectives.text.task import ROLES, Examples, LabelledText
+
+
+def labelled(names: Sequence[str], dtype: Any = np.int64, **roles: Sequence[float]) -> LabelledText:
+    """Roles of these labels; one that is not given has each label once."""
+    return LabelledText(
+        {
+            role: Examples([], np.array(roles.get(role, range(len(names))), dtype=dtype))
+            for role in ROLES
+        },
+        names,
+    )
+
+
+def test_labels_that_differ_in_blanks_or_case_alone_are_named_together() -> None:
+    (line,) = odd_labels(labelled(["No", "maybe", "no", "no ", "not sure", "notsure"]))
+    assert line == (
+        "labels that differ only in blanks or case are classes of their own: 'No' and 'no' and "
+        "'no ', 'not sure' and 'notsure'; write them alike where they mean the same"
+    )
+
+
+def test_of_many_that_differ_so_three_are_named() -> None:
+    (line,) = odd_labels(labelled([name for letter in "abcde" for name in (letter, letter + " ")]))
+    assert "'c' and 'c ' and 2 more such; write" in line
+
+
+def test_a_label_that_no_row_of_train_has_is_named_with_the_rows_that_have_it() -> None:
+    (line,) = odd_labels(
+        labelled(["mixed", "no", "yes"], train=[1, 2], alpha=[1, 2], select=[0], heldout=[0, 0, 1])
+    )
+    assert line == (
+        "label 'mixed' stands in no row of train, but in others (select 1, heldout 2): leave these "
+        "out, correct their labels, or give train some"
+    )
+
+
+def test_of_many_labels_that_train_lacks_three_are_named() -> None:
+    (line,) = odd_labels(labelled(list("abcdef"), train=[0], alpha=[0], select=[0]))
+    assert line.startswith(
+        "labels 'b', 'c', 'd' and 2 more stand in no row of train, but in others (heldout 5): "
+    )
+
+
+def test_a_label_that_no_row_has_and_numbers_are_not_odd() -> None:
+    nowhere = {role: [0, 1] for role in ROLES}
+    assert list(odd_labels(labelled(["no", "yes", "never"], **nowhere))) == []
+    assert list(odd_labels(labelled(["grade"], np.float32, train=[0.5, 2], heldout=[3]))) == []

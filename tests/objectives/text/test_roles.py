@@ -1,0 +1,107 @@
+"""What is said of the rows that were read: how many are left out, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from objectives.errors import UserError
+from objectives.text.roles import load
+from objectives.text.task import Task
+
+Rows = list[tuple[Any, Any]]
+ROWS: Rows = [(f"text {row}", ("no", "yes")[row % 2]) for row in range(60)]
+
+
+def dataset(rows: Rows) -> Dataset:
+    return Dataset.from_dict({"text": [t for t, _ in rows], "label": [label for _, label in rows]})
+
+
+def task_of(rows: Rows, heldout: Rows | None = None, **fields: Any) -> Task:
+    splits = {"train": rows} if heldout is None else {"train": rows, "test": heldout}
+    data = DatasetDict({name: dataset(split) for name, split in splits.items()})
+    sizes = {"alpha": 6, "select": 8, "heldout": 10}
+    split = None if heldout is None else "test"
+    return Task(name="toy", data=lambda: data, heldout_split=split, **{**sizes, **fields})
+
+
+def test_rows_that_are_all_used_are_counted_by_role() -> None:
+    read = "60 rows read; train 36, alpha 6, selection 8, held out 10"
+    assert load(task_of(ROWS)).read == read
+
+
+def test_rows_that_are_left_out_are_counted_by_reason() -> None:
+    again = [(f" {text}", label) for text, label in ROWS[:3]]
+    other = [(text, "maybe") for text, _ in ROWS[3:5]]
+    assert load(
+        task_of([*ROWS, *again, *other, ("", "no"), ("a", None)], train=20, drop_missing=True)
+    ).read == (
+        "67 rows read; left out: 2 without a text or a label, 5 of equal text (2 of these with "
+        "another label than the first), 16 beyond train=20; train 20, alpha 6, selection 8, "
+        "held out 10"
+    )
+
+
+def test_a_split_that_is_held_out_is_counted_by_itself() -> None:
+    heldout = [*ROWS[:5], *ROWS[:2], (" ", "no")]
+    assert load(task_of([*ROWS, ROWS[7]], heldout, drop_missing=True)).read == (
+        "split 'train': 61 rows read; left out: 1 of equal text, 5 whose text is held out; "
+        "train 41, alpha 6, selection 8; "
+        "split 'test': 8 rows read; left out: 1 without a text or a label; held out 7"
+    )
+
+
+def test_a_label_written_in_another_way_is_no_other_label() -> None:
+    rows = [(text, str(row % 2)) for row, (text, _) in enumerate(ROWS)]
+    rows += [("text 0", "0.0"), ("text 1", "1."), ("text 2", "1.0")]
+    assert "3 of equal text (1 of these with another label" in load(task_of(rows)).read
+
+
+def test_numbers_of_equal_texts_are_compared_too() -> None:
+    rows = [(text, row / 7) for row, (text, _) in enumerate(ROWS)]
+    rows += [("text 0", 0.0), ("text 1", 9.0)]
+    read = load(task_of(rows, metric="pearson_spearman")).read
+    assert "2 of equal text (1 of these with another label" in read
+
+
+@given(st.lists(st.tuples(st.integers(0, 59), st.sampled_from(["no", "yes"])), max_size=40))
+def test_whatever_stands_twice_is_counted_as_by_hand(again: list[tuple[int, str]]) -> None:
+    read = load(task_of([*ROWS, *((ROWS[row][0], label) for row, label in again)])).read
+    others = sum(label != ROWS[row][1] for row, label in again)
+    among = f" ({others} of these with another label than the first)" if others else ""
+    out = f"; left out: {len(again)} of equal text{among}" if again else ""
+    count = 60 + len(again)
+    assert read == f"{count} rows read{out}; train 36, alpha 6, selection 8, held out 10"
+
+
+def test_the_first_label_of_a_text_counts() -> None:
+    text = load(task_of([*ROWS, *((text, "yes") for text, _ in ROWS)]))
+    assert sum(np.bincount(examples.labels)[1] for examples in text.roles.values()) == 30
+
+
+def test_one_label_that_is_left_after_equal_texts_is_told_from_one_that_there_is() -> None:
+    rows = [(text, label) for text, _ in ROWS for label in ("a", "b")]
+    message = (
+        r"^task 'toy': the rows that are left have one label only in column 'label': a \(120 rows "
+        r"read; left out: 60 of equal text \(60 of these with another label than the first\)\); "
+        "give equal texts one label$"
+    )
+    with pytest.raises(UserError, match=message):
+        load(task_of(rows))
+    with pytest.raises(UserError, match=r"column 'label' has one label only: a$"):
+        load(task_of([row for row in rows if row[1] == "a"] * 2))
+
+
+def test_one_label_that_is_left_beside_a_heldout_split_is_told_so() -> None:
+    heldout = [row for row in ROWS if row[1] == "yes"]
+    with pytest.raises(
+        UserError,
+        match=r"left have one label only .*: no \(60 rows read; left out: 30 whose text is held "
+        r"out\); add rows of other labels$",
+    ):
+        load(task_of(ROWS, heldout))

@@ -1,0 +1,315 @@
+"""The teacher: fine-tuned once and kept by content, or taken as it is."""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertForSequenceClassification
+
+from objectives.bert import pretrained
+from objectives.bert.pretrained import label_order
+from objectives.errors import UserError
+from objectives.text.data import Split
+from objectives.text.task import Metric
+from objectives.workbench.teacher import (
+    Teacher,
+    check_labels,
+    load_teacher,
+    teacher_notes,
+    weak_teacher_note,
+)
+from objectives.workbench.workbench import Workbench
+from tests.conftest import MARKERS
+from tests.objectives.conformance import RecordingProgress, random_states
+
+LABELS = sorted(MARKERS.values())
+
+Load = Callable[..., tuple[BertForSequenceClassification, int]]
+
+
+@pytest.fixture
+def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
+    """Loads a teacher, by default one epoch of the tiny BERT; also returns the steps it took."""
+
+    whole = workbench.problem.train
+
+    def load_it(
+        checkpoint: str = tiny_bert,
+        epochs: int = 1,
+        seed: int = 0,
+        data: str = "data",
+        max_length: int = whole.max_length,
+        first_token: int = whole.input_ids[0][0],
+        notes: list[str] | None = None,
+    ) -> tuple[BertForSequenceClassification, int]:
+        progress = RecordingProgress()
+        train = replace(
+            whole,
+            input_ids=[array("i", [first_token, *ids[1:max_length]]) for ids in whole.input_ids],
+            token_type_ids=[types[:max_length] for types in whole.token_type_ids],
+            max_length=max_length,
+        )
+        model = load_teacher(
+            Teacher(checkpoint=checkpoint, epochs=epochs, learning_rate=1e-3),
+            LABELS,
+            train,
+            data_fingerprint=data,
+            cache=tmp_path,
+            seed=seed,
+            device="cpu",
+            progress=progress,
+        )
+        assert progress.taken == progress.wanted
+        if notes is not None:
+            notes += progress.notes
+        return model, progress.steps
+
+    return load_it
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint with a classifier for "happy", "neutral" and "sad"."""
+    folder = tmp_path_factory.mktemp("fine-tuned")
+    workbench.problem.student.save_pretrained(folder)
+    workbench.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def same(one: BertForSequenceClassification, other: BertForSequenceClassification) -> bool:
+    weights = other.state_dict()
+    return all(torch.equal(value, weights[name]) for name, value in one.state_dict().items())
+
+
+def relabelled(checkpoint: str, folder: Path, names: list[str]) -> str:
+    """A copy of the checkpoint whose classifier has other names for its labels."""
+    model = BertForSequenceClassification.from_pretrained(checkpoint)
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: index for index, name in enumerate(names)}
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def test_fine_tuning_takes_its_epochs_and_names_the_labels(
+    load: Load, workbench: Workbench
+) -> None:
+    model, steps = load(epochs=2)
+    assert steps == 2 * -(-len(workbench.problem.train) // 32)
+    assert model.config.id2label == dict(enumerate(LABELS))
+    assert not model.training
+    assert not any(weight.requires_grad for weight in model.parameters())
+
+
+def test_the_second_time_nothing_is_trained(load: Load) -> None:
+    first, steps = load()
+    again, no_steps = load()
+    assert steps > 0
+    assert no_steps == 0
+    assert same(first, again)
+
+
+def test_the_same_checkpoint_elsewhere_is_the_same_teacher(
+    load: Load, tiny_bert: str, tmp_path: Path
+) -> None:
+    load()
+    moved = copytree(tiny_bert, tmp_path / "elsewhere")
+    assert load(checkpoint=str(moved))[1] == 0
+
+
+def test_whatever_decides_a_teacher_makes_another(load: Load) -> None:
+    first, _ = load()
+    changes: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"epochs": 2},
+        {"data": "other data"},
+        {"max_length": 12},
+        {"first_token": 0},
+    ]
+    for change in changes:
+        model, steps = load(**change)
+        assert steps > 0, change
+        assert change == {"data": "other data"} or not same(first, model), change
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_teacher_that_was_cut_short_is_fine_tuned_anew(
+    load: Load, tmp_path: Path, name: str
+) -> None:
+    first, steps = load()
+    (folder,) = tmp_path.iterdir()
+    whole = (folder / name).read_bytes()
+    for length in (0, 60, len(whole) // 2, None):
+        (folder / name).unlink()  # what was loaded is mapped from it
+        if length is not None:
+            (folder / name).write_bytes(whole[:length])
+        notes: list[str] = []
+        again, more = load(notes=notes)
+        assert more == steps
+        assert same(first, again)
+        (note,) = notes
+        assert note.startswith(f"'{folder}' is damaged (")
+        assert note.endswith("), and is made anew")
+        assert (folder / name).read_bytes() == whole
+    notes = []
+    assert load(notes=notes)[1] == 0
+    assert notes == []
+
+
+def test_fine_tuning_is_seeded_and_leaves_global_random_state_alone(
+    load: Load, tmp_path: Path
+) -> None:
+    before = random_states()
+    first, _ = load()
+    assert random_states() == before
+    for teacher in list(tmp_path.iterdir()):
+        teacher.rename(tmp_path / "kept-aside")
+    torch.rand(1)
+    again, steps = load()
+    assert steps > 0
+    assert same(first, again)
+
+
+def test_an_interrupted_fine_tuning_leaves_nothing_behind(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: RecordingProgress) -> set[int]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RecordingProgress, "advance", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            load()
+    assert list(tmp_path.iterdir()) == []
+    assert load()[1] > 0
+
+
+def test_a_disk_that_refuses_the_teacher_keeps_nothing_half_written(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(checkpoint: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pretrained, "load_tokenizer", refuse)  # comes after the weights
+        with pytest.raises(OSError, match="No space left"):
+            load()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fine_tuned_checkpoint_is_the_teacher_as_it_is(
+    load: Load, fine_tuned: str, workbench: Workbench, tmp_path: Path
+) -> None:
+    model, steps = load(checkpoint=fine_tuned)
+    assert steps == 0
+    assert same(model, workbench.problem.student)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_how_to_fine_tune_a_teacher_that_is_fine_tuned_does_nothing(
+    fine_tuned: str, tiny_bert: str
+) -> None:
+    asked = {"epochs": 2, "learning_rate": 1e-4}
+    (note,) = teacher_notes(Teacher(checkpoint=fine_tuned, **asked), LABELS)
+    assert note.endswith("Teacher.epochs, Teacher.learning_rate does nothing")
+    assert teacher_notes(Teacher(checkpoint=fine_tuned), LABELS) == []
+    assert teacher_notes(Teacher(checkpoint=tiny_bert, **asked), LABELS) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "counts", "constant"),
+    [
+        ("accuracy", [30, 60, 10], 0.6),
+        ("mcc", [30, 60, 10], 0.0),
+        ("f1", [30, 60, 10], (2 * 60 / 160) / 3),
+        ("f1", [80, 20], 2 * 20 / 120),  # that of class 1: to answer it always is the best
+    ],
+)
+def test_a_teacher_that_may_be_no_better_than_one_answer_is_noted(
+    tiny_bert: str, fine_tuned: str, metric: Metric, counts: list[int], constant: float
+) -> None:
+    labels, classes = np.repeat(np.arange(len(counts)), counts), len(counts)
+
+    def note(checkpoint: str, surely: float) -> str | None:
+        teacher = Teacher(checkpoint=checkpoint)
+        return weak_teacher_note(teacher, metric, 0.95, (surely, 0.97), labels, classes)
+
+    assert (
+        f"is 0.9500 (95% interval from {constant:.4f}), and one answer for all rows has "
+        f"{constant:.4f}; take"
+    ) in str(note(fine_tuned, constant))
+    assert "Teacher.epochs, now 3" in str(note(tiny_bert, constant - 0.1))
+    assert note(fine_tuned, constant + 0.001) is None
+
+
+def test_labels_are_matched_by_name(fine_tuned: str, tmp_path: Path) -> None:
+    turned = relabelled(fine_tuned, tmp_path, ["sad", "happy", "neutral"])
+    assert label_order(fine_tuned, ["happy", "neutral", "sad"]) == [0, 1, 2]
+    assert label_order(turned, ["happy", "neutral", "sad"]) == [1, 2, 0]
+    assert label_order(turned, ["sad", "happy"]) == [0, 1]
+
+
+def test_labels_that_nobody_named_match_by_index(
+    load: Load, fine_tuned: str, tmp_path: Path
+) -> None:
+    unnamed = relabelled(fine_tuned, tmp_path / "unnamed", [f"LABEL_{i}" for i in range(3)])
+    assert label_order(unnamed, LABELS) == [0, 1, 2]
+    model, _ = load(checkpoint=unnamed)
+    assert model.config.id2label == dict(enumerate(LABELS))
+    (note,) = teacher_notes(Teacher(checkpoint=unnamed), LABELS)
+    assert "by place: LABEL_0 is happy, LABEL_1 is neutral, LABEL_2 is sad; if that is" in note
+    assert teacher_notes(Teacher(checkpoint=unnamed), ["0", "1", "2"]) == []
+    with pytest.raises(UserError, match="it knows LABEL_0, LABEL_1, LABEL_2"):
+        check_labels(Teacher(checkpoint=unnamed), ["happy", "sad"])
+
+
+def test_labels_that_are_the_numbers_of_the_outputs_match_by_index(
+    fine_tuned: str, tmp_path: Path
+) -> None:
+    assert label_order(fine_tuned, ["0", "1", "2"]) == [0, 1, 2]
+    turned = relabelled(fine_tuned, tmp_path, ["2", "0", "1"])
+    assert label_order(turned, ["0", "1", "2"]) == [1, 2, 0]
+    for numbers in (["1", "2", "3"], ["0", "1"]):
+        with pytest.raises(UserError, match="rename those of the data, or id2label in its config"):
+            check_labels(Teacher(checkpoint=fine_tuned), numbers)
+
+
+def test_a_teacher_that_gives_several_labels_at_once_is_refused(
+    fine_tuned: str, tmp_path: Path
+) -> None:
+    model = BertForSequenceClassification.from_pretrained(fine_tuned)
+    model.config.problem_type = "multi_label_classification"
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="any number of its labels"):
+        check_labels(Teacher(checkpoint=str(tmp_path)), LABELS)
+
+
+def test_a_teacher_to_be_fine_tuned_learns_any_labels(tiny_bert: str) -> None:
+    check_labels(Teacher(checkpoint=tiny_bert), ["any", "names", "at", "all"])
+
+
+def test_a_label_that_the_teacher_does_not_know_is_named(fine_tuned: str) -> None:
+    message = r"does not know the label\(s\) angry of the task; it knows happy, neutral, sad"
+    with pytest.raises(UserError, match=message):
+        check_labels(Teacher(checkpoint=fine_tuned), ["angry", "happy"])
+
+
+def test_a_teacher_learns_its_task(workbench: Workbench) -> None:
+    """The tests of searches need a teacher that knows something."""
+    assert workbench.unpruned.metric > 0.9
+    assert workbench.unpruned.heldout_metric > 0.9
+    assert isinstance(workbench.select, Split)
+
+
+@pytest.mark.parametrize("field", ["epochs", "batch_size", "learning_rate"])
+def test_words_for_numbers_are_refused(field: str) -> None:
+    with pytest.raises(UserError, match=rf"Teacher\.{field} is '3'; it must be a (whole )?number"):
+        Teacher(**{"checkpoint": "bert", field: "3"})  # type: ignore[arg-type]

@@ -1,0 +1,482 @@
+"""What all trials of a study share: what a method sees, and what it never does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+)
+
+from objectives.bert.architecture import Architecture
+from objectives.bert.cutting import cut
+from objectives.bert.pretrained import load_tokenizer, take_outputs
+from objectives.errors import UserError
+from objectives.measures.cost import CostName, Flops
+from objectives.measures.evaluate import count_parameters, predict
+from objectives.progress import SilentProgress
+from objectives.text.data import Split
+from objectives.text.roles import load
+from objectives.text.task import Task
+from objectives.training import teacher_logits
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.teacher import Teacher
+from objectives.workbench.workbench import Workbench, prepare
+from tests.conftest import MARKERS, TINY, graded_rows, planted_rows
+from tests.objectives.conformance import RecordingProgress, random_states
+
+LABELS = sorted(MARKERS.values())
+
+
+@pytest.fixture(scope="module")
+def checkpoint(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The workbench's teacher in a folder, the names of its labels in another order."""
+    folder = tmp_path_factory.mktemp("teacher")
+    model, turned = copy.deepcopy(workbench.problem.student), [2, 0, 1]
+    model.load_state_dict(
+        {
+            name: weight[turned] if name.startswith("classifier") else weight
+            for name, weight in model.state_dict().items()
+        }
+    )
+    names = [model.config.id2label[index] for index in turned]
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: index for index, name in enumerate(names)}
+    model.save_pretrained(folder)
+    workbench.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def prepared(checkpoint: str, planted_task: Task, tmp_path: Path) -> Workbench:
+    """A workbench whose student keeps the first and the last layer of the teacher."""
+    inputs = read_inputs(
+        planted_task, Teacher(checkpoint=checkpoint), student_layers=(0, 2), seq_len=16
+    )
+    return prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+
+
+def test_a_method_sees_no_rows_but_those_of_train_and_alpha(workbench: Workbench) -> None:
+    seen = [value for value in vars(workbench.problem).values() if isinstance(value, Split)]
+    assert [split.role for split in seen] == ["train", "alpha"]
+    assert not any(value is workbench for value in vars(workbench.problem).values())
+
+
+def test_the_roles_of_a_workbench_share_no_row(workbench: Workbench) -> None:
+    splits = (workbench.problem.train, workbench.problem.alpha, workbench.select, workbench.heldout)
+    rows = [{tuple(ids) for ids in split.input_ids} for split in splits]
+    assert [split.role for split in splits] == ["train", "alpha", "select", "heldout"]
+    assert sum(map(len, rows)) == len(set().union(*rows)) == 400
+
+
+def test_teacher_logits_stand_in_the_order_of_train(workbench: Workbench) -> None:
+    problem = workbench.problem
+    logits = predict(problem.student, problem.train, "cpu")
+    torch.testing.assert_close(problem.teacher_logits, logits)
+
+
+def test_the_teacher_answers_train_once_for_all_launches(
+    checkpoint: str, planted_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers(**changes: Any) -> torch.Tensor:
+        nonlocal progress
+        progress = RecordingProgress()
+        inputs = read_inputs(replace(planted_task, **changes), Teacher(checkpoint=checkpoint))
+        bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+        return bench.problem.teacher_logits
+
+    progress = RecordingProgress()
+    first = answers()
+    assert progress.taken == progress.wanted == [2, 4], "48 and 48, and 240 rows in batches of 64"
+    [file] = tmp_path.glob("teacher-logits-*.npy")
+    written = file.stat().st_mtime_ns
+    assert torch.equal(answers(), first)
+    assert progress.taken == progress.wanted == [2]
+    assert file.stat().st_mtime_ns == written
+    answers(max_length=8)
+    assert len(list(tmp_path.glob("teacher-logits-*.npy"))) == 2
+
+    def again(*_: object) -> torch.Tensor:
+        pytest.fail("computed again")
+
+    monkeypatch.setattr(teacher_logits, "predict", again)
+    assert torch.equal(answers(), first)
+
+
+def test_the_teachers_answers_are_never_half_trusted(workbench: Workbench, tmp_path: Path) -> None:
+    teacher, train = workbench.problem.teacher, workbench.problem.train
+
+    def answers() -> tuple[torch.Tensor, RecordingProgress]:
+        progress = RecordingProgress()
+        kept = teacher_logits.kept_logits
+        return kept(teacher, train, cache=tmp_path, device="cpu", progress=progress), progress
+
+    first, _ = answers()
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    fewer_rows = whole.replace(b"(240, 3)", b"(239, 3)")
+    for damaged in (b"", whole[:5], whole[:60], whole[:-4], bytes(len(whole)), fewer_rows):
+        file.write_bytes(damaged)
+        again, progress = answers()
+        assert torch.equal(again, first)
+        assert progress.taken == progress.wanted == [4]
+        (note,) = progress.notes
+        assert note.startswith(f"'{file}' is damaged (")
+        assert note.endswith("), and is made anew")
+        assert file.read_bytes() == whole
+    assert answers()[1].notes == []
+
+
+def test_a_mended_config_is_another_teacher_with_answers_of_its_own(
+    checkpoint: str, planted_task: Task, tmp_path: Path
+) -> None:
+    inputs, answers = [], []
+    mended = copytree(checkpoint, tmp_path / "mended")
+    BertConfig.from_pretrained(mended, num_attention_heads=8).save_pretrained(mended)
+    for folder in (checkpoint, str(mended)):
+        inputs.append(read_inputs(planted_task, Teacher(checkpoint=folder)))
+        bench = prepare(inputs[-1], cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+        answers.append(bench.problem.teacher_logits)
+        torch.testing.assert_close(
+            answers[-1], predict(bench.problem.teacher, bench.problem.train, "cpu")
+        )
+    assert (answers[0] - answers[1]).abs().max() > 0.01
+    assert inputs[0].checkpoint_fingerprint != inputs[1].checkpoint_fingerprint
+
+
+def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workbench) -> None:
+    problem = workbench.problem
+    assert workbench.flops.shape == problem.cost.shape == TINY
+    assert workbench.unpruned.flops == problem.cost_full == Flops(TINY, 24).full
+    assert workbench.score(problem.student, Architecture.full(TINY)) == workbench.unpruned
+
+
+def test_a_student_keeps_the_layers_it_is_told_to(
+    prepared: Workbench, workbench: Workbench
+) -> None:
+    student, teacher = prepared.problem.student, workbench.problem.student
+    assert student.config.num_hidden_layers == 2
+    for place, layer in enumerate((0, 2)):
+        own = student.bert.encoder.layer[place].state_dict()
+        for name, weight in teacher.bert.encoder.layer[layer].state_dict().items():
+            assert torch.equal(own[name], weight)
+    assert not student.training
+
+
+def test_a_token_that_the_model_has_no_embedding_of_is_named(
+    tiny_bert: str, planted_task: Task, tmp_path: Path
+) -> None:
+    folder = str(copytree(tiny_bert, tmp_path / "grown"))
+    tokenizer = load_tokenizer(folder)
+    tokenizer.add_tokens(["nowhere"])
+    tokenizer.save_pretrained(folder)
+    size = BertConfig.from_pretrained(folder).vocab_size
+    teacher = Teacher(checkpoint=folder, epochs=1)
+    inputs = read_inputs(planted_task, teacher)
+    assert len(inputs.tokenizer) == size + 1
+    prepare(inputs, cache=tmp_path / "a", seed=0, device="cpu", progress=SilentProgress())
+
+    for role, rows in inputs.text.roles.items():
+        text = ("joy nowhere bab",)
+        odd = replace(rows, texts=[*rows.texts[:-1], text])
+        roles = {**inputs.text.roles, role: odd}
+        other = replace(inputs, text=replace(inputs.text, roles=roles))
+        with pytest.raises(
+            UserError, match=rf"vocab_size is {size}, but .* 'nowhere' the number {size}; call mod"
+        ):
+            prepare(other, cache=tmp_path / "b", seed=0, device="cpu", progress=SilentProgress())
+    assert not (tmp_path / "b").exists(), "before the teacher is fine-tuned"
+
+
+@pytest.mark.parametrize("role", ["train", "select", "heldout"])
+def test_a_teacher_whose_answers_are_not_finite_is_refused(
+    checkpoint: str, planted_task: Task, tmp_path: Path, role: str
+) -> None:
+    broken = str(copytree(checkpoint, tmp_path / "broken"))
+    model = BertForSequenceClassification.from_pretrained(checkpoint)
+    masked = load_tokenizer(broken).mask_token_id
+    model.bert.embeddings.word_embeddings.weight.data[masked] = torch.nan
+    model.save_pretrained(broken)
+    inputs = read_inputs(planted_task, Teacher(checkpoint=broken))
+    prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+
+    rows = inputs.text.roles[role]
+    odd = replace(rows, texts=[*rows.texts[:-1], ("joy [MASK]",)])
+    text = replace(inputs.text, roles={**inputs.text.roles, role: odd})
+    with pytest.raises(UserError, match=r"broken': its answers are not finite .*; repair its ch"):
+        prepare(
+            replace(inputs, text=text),
+            cache=tmp_path,
+            seed=0,
+            device="cpu",
+            progress=SilentProgress(),
+        )
+
+
+def test_a_teacher_that_diverged_in_its_fine_tuning_is_refused(
+    tiny_bert: str, planted_task: Task, tmp_path: Path
+) -> None:
+    inputs = read_inputs(planted_task, Teacher(checkpoint=tiny_bert, epochs=1, learning_rate=1e30))
+    with pytest.raises(UserError, match=r"lower learning rate \(Teacher.learning_rate, now 1e\+30"):
+        prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+
+
+def test_ratio_1_is_the_teacher_and_not_the_shorter_student(prepared: Workbench) -> None:
+    assert len(prepared.unpruned.widths["heads"]) == TINY.layers
+    assert prepared.problem.cost_full == prepared.unpruned.flops == Flops(TINY, 16).full
+    assert prepared.problem.cost == Flops(replace(TINY, layers=2), 16)
+
+
+def test_a_teacher_with_its_labels_in_another_order_scores_the_same(
+    prepared: Workbench, workbench: Workbench
+) -> None:
+    assert prepared.unpruned.metric == workbench.unpruned.metric > 0.9
+    assert prepared.unpruned.heldout_metric == workbench.unpruned.heldout_metric
+
+
+def with_outputs(workbench: Workbench, folder: Path, names: list[str]) -> str:
+    """The workbench's teacher in a folder, its classifier anew: a poor one, of these outputs.
+
+    It takes many a happy text for a sad one, or for neutral if that is an output.
+    """
+    model = copy.deepcopy(workbench.problem.teacher)
+    known = list(model.config.id2label.values())
+    take_outputs(model, [known.index(name) for name in names], names)
+    bias = {"happy": 0.0, "neutral": 6.0, "sad": 5.4}
+    model.classifier.bias.data += torch.tensor([bias[name] for name in names])
+    model.save_pretrained(folder)
+    workbench.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "outputs", [["happy", "sad"], ["sad", "happy"], ["sad", "neutral", "happy"]], ids="-".join
+)
+def test_f1_is_that_of_the_tasks_class_1_whatever_the_outputs_of_the_teacher(
+    workbench: Workbench, planted_task: Task, tmp_path: Path, outputs: list[str]
+) -> None:
+    def of_two() -> Dataset:
+        return planted_rows().filter(lambda row: row["label"] != "neutral")
+
+    task = replace(planted_task, data=of_two, metric="f1")
+    teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", outputs))
+    inputs = read_inputs(task, teacher)
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    problem, whole = bench.problem, Architecture.full(replace(TINY, labels=2))
+    assert problem.teacher_logits.shape == (len(problem.train), 2)
+    assert problem.cost.shape.labels == 2
+
+    said = predict(problem.teacher, bench.select, "cpu").argmax(-1).numpy()
+    sad = bench.select.labels == 1
+    true_positives = (said[sad] == 1).sum()
+    f1 = 2 * true_positives / (sad.sum() + (said == 1).sum())
+    assert 0.5 < f1 < 0.95
+    assert bench.unpruned.metric == pytest.approx(f1)
+
+    model = cut(problem.student.state_dict(), problem.student.config, whole)
+    model.save_pretrained(tmp_path / "cut")
+    saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "cut")
+    assert saved.config.id2label == {0: "happy", 1: "sad"}
+    assert saved.config.label2id == {"happy": 0, "sad": 1}
+    assert bench.score(saved, whole) == bench.unpruned
+
+
+def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
+    workbench: Workbench, planted_task: Task, tmp_path: Path
+) -> None:
+    def in_numbers() -> Dataset:
+        rows = planted_rows().to_dict()
+        return Dataset.from_dict({**rows, "label": [LABELS.index(n) for n in rows["label"]]})
+
+    teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", LABELS))
+    inputs = read_inputs(replace(planted_task, data=in_numbers), teacher)
+    assert inputs.text.label_names == ["0", "1", "2"]
+    progress = RecordingProgress()
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+    _, note = progress.notes
+    assert "matched by place: happy is 0, neutral is 1, sad is 2" in note
+    assert list(bench.problem.student.config.id2label.values()) == LABELS
+
+
+def test_a_teacher_that_says_the_same_of_all_rows_is_told_and_remembered(
+    workbench: Workbench, planted_task: Task, tmp_path: Path
+) -> None:
+    model = copy.deepcopy(workbench.problem.student)
+    model.classifier.weight.data.zero_()
+    model.save_pretrained(tmp_path / "same")
+    workbench.tokenizer.save_pretrained(tmp_path / "same")
+    inputs = read_inputs(planted_task, Teacher(checkpoint=str(tmp_path / "same")))
+    progress = RecordingProgress()
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+    assert list(bench.notes) == progress.notes
+    assert "may have learnt nothing" in bench.notes[-1]
+
+
+def test_preparing_leaves_global_random_state_alone(
+    checkpoint: str, planted_task: Task, tmp_path: Path
+) -> None:
+    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), student_layers=(0, 2))
+    before = random_states()
+    prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    assert random_states() == before
+
+
+def test_rows_read_texts_cut_off_and_odd_labels_are_told_before_anything_is_trained(
+    tiny_bert: str, planted_task: Task, tmp_path: Path
+) -> None:
+    class Told(RecordingProgress):
+        def begin(self, stage: str, steps: int) -> None:
+            raise InterruptedError(stage)
+
+    def notes(max_length: int, data: Callable[[], Dataset] = planted_rows) -> list[str]:
+        task, progress = replace(planted_task, max_length=max_length, data=data), Told()
+        inputs = read_inputs(task, Teacher(checkpoint=tiny_bert))
+        with pytest.raises(InterruptedError):
+            prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+        return progress.notes
+
+    text = load(planted_task)
+    counts = {
+        role: sum(len(row.split()) + 2 > 12 for (row,) in text.roles[role].texts)
+        for role in ("train", "alpha", "select", "heldout")
+    }
+    assert min(counts.values()) > 0
+    read, note = notes(12)
+    assert read == "400 rows read; train 240, alpha 64, selection 48, held out 48"
+    assert note == (
+        "texts longer than 12 tokens (Task.max_length) are cut off: "
+        f"train {counts['train']} of 240, alpha {counts['alpha']} of 64, "
+        f"select {counts['select']} of 48, heldout {counts['heldout']} of 48"
+    )
+    assert notes(24) == [read]
+
+    def shouted() -> Dataset:
+        rows = planted_rows().to_dict()
+        louder = [label.upper() for label in rows["label"][:100]]
+        return Dataset.from_dict({**rows, "label": [*louder, *rows["label"][100:]]})
+
+    assert "'HAPPY' and 'happy'" in notes(24, shouted)[1]
+
+
+@pytest.fixture
+def graded_task(planted_task: Task) -> Task:
+    """The planted task with a grade for each label: regression."""
+    return replace(planted_task, data=graded_rows, metric="pearson_spearman")
+
+
+def test_numbers_are_learnt_from_task_to_score(
+    tiny_bert: str, graded_task: Task, tmp_path: Path
+) -> None:
+    teacher = Teacher(checkpoint=tiny_bert, epochs=6, batch_size=16, learning_rate=3e-3)
+    inputs = read_inputs(graded_task, teacher, student_layers=(0, 1, 2))
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    assert bench.unpruned.metric > 0.9
+    assert bench.unpruned.heldout_metric > 0.9
+    problem = bench.problem
+    assert problem.teacher_logits.shape == (240, 1)
+    assert bench.unpruned.flops == problem.cost_full == Flops(replace(TINY, labels=1), 24).full
+    assert problem.train.batch(np.arange(3), "cpu").labels.dtype == torch.float32
+    for model in (problem.teacher, problem.student):
+        assert (model.config.num_labels, model.config.problem_type) == (1, "regression")
+
+    whole = Architecture.full(problem.cost.shape)
+    model = cut(problem.student.state_dict(), problem.student.config, whole)
+    assert bench.score(model, whole) == bench.unpruned
+    model.save_pretrained(tmp_path / "cut")
+    saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "cut")
+    assert bench.score(saved, whole) == bench.unpruned
+
+
+def test_a_teacher_of_numbers_fits_a_task_of_numbers_whatever_its_output_is_called(
+    tiny_bert: str, checkpoint: str, graded_task: Task, planted_task: Task, tmp_path: Path
+) -> None:
+    names = {"id2label": {0: "similarity"}, "label2id": {"similarity": 0}}
+    with torch.random.fork_rng():
+        BertForSequenceClassification.from_pretrained(tiny_bert, **names).save_pretrained(tmp_path)
+    load_tokenizer(tiny_bert).save_pretrained(tmp_path)
+    one, three = Teacher(checkpoint=str(tmp_path)), Teacher(checkpoint=checkpoint)
+    inputs = read_inputs(graded_task, one)
+    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    assert bench.problem.teacher.config.id2label == {0: "similarity"}
+    assert bench.problem.teacher_logits.shape == (240, 1)
+    with pytest.raises(
+        UserError, match=r"classifier has 3 outputs \(sad, happy, neutral\); a task"
+    ):
+        read_inputs(graded_task, three)
+    with pytest.raises(UserError, match="it knows similarity"):
+        read_inputs(planted_task, one)
+
+
+@pytest.mark.parametrize("layers", [None, (1,)])
+def test_the_shapes_are_known_before_anything_is_trained(
+    tiny_bert: str, planted_task: Task, layers: tuple[int, ...] | None
+) -> None:
+    inputs = read_inputs(planted_task, Teacher(checkpoint=tiny_bert), student_layers=layers)
+    student, teacher = (replace(shape, labels=TINY.labels) for shape in inputs.shapes())
+    assert (student, teacher) == (replace(TINY, layers=1 if layers else 3), TINY)
+
+
+@pytest.mark.parametrize("layers", [(), (0, 3), (-1, 0), (1, 0), (1, 1)])
+def test_layers_that_the_teacher_does_not_have_are_refused(
+    tiny_bert: str, planted_task: Task, layers: tuple[int, ...]
+) -> None:
+    with pytest.raises(UserError, match="must be ascending layers of the teacher, 0 to 2"):
+        read_inputs(planted_task, Teacher(checkpoint=tiny_bert), student_layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("max_length", "seq_len", "message"),
+    [
+        (65, None, "task.max_length is 65; .* takes 1 to 64 tokens"),
+        (24, 65, "seq_len is 65; .* takes 1 to 64 tokens"),
+        (24, -1, "seq_len is -1"),
+        (24, 0, "seq_len is 0"),
+    ],
+)
+def test_a_length_that_the_teacher_cannot_read_is_refused(
+    tiny_bert: str, planted_task: Task, max_length: int, seq_len: int | None, message: str
+) -> None:
+    task = replace(planted_task, max_length=max_length)
+    with pytest.raises(UserError, match=message):
+        read_inputs(task, Teacher(checkpoint=tiny_bert), seq_len=seq_len)
+
+
+@pytest.mark.parametrize("cost", ["flops", "params", "units"])
+def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
+    checkpoint: str, planted_task: Task, tmp_path: Path, cost: CostName
+) -> None:
+    inputs = read_inputs(
+        planted_task, Teacher(checkpoint=checkpoint), student_layers=(0, 2), seq_len=16
+    )
+    bench = prepare(
+        inputs,
+        cache=tmp_path,
+        seed=0,
+        device="cpu",
+        progress=SilentProgress(),
+        cost=cost,
+        spaces=("heads", "ffn"),
+    )
+    problem, whole = bench.problem, Architecture.full(replace(TINY, layers=2))
+    full = {
+        "flops": ("flops@16", bench.unpruned.flops),
+        "params": ("params", count_parameters(problem.teacher)),
+        "units": ("units@heads+ffn", 3 * (TINY.heads + TINY.ffn)),
+    }
+    assert (problem.cost.unit, problem.cost_full) == full[cost]
+    assert bench.unpruned.cost == problem.cost_full
+    score = bench.score(problem.student, whole)
+    assert score.params == count_parameters(problem.student)
+    assert score.flops == Flops(replace(TINY, layers=2), 16).full < bench.flops_full
+    assert score.cost == {"flops": score.flops, "params": score.params, "units": 2 * 52}[cost]

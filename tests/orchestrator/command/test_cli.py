@@ -1,0 +1,540 @@
+"""The command line as a user runs it: what it prints, and one clear line for each bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from optuna_dashboard import get_note
+from transformers import AutoConfig, AutoModelForSequenceClassification
+from typer.testing import CliRunner
+
+from orchestrator import Study, launch
+from orchestrator.command.cli import app
+from orchestrator.command.shared import next_commands
+from orchestrator.errors import RunError
+from orchestrator.runs.records import load_run, read_run
+from orchestrator.study_file import load_study, load_study_of
+from orchestrator.workers import loop
+from orchestrator.workers.worker import Callback
+from tests.orchestrator.workers.test_launch import Scripted, scripted
+from tests.servers import Postgres
+
+WriteStudy = Callable[..., Path]
+
+
+def maskfront(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "orchestrator.command.cli", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_TOKEN": "", "HF_TOKEN_PATH": "none"},
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, tiny_study_file: Path) -> Path:
+    """A finished run of the tiny study."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    launch(load_study(tiny_study_file), out=folder, device="cpu")
+    return folder
+
+
+def test_run_ends_with_the_front_the_report_and_the_next_commands(
+    write_study: WriteStudy, tmp_path: Path
+) -> None:
+    done = maskfront("run", write_study(), "--trials", 2, "--population", "auto", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "tiny"
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "study = Study(" in page, "the study's file is in its report"
+    study = load_run(folder)
+    assert get_note(study).startswith("**"), "the run keeps its dashboard up to date"
+    attributes = study._storage.get_study_system_attrs(study._study_id)
+    assert any(name.startswith("dashboard:plot_data:front") for name in attributes)
+    assert "accuracy against FLOPs" in done.stdout
+    assert "texts longer than 16 tokens (Task.max_length) are cut off: train" in done.stdout
+    assert "unpruned" in done.stdout
+    last = done.stdout.strip().splitlines()[-3:]
+    assert last[0].split() == ["report", "runs/tiny/report.html"]
+    assert last[1].split() == ["dashboard", "maskfront", "dashboard", "runs/tiny"]
+    assert re.fullmatch(r"export +maskfront export runs/tiny --trial \d+ --out my-model", last[2])
+    assert [path.name for path in tmp_path.iterdir() if path.name != "study.py"] == ["runs"]
+
+
+def test_the_password_of_a_url_is_in_no_file_and_the_run_ends_well(
+    write_study: WriteStudy, tmp_path: Path, postgres: Postgres
+) -> None:
+    url = postgres.new_user("mallory", "s3cret").format(password="s3cret")
+    done = maskfront("run", write_study(), f"--storage={url}", "--trials", 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy against FLOPs" in done.stdout
+    folder = tmp_path / "runs" / "tiny"
+    for path in folder.rglob("*"):
+        assert not path.is_file() or b"s3cret" not in path.read_bytes(), path
+    launched = json.loads((folder / "launch.json").read_text())
+    assert re.search(r"--storage=postgresql\S*://mallory@/\S+ --trials 1", launched["command"])
+
+
+def test_another_study_of_the_file_is_run_by_name(write_study: WriteStudy, tmp_path: Path) -> None:
+    second = ("study = Study(", "import dataclasses\nstudy = Study(")
+    path = write_study(second)
+    path.write_text(
+        f"{path.read_text()}\nlarge = dataclasses.replace(study, name='large')\ntiny = study.task\n"
+    )
+    assert load_study(path, "tiny").name == "tiny", "a study's own name, though a task has it too"
+    done = maskfront("run", path, "--study", "huge", cwd=tmp_path)
+    assert_one_clear_line(done, "no name `huge`; its studies are study, large")
+    done = maskfront("run", path, "--study", "large", "--trials", 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["large"]
+
+
+def test_front_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
+    done = maskfront("front", run_folder, "--json")
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert set(document) == {"fidelity", "unpruned", "front"}
+    for point in document["front"]:
+        assert (run_folder / point["model"] / "model.safetensors").is_file()
+        assert point["flops"] <= document["unpruned"]["flops"] == point["flops_full"]
+
+
+def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path: Path) -> None:
+    study = replace(load_study(tiny_study_file), cost="params", first=({"target_ratio": 0.7},))
+    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    table = maskfront("front", tmp_path / "run").stdout
+    assert "accuracy against params" in table
+    for column in ("params ratio", "params", "flops@16"):
+        assert column in table
+    assert "FLOPs" not in table
+    document = json.loads(maskfront("front", tmp_path / "run", "--json").stdout)
+    (point,) = document["front"]
+    assert point["unit"] == document["unpruned"]["unit"] == "params"
+    assert point["cost"] == point["params"]
+    assert point["ratio"] == point["params"] / document["unpruned"]["params"]
+    assert (point["flops_unit"], point["flops_full"]) == (
+        "flops@16",
+        document["unpruned"]["flops"],
+    )
+
+
+def test_a_run_without_a_front_says_so_and_names_no_model(study: Study, tmp_path: Path) -> None:
+    missed = replace(scripted(study, "result"), method=Scripted(target_ratio=0.5))
+    run = launch(missed, out=tmp_path / "run", device="cpu")
+    assert [line.split()[0] for line in next_commands(run)] == ["report", "dashboard"]
+    done = maskfront("front", run.folder)
+    assert done.stdout.endswith("No trial has met its FLOPs budget yet; 1 finished outside it.\n")
+
+
+def test_help_and_front_answer_without_torch(run_folder: Path) -> None:
+    for arguments in (
+        ["--help"],
+        ["front", str(run_folder)],
+        ["report", str(run_folder)],
+        ["status", str(run_folder)],
+    ):
+        script = (
+            "import sys; sys.argv = ['maskfront', *sys.argv[1:]]\n"
+            "from orchestrator.command.cli import main\n"
+            "try: main()\n"
+            "except SystemExit as end: assert not end.code, end.code\n"
+            "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_export_gives_a_model_that_transformers_loads(run_folder: Path, tmp_path: Path) -> None:
+    document = json.loads(maskfront("front", run_folder, "--json").stdout)
+    point = document["front"][0]
+    out = tmp_path / "my-model"
+    done = maskfront("export", run_folder, "--trial", point["trial"], "--out", out)
+    assert done.returncode == 0, done.stderr
+    model = AutoModelForSequenceClassification.from_pretrained(out)
+    assert sum(p.numel() for p in model.parameters()) == point["params"]
+
+
+def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None:
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "orchestrator.command.cli",
+            "dashboard",
+            str(run_folder),
+            "--port",
+            "0",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
+        base = address.removesuffix("/dashboard")
+        studies = json.load(urllib.request.urlopen(f"{base}/api/studies", timeout=30))
+        (summary,) = studies["study_summaries"]
+        detail = json.load(
+            urllib.request.urlopen(f"{base}/api/studies/{summary['study_id']}", timeout=30)
+        )
+        assert detail["objective_names"] == ["accuracy", "flops@16"]
+        trial = detail["trials"][0]
+        names = {artifact["filename"] for artifact in trial["artifacts"]}
+        assert names == {
+            "architecture.json",
+            "architecture.png",
+            "config.json",
+            "curve.csv",
+            "model.safetensors",
+            "result.json",
+        }
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+        assert server.stdout is not None
+        server.stdout.close()
+
+
+def test_ctrl_c_ends_a_launch_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
+    path = write_study(epochs=200)
+    folder = tmp_path / "run"
+    with (tmp_path / "errors").open("w") as file:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "orchestrator.command.cli",
+                "run",
+                str(path),
+                "--out",
+                str(folder),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        )
+    assert process.stdout is not None
+    try:
+        assert any(line.startswith("  search: ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    errors = (tmp_path / "errors").read_text()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "launch again to go on" in errors
+    assert [trial.failure for trial in read_run(folder).trials] == ["interrupted"] * 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RunError("no worker is left")])
+def test_a_launch_that_is_cut_short_leaves_a_page_that_says_so(
+    run_folder: Path,
+    tiny_study_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    pages: list[str] = []
+
+    def cut_short(*_: object, callbacks: Sequence[Callback], **__: object) -> None:
+        callbacks[0](read_run(run_folder))
+        pages.append((run_folder / "report.html").read_text(encoding="utf-8"))
+        raise error
+
+    monkeypatch.setattr(loop, "launch", cut_short)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    asked = ["run", str(tiny_study_file), "--out", str(run_folder), "--device", "cpu"]
+    assert CliRunner().invoke(app, asked).exit_code
+    pages.append((run_folder / "report.html").read_text(encoding="utf-8"))
+    assert ["The study runs" in page for page in pages] == [True, False]
+
+
+BAD_STUDIES = {
+    "no study": (
+        ("study = Study(", "result = Study("),
+        r"no name `study`; its studies are result",
+    ),
+    "no study at all": (("study = Study(", "study = dict("), r"`study` is a dict; it must end in"),
+    "two students": (
+        ("trials=4", "trials=4, student='a', student_layers=(0,)"),
+        r"Study\.student and Study\.student_layers are both set",
+    ),
+    "unknown student": (("trials=4", "trials=4, student='no/such'"), r"model 'no/such': no such f"),
+    "unknown GLUE task": (
+        ("study = Study(", "from objectives.text.glue import glue; glue('sst3'); study = Study("),
+        r"no GLUE task 'sst3'; there are cola, sst2",
+    ),
+    "raises": (("trials=4", "trials=1 // 0"), r"line \d+ raises ZeroDivisionError"),
+    "syntax": (("study = Study(", "study = Study(("), r"line \d+ raises SyntaxError"),
+    "misspelt knob": (('"tolerance":', '"tolerence":'), r"Study\.space names 'tolerence'"),
+    "first value out of range": (
+        ('{"target_ratio": 0.5}', '{"target_ratio": 0.2}'),
+        r"Study\.first has target_ratio = 0\.2, which FloatDistribution\(.* does not hold",
+    ),
+    "no trials": (("trials=4", "trials=0"), r"Study\.trials is 0; it must be >= 1"),
+    "no population": (("population=2", "population=0"), r"Study\.population is 0"),
+    "unknown data": (("data=", "data='no/such-data' or "), r"data set 'no/such-data' could not"),
+    "unknown model": (
+        ("checkpoint=", "checkpoint='no/such-model' or "),
+        r"model 'no/such-model': no such folder",
+    ),
+    "no text column": (("max_length=16", "max_length=16, text='body'"), r"no column 'body'"),
+    "no label column": (("max_length=16", "max_length=16, label='mood'"), r"no column 'mood'"),
+    "too few rows": (("select=64", "select=6400"), r"cannot take 6400 stratified rows"),
+    "too long": (("max_length=16", "max_length=1600"), r"task\.max_length is 1600"),
+    "bad setting": (("batch_size=16", "batch_size=0"), r"MaskSearch\.batch_size is 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_STUDIES)
+def test_a_bad_study_is_one_clear_line(write_study: WriteStudy, tmp_path: Path, case: str) -> None:
+    replacement, message = BAD_STUDIES[case]
+    done = maskfront("run", write_study(replacement), cwd=tmp_path)
+    assert_one_clear_line(done, message)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_labels_that_the_teacher_does_not_know(
+    write_study: WriteStudy, tmp_path: Path, tiny_classifier: Path
+) -> None:
+    study = write_study(("checkpoint=", f"checkpoint={str(tiny_classifier)!r} or "))
+    assert_one_clear_line(maskfront("run", study, cwd=tmp_path), "does not know the label")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) -> None:
+    folder = tmp_path / "albert"
+    AutoConfig.for_model("albert", architectures=["AlbertModel"]).save_pretrained(folder)
+    study = write_study(("checkpoint=", f"checkpoint={str(folder)!r} or "))
+    assert_one_clear_line(maskfront("run", study, cwd=tmp_path), "architecture is AlbertModel")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nowhere.py"], "study file 'nowhere.py' does not exist"),
+        (["front", "nowhere"], "'nowhere' is no run folder"),
+        (["report", "nowhere"], "'nowhere' is no run folder"),
+        (["report", "one", "other"], "name it with --out FILE.html"),
+        (["report", "one", "--watch", "--out", "front.svg"], "must end in .html"),
+        (["serve-storage", "--storage", "grpc://a:1"], "a grpc storage cannot be served"),
+        (["dashboard", "nowhere"], "'nowhere' is no run folder"),
+        (["export", "nowhere", "--trial", "0", "--out", "m"], "'nowhere' is no run folder"),
+    ],
+)
+def test_a_path_that_is_not_there(tmp_path: Path, arguments: list[str], message: str) -> None:
+    assert_one_clear_line(maskfront(*arguments, cwd=tmp_path), re.escape(message))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--trials", "--population"])
+def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, option: str) -> None:
+    done = maskfront("run", write_study(), option, 0, cwd=tmp_path)
+    assert_one_clear_line(done, f"{option[2:]} is 0; it must be .*>= 1")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", 0], "workers is 0; it must be at least 1"),
+        (["--storage", "nonsense"], "is no URL of a storage"),
+        (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
+        (["--storage", "journal:///{folder}/j", "--workers", 9], "a journal file serves 8 workers"),
+        (["--workers", 2, "--device", "tpu9"], "device 'tpu9' cannot be used here"),
+        (["--backend", "dask"], "--backend dask needs --cluster"),
+        (["--cluster", "tcp://127.0.0.1:1"], "--cluster is .*; add --backend dask or ray"),
+        (["--backend", "dask", "--cluster", "tcp://127.0.0.1:1"], "no Dask scheduler answers at"),
+    ],
+)
+def test_workers_and_storages_that_cannot_be(
+    write_study: WriteStudy, tmp_path: Path, arguments: list[object], message: str
+) -> None:
+    path = write_study()
+    given = [str(argument).format(folder=tmp_path) for argument in arguments]
+    done = maskfront("run", path, *given, cwd=tmp_path)
+    assert_one_clear_line(done, message)
+    assert "s3cret" not in done.stderr
+
+
+def test_a_device_that_is_not_there(write_study: WriteStudy, tmp_path: Path) -> None:
+    done = maskfront("run", write_study(), "--device", "cuda:99", cwd=tmp_path)
+    assert_one_clear_line(done, "device 'cuda:99' cannot be used here")
+
+
+def test_the_folder_of_another_study(
+    run_folder: Path, write_study: WriteStudy, tmp_path: Path
+) -> None:
+    done = maskfront("run", write_study(("seed=3", "seed=4")), "--out", run_folder)
+    assert_one_clear_line(done, "run of another study: seed was 3, is now 4")
+
+
+def test_a_place_that_cannot_be_written(write_study: WriteStudy, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = maskfront("run", write_study(), "--out", tmp_path / "file" / "run")
+    assert_one_clear_line(done, "could not be written")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_disk_that_fills_up(write_study: WriteStudy, tmp_path: Path) -> None:
+    """No file may grow beyond 400 kB."""
+    folder = tmp_path / "run"
+    script = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
+        "sys.argv = ['maskfront', *sys.argv[1:]]\n"
+        "from orchestrator.command.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "run", str(write_study()), "--out", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert_one_clear_line(done, "could not be written")
+    assert not list(folder.rglob("*unfinished*"))
+
+
+def test_an_export_never_overwrites(run_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    trial = json.loads(maskfront("front", run_folder, "--json").stdout)["front"][0]["trial"]
+    done = maskfront("export", run_folder, "--trial", trial, "--out", tmp_path / "mine")
+    assert_one_clear_line(done, "mine")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["file"]
+
+
+def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path) -> None:
+    done = maskfront("export", run_folder, "--trial", 99, "--out", tmp_path / "model")
+    assert_one_clear_line(done, "99")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "choose a model in one way: .*; got none of them"),
+        (["--knee", "--trial", 0], "got --trial and --knee"),
+        (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
+        (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
+        (["--max-ratio", 1, "--int8"], "--int8 and --study-file go together"),
+        (
+            ["--max-ratio", 1, "--push-to-hub", "me/my-model"],
+            "log in with `hf auth login`, or set HF_TOKEN",
+        ),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused(
+    run_folder: Path, tmp_path: Path, options: list[object], message: str
+) -> None:
+    done = maskfront("export", run_folder, *options, "--out", tmp_path / "model")
+    assert_one_clear_line(done, message)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_card_names_what_the_run_was_made_from(run_folder: Path, tmp_path: Path) -> None:
+    done = maskfront("export", run_folder, "--max-ratio", 1, "--out", tmp_path / "model")
+    assert done.returncode == 0, done.stderr
+    said = r".*/model  \(trial \d: accuracy 0\.\d{4}, held out 0\.\d{4}, FLOPs ratio 0\.\d{3}\)\n"
+    assert re.fullmatch(said, done.stdout)
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "| task | tiny |" in card
+    assert re.search(r"\| data \| tiny-data\d*/|\| data \| [^/|]+/tiny-data\d*", card)
+    assert re.search(r"\| teacher \| checkpoint\d*/tiny-bert \|", card)
+
+
+def test_bench_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
+    point = json.loads(maskfront("front", run_folder, "--json").stdout)["front"][0]
+    model = run_folder / point["model"]
+    shape = ("--engine", "eager", "--batch", 2, "--length", 16, "--rounds", 1)
+    done = maskfront("bench", model, *shape, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [row["model"] for row in document["timings"]] == ["unpruned", str(model)]
+    assert document["timings"][1]["flops"] == point["flops"]
+    assert document["timings"][1]["flops_ratio"] == point["ratio"]
+    done = maskfront("bench", model, "--engine", "tpu")
+    assert_one_clear_line(done, "no engine 'tpu'; there are eager, compile, onnxruntime")
+
+
+def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None:
+    front = json.loads(maskfront("front", run_folder, "--json").stdout)["front"]
+    done = maskfront("bench", run_folder, "--engine", "eager", "--batch", 1, "--rounds", 1)
+    assert done.returncode == 0, done.stderr
+    timed = json.loads((run_folder / "bench.json").read_text())["timings"]
+    assert {row["length"] for row in timed} == {16}, "the study's own"
+    assert "bench.json; maskfront report shows it" in done.stdout.replace("\n", "")
+    kept = json.loads((run_folder / "bench.json").read_text())
+    assert [row["trial"] for row in kept["timings"]] == [None, *(row["trial"] for row in front)]
+
+
+def test_the_line_of_an_error_is_told_though_the_path_is_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "study.py").write_text("\n\n1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match=r"'study\.py', line 3 raises ZeroDivisionError"):
+        load_study(Path("study.py"))
+
+
+def test_what_a_run_folder_does_not_take_is_shown_and_said(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    """Folders in the way, since root may write anything."""
+    copy = shutil.copytree(run_folder, tmp_path / "run")
+    for name in ("bench.json", "report.html"):
+        (copy / name).unlink(missing_ok=True)
+        (copy / name / "in the way").mkdir(parents=True)
+    shape = ("--engine", "eager", "--batch", 1, "--length", 16, "--rounds", 1)
+    done = maskfront("bench", copy, *shape)
+    assert done.returncode == 2
+    assert "speed-up" in done.stdout
+    assert re.search(
+        r"bench\.json' could not be written \(Is a directory\): these times are not kept",
+        done.stderr,
+    )
+    (copy / "bench.json" / "in the way").rmdir()
+    (copy / "bench.json").rmdir()
+    done = maskfront("report", copy)
+    assert_one_clear_line(
+        done,
+        r"report\.html' could not be written \(Is a directory\); write it elsewhere with --out",
+    )
+
+
+def test_the_study_of_a_run_is_found_in_its_file(write_study: WriteStudy) -> None:
+    path = write_study(("study = Study(", "import dataclasses\nstudy = Study("))
+    path.write_text(f"{path.read_text()}\nlarge = dataclasses.replace(study, name='big')\n")
+    assert load_study_of(path, "big").name == "big"
+    with pytest.raises(RunError, match="no study is named 'huge'; its studies: 'tiny', 'big'"):
+        load_study_of(path, "huge")
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], message: str) -> None:
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("maskfront: ")
+    assert re.search(message, lines[0]), lines[0]

@@ -1,0 +1,200 @@
+"""The front of records made by hand, and its document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from orchestrator.errors import RunError
+from orchestrator.runs.records import (
+    BEGAN,
+    LAST_SEEN,
+    RESULT,
+    FinishedTrial,
+    RunRecord,
+    TrialRecord,
+    TrialResult,
+    UnprunedResult,
+    front_document,
+    pareto_front,
+    size_text,
+    trial_record,
+)
+
+
+def trial(number: int, metric: float, flops: int, *, target: float | None = None) -> FinishedTrial:
+    result = TrialResult(
+        metric=metric,
+        heldout_metric=metric - 0.01,
+        interval=(metric - 0.02, metric + 0.02),
+        heldout_interval=(metric - 0.03, metric + 0.01),
+        widths={},
+        cost=flops,
+        cost_full=1000,
+        unit="flops@16",
+        flops=flops,
+        flops_full=1000,
+        flops_unit="flops@16",
+        params=10 * flops,
+        target_ratio=flops / 1000 if target is None else target,
+        tolerance=0.05,
+    )
+    return FinishedTrial(
+        number=number, state="finished", knobs={"target_ratio": 0.5}, result=result, failure=None
+    )
+
+
+def test_the_front_is_sorted_and_holds_no_dominated_trial() -> None:
+    trials = [trial(0, 0.8, 900), trial(1, 0.7, 300), trial(2, 0.6, 500), trial(3, 0.75, 400)]
+    assert [t.number for t in pareto_front(trials)] == [1, 3, 0]
+
+
+def test_of_equal_trials_the_first_stays() -> None:
+    assert [t.number for t in pareto_front([trial(4, 0.7, 300), trial(2, 0.7, 300)])] == [2]
+
+
+def test_a_trial_outside_its_budget_is_not_on_the_front() -> None:
+    assert pareto_front([trial(0, 0.9, 500, target=0.3)]) == []
+
+
+def test_a_trial_on_the_edge_of_its_band_is_feasible() -> None:
+    edge = trial(0, 0.9, 525, target=0.5)
+    assert edge.result is not None
+    assert abs(edge.result.violation) < 1e-12
+
+
+def test_a_count_stays_whole_and_a_time_is_rounded_for_people() -> None:
+    assert size_text(22_348_434_432) == "22,348,434,432"
+    assert size_text(1234.5678) == "1,234.568"
+
+
+@pytest.mark.parametrize("unit", ["params", "ms@cpu-2threads-b1-s16"])
+def test_a_front_is_of_the_cost_whatever_the_flops(unit: str) -> None:
+    """Of two models the one with more FLOPs is the cheaper: it dominates."""
+    cheap, dear = trial(0, 0.8, 500), trial(1, 0.7, 300)
+    assert cheap.result is not None
+    assert dear.result is not None
+    priced = [
+        replace(one, result=replace(one.result, cost=cost, cost_full=8.0, unit=unit, **asked))
+        for one, cost in ((cheap, 2.0), (dear, 4.0))
+        for asked in [{"target_ratio": cost / 8}]
+    ]
+    assert [one.number for one in pareto_front([cheap, dear])] == [1, 0]
+    assert [one.number for one in pareto_front(priced)] == [0]
+    assert priced[0].result.ratio == 0.25
+    half = replace(priced[0].result, target_ratio=0.125)
+    assert half.violation == pytest.approx(0.125 - 0.05 * 0.125)
+
+
+def test_the_document_has_what_a_script_needs() -> None:
+    run = RunRecord(
+        name="hand",
+        folder=Path("runs/hand"),
+        metric_name="accuracy",
+        unpruned=UnprunedResult(
+            metric=0.9,
+            heldout_metric=0.88,
+            interval=(0.88, 0.92),
+            heldout_interval=(0.86, 0.9),
+            widths={},
+            cost=1000,
+            cost_full=1000,
+            unit="flops@16",
+            flops=1000,
+            flops_full=1000,
+            flops_unit="flops@16",
+            params=5000,
+            student_is_new=False,
+        ),
+        trials=(trial(0, 0.8, 500),),
+        definition={},
+        versions={},
+        sources={},
+        notes=(),
+    )
+    document = front_document(run)
+    assert document["unpruned"] == {
+        "metric": 0.9,
+        "heldout_metric": 0.88,
+        "cost": 1000,
+        "cost_full": 1000,
+        "ratio": 1.0,
+        "unit": "flops@16",
+        "flops": 1000,
+        "flops_full": 1000,
+        "flops_unit": "flops@16",
+        "params": 5000,
+    }
+    (point,) = document["front"]
+    assert point["ratio"] == 0.5
+    assert set(point) == {
+        "trial",
+        "metric",
+        "heldout_metric",
+        "cost",
+        "cost_full",
+        "ratio",
+        "unit",
+        "flops",
+        "flops_full",
+        "flops_unit",
+        "params",
+        "target_ratio",
+        "knobs",
+        "model",
+    }
+
+
+def test_a_result_of_another_version_is_refused_in_one_line() -> None:
+    known = asdict(trial(0, 0.8, 500).result)
+    lacks = {name: value for name, value in known.items() if name != "widths"}
+    for other in (lacks, {**known, "perplexity": 3.0}):
+        row = optuna.trial.create_trial(
+            values=[0.8, 500], user_attrs={RESULT: other}, params={}, distributions={}
+        )
+        with pytest.raises(RunError, match="another version of maskfront made this study"):
+            trial_record(row)
+
+
+def of_zone(
+    hours: int, attributes: dict[str, float], state: TrialState = TrialState.FAIL
+) -> TrialRecord:
+    """A trial of ten minutes, as a worker so far east writes it."""
+    start = datetime(2026, 11, 21, 12 + hours, 0, 0)
+    row = optuna.trial.create_trial(state=state, user_attrs=attributes)
+    row.datetime_start, row.datetime_complete = start, start + timedelta(minutes=10)
+    return trial_record(row)
+
+
+@pytest.mark.parametrize("hours", [0, 9])
+def test_a_trial_ran_when_its_worker_says_whatever_its_time_zone(hours: int) -> None:
+    began = 1_795_262_400.0
+    row = of_zone(hours, {BEGAN: began})
+    assert (row.started, row.ended, row.seconds) == (began, began + 600, 600)
+    assert BEGAN not in row.attributes
+
+
+def test_a_trial_whose_worker_died_ended_when_that_was_heard_last() -> None:
+    began = 1_795_262_400.0
+    assert of_zone(0, {BEGAN: began, LAST_SEEN: began + 90}).seconds == 90
+    assert of_zone(0, {BEGAN: began, LAST_SEEN: began - 5}).seconds == 0
+    lived = {BEGAN: began, LAST_SEEN: began + 90}  # and told it before the others could fail it
+    assert of_zone(0, lived, TrialState.PRUNED).seconds == 600
+
+
+def test_a_trial_of_an_older_version_has_the_times_of_this_zone() -> None:
+    row = of_zone(0, {})
+    assert row.started == datetime(2026, 11, 21, 12, 0, 0).timestamp()
+    assert row.seconds == 600
+
+
+def test_a_trial_over_which_the_clock_was_set_back_took_no_time_rather_than_less() -> None:
+    row = optuna.trial.create_trial(state=TrialState.FAIL, user_attrs={BEGAN: 1000.0})
+    row.datetime_start = datetime(2026, 10, 25, 2, 59, 0)
+    row.datetime_complete = datetime(2026, 10, 25, 2, 9, 0)
+    assert trial_record(row).seconds == 0

@@ -1,0 +1,80 @@
+"""A run's folder: its files are written whole or not at all, and one launch holds it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import optuna
+import pytest
+
+from orchestrator.errors import RunError
+from orchestrator.runs.run_folder import RunFolder, write_file_whole
+from orchestrator.storage.connect import open_storage
+from orchestrator.storage.urls import hidden, parse_url
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    write_file_whole(target, "one")
+    write_file_whole(target, "two")
+    assert target.read_text() == "two"
+    assert list(tmp_path.iterdir()) == [target]
+    lost = tmp_path / "gone" / "page.html"
+    with pytest.raises(FileNotFoundError) as error:
+        write_file_whole(lost, "one")
+    assert error.value.filename == str(lost), "the file that the user knows"
+
+
+def test_a_second_launch_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with (
+        folder.locked(),
+        pytest.raises(RunError, match=r"in use by another launch; .* if it is of this study, or"),
+        folder.locked(),
+    ):
+        pass
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"is no run folder: there is no study\.db"):
+        RunFolder(tmp_path).existing()
+
+
+@pytest.mark.parametrize("name", ["why?", "%41", "a#b", "{x}", "at@home:8", "grün"])
+def test_a_run_lies_in_its_folder_whatever_that_is_called(tmp_path: Path, name: str) -> None:
+    folder = RunFolder(tmp_path / name)
+    folder.path.mkdir()
+    optuna.create_study(storage=open_storage(folder.storage), study_name="tiny")
+    assert folder.database.is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert folder.is_own(hidden(parse_url(folder.storage)))
+
+
+def test_a_damaged_address_is_said_and_a_damaged_launch_is_none(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_address("grpc://h:1", "tiny", "id")
+    folder.write_launch("maskfront run a.py", "")
+    assert folder.study_name == "tiny"
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(RunError, match=r"storage\.json' is damaged .*: put it back from a copy"):
+        _ = folder.storage
+    assert folder.read_launch() is None
+
+
+@pytest.mark.parametrize("name", ["../victim", "/victim", "a/b"])
+def test_a_worker_whose_name_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    """Claims unlink the file of a worker that died, and its name stands in the storage."""
+    with pytest.raises(RunError, match=f"a worker '{name}', which is no name of a file"):
+        RunFolder(tmp_path).worker(name)
+
+
+def test_no_link_that_was_laid_beside_a_file_is_written_through(tmp_path: Path) -> None:
+    """A run that someone sent could hold one for every number of a process."""
+    (tmp_path / "mine").write_text("keep")
+    for number in (os.getpid(), os.getpid() + 1):
+        (tmp_path / f".page.unfinished-{number}").symlink_to(tmp_path / "mine")
+    write_file_whole(tmp_path / "page", "theirs")
+    assert (tmp_path / "mine").read_text() == "keep"
+    assert (tmp_path / "page").read_text() == "theirs"

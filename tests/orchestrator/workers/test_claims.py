@@ -1,0 +1,326 @@
+"""Claims: never too many, never twice, and what a dead worker had is tried again, clean."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.artifacts import get_all_artifact_meta
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState
+
+from orchestrator.errors import RunError
+from orchestrator.runs.records import FAILURE, HOME, WORKER, trial_record
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.sampler import make_sampler
+from orchestrator.storage.connect import open_storage
+from orchestrator.workers import heartbeat
+from orchestrator.workers.claims import HALT, RETRY_OF, Claims, ask_again
+from orchestrator.workers.heartbeat import GRACE, Heartbeat, Watch, WorkerRecord, workers_of
+from orchestrator.workers.opening import settle
+from tests.servers import MariaDb, Postgres, proxy
+
+SPACE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(1e-3, 1, log=True)}
+
+
+@pytest.fixture(params=["sqlite", "journal", "postgresql", "mysql", "grpc"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty storage of each kind."""
+    kind = request.param
+    if kind in ("sqlite", "journal"):
+        yield f"{kind}:///{tmp_path}/study"
+        return
+    if kind == "mysql":
+        mariadb: MariaDb = request.getfixturevalue("mariadb")
+        yield mariadb.new_database()
+        return
+    postgres: Postgres = request.getfixturevalue("postgres")
+    if kind == "postgresql":
+        yield postgres.new_database()
+    else:
+        with proxy(postgres.new_database()) as (served, _):
+            yield served
+
+
+def study_of(url: str, worker: int = 0) -> optuna.Study:
+    study = optuna.create_study(
+        storage=open_storage(url),
+        study_name="s",
+        directions=["maximize", "minimize"],
+        load_if_exists=True,
+    )
+    study.sampler = make_sampler(7, len(study.trials), 2, worker)
+    return study
+
+
+def claims_of(
+    study: optuna.Study, folder: RunFolder, stack: ExitStack, wanted: int, token: str = ""
+) -> Claims:
+    """Claims of a living worker."""
+    heart = stack.enter_context(Heartbeat(study, folder, "cpu"))
+    return Claims(study, folder, SPACE, heart.record.name, wanted, token)
+
+
+def tell(study: optuna.Study, trials: list[optuna.Trial]) -> None:
+    for trial in trials:
+        study.tell(trial, [0.5, trial.params["x"]])
+
+
+def test_two_workers_never_claim_more_than_is_wanted_nor_the_same_point(
+    url: str, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    points = []
+    with ExitStack() as stack:
+        workers = [study_of(url, number) for number in (1, 2)]
+        claims = [claims_of(study, folder, stack, wanted=5) for study in workers]
+        claimed = [claim.take(2) for claim in claims]
+        claimed.append(claims[0].take(2))
+        assert [len(trials) for trials in claimed] == [2, 2, 1]
+        assert claims[1].take(2) == []
+        workers[0].tell(claimed[0][0], state=TrialState.FAIL)
+        claimed.append(claims[1].take(2))
+        assert len(claimed[-1]) == 1
+        points = [tuple(trial.params.values()) for trials in claimed for trial in trials]
+        tell(workers[0], [*claimed[0][1:], *claimed[2]])
+        tell(workers[1], [*claimed[1], *claimed[3]])
+        assert [claim.take(2) for claim in claims] == [[], []]
+    resumed = study_of(url)
+    with ExitStack() as stack:
+        more = claims_of(resumed, folder, stack, wanted=8).take(9)
+        points += [tuple(trial.params.values()) for trial in more]
+    assert len(more) == 3
+    assert len(set(points)) == len(points) == 9
+
+
+def test_what_a_killed_worker_had_is_failed_and_tried_again_clean(url: str, tmp_path: Path) -> None:
+    """Constraints and artifacts of the dead do not come back (Optuna's own retry brings them)."""
+    folder = RunFolder(tmp_path / "run")
+    study = study_of(url)
+    died = subprocess.run(
+        [sys.executable, "-c", _DIES, url, str(folder.path)], env=dict(os.environ), check=False
+    )
+    assert died.returncode == -9
+    lost = study.trials
+    assert [trial.state for trial in lost] == [TrialState.RUNNING] * 3
+    assert [WORKER in trial.user_attrs for trial in lost] == [True, True, False]
+    folder.trial(0).mkdir(parents=True)
+    assert len(list(folder.artifacts.iterdir())) == 2
+    lines: list[str] = []
+    with ExitStack() as stack:
+        again = claims_of(study, folder, stack, wanted=2).take(3, lines.append)
+    assert len(again) == 2
+    assert sorted(lines) == [
+        *(f"trial {n}: its worker died, its knobs are tried again" for n in range(2)),
+        "trial 2: its worker died",
+    ]
+    assert [trial.state for trial in study.trials[:3]] == [TrialState.FAIL] * 3
+    (dead,) = (w for w in workers_of(study).values() if w.name == lost[0].user_attrs[WORKER])
+    rows = [trial_record(trial) for trial in study.trials[:3]]
+    assert [row.ended for row in rows[:2]] == [max(dead.at, row.started or 0) for row in rows[:2]]
+    assert rows[2].seconds == 0
+    assert not folder.trial(0).exists()
+    assert list(folder.artifacts.iterdir()) == []
+    for trial in again:
+        old = lost[trial.user_attrs[RETRY_OF]]
+        assert trial.params == old.params
+        assert old.constraints == {"budget": 1.0}
+        assert study.trials[trial.number].constraints == {}
+        assert not get_all_artifact_meta(trial)
+        trial.set_constraint("budget", -1.0)
+        told = study.tell(trial, [1.0, 2.0])
+        assert told.constraints == {"budget": -1.0}
+    assert [worker.ended for worker in workers_of(study).values()] == [True, True]
+
+
+def test_nothing_is_claimed_into_a_folder_that_another_launch_got_ahead_of(
+    url: str, tmp_path: Path
+) -> None:
+    """Both found the study without a home, and each gave it one."""
+    folder, study = RunFolder(tmp_path / "run"), study_of(url)
+    settle(folder, study, url)
+    with ExitStack() as stack:
+        claims = claims_of(study, folder, stack, wanted=3)
+        assert len(claims.take(1)) == 1
+        study.set_user_attr(HOME, {"folder": "other", "path": "/there", "host": "h"})
+        with pytest.raises(RunError, match=r"launched into /there \(on h\) at the same time"):
+            claims.take(1)
+    assert len(study.trials) == 1
+
+
+def test_knobs_whose_asking_was_answered_late_are_tried_once(url: str, tmp_path: Path) -> None:
+    """A storage that went away at that moment may have done it both times."""
+    folder, study = RunFolder(tmp_path / "run"), study_of(url)
+    for _ in range(2):
+        study.enqueue_trial({"x": 0.25, "y": 0.5}, user_attrs={RETRY_OF: 7})
+    with ExitStack() as stack:
+        claimed = claims_of(study, folder, stack, wanted=2).take(2)
+    assert [trial.params["x"] == 0.25 for trial in claimed] == [True, False]
+    assert [trial.state for trial in study.trials] == [
+        TrialState.RUNNING,
+        TrialState.FAIL,
+        TrialState.RUNNING,
+    ]
+    assert study.trials[1].user_attrs[FAILURE] == "its knobs were asked for twice"
+
+
+_DIES = """
+import os, sys
+from contextlib import ExitStack
+from pathlib import Path
+from optuna.artifacts import FileSystemArtifactStore, upload_artifact
+from orchestrator.runs.run_folder import RunFolder
+from tests.orchestrator.workers.test_claims import claims_of, study_of
+
+study, folder = study_of(sys.argv[1], 1), RunFolder(Path(sys.argv[2]))
+folder.artifacts.mkdir(parents=True)
+with ExitStack() as stack:
+    for trial in claims_of(study, folder, stack, wanted=9).take(2):
+        trial.set_constraint("budget", 1.0)
+        store = FileSystemArtifactStore(folder.artifacts)
+        upload_artifact(artifact_store=store, file_path=os.__file__, study_or_trial=trial)
+    study.ask()  # and dies before it is its own
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_knobs_that_kill_are_tried_three_times(tmp_path: Path) -> None:
+    folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
+    with ExitStack() as stack:
+        claims = claims_of(study, folder, stack, wanted=1)
+        for attempt in range(4):
+            (trial,) = claims.take(1)
+            trial.set_user_attr(WORKER, f"dead{attempt}")
+    params = [tuple(trial.params.values()) for trial in study.trials]
+    assert params[0] == params[1] == params[2] != params[3]
+    assert RETRY_OF not in study.trials[3].user_attrs
+
+
+def test_a_worker_of_another_machine_is_dead_when_its_beat_stands_still(tmp_path: Path) -> None:
+    now = [0.0]
+    watch = Watch(RunFolder(tmp_path), clock=lambda: now[0])
+    other = WorkerRecord(name="far", host="far", machine="far", pid=1, device="cpu", beat=1, at=0.0)
+
+    def dead_after(seconds: float, worker: WorkerRecord) -> bool:
+        now[0] += seconds
+        return bool(watch.dead({"far": worker}))
+
+    assert not dead_after(1, other)
+    assert not any(dead_after(20, replace(other, beat=beat)) for beat in range(2, 20))
+    still = replace(other, beat=19)
+    assert not any(dead_after(20, still) for _ in range(int(GRACE / 20)))
+    assert dead_after(20, still)
+    assert not dead_after(20, replace(still, beat=20))
+    assert dead_after(0, replace(still, ended=True))
+
+
+def test_an_outage_of_the_storage_makes_nobody_dead(tmp_path: Path) -> None:
+    now = [0.0]
+    watch = Watch(RunFolder(tmp_path), clock=lambda: now[0])
+    other = WorkerRecord(name="far", host="far", machine="far", pid=1, device="cpu", beat=1, at=0.0)
+    for _ in range(4):
+        assert not watch.dead({"far": other})
+        now[0] += 10 * GRACE
+    assert watch.dead({"far": other}) == set()
+
+
+def test_a_heart_beats_from_a_thread_and_says_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = study_of(f"sqlite:///{tmp_path}/study.db")
+    folder = RunFolder(tmp_path / "run")
+    with Heartbeat(study, folder, "cpu", beat=0.01) as heart:
+        name = heart.record.name
+        first = workers_of(study)[name].beat
+        assert first >= 1
+        while workers_of(study)[name].beat < first + 3:
+            pass
+        assert heartbeat.is_free(folder.worker(name)) is False
+        assert Watch(folder).dead(workers_of(study)) == set()
+    assert workers_of(study)[name].ended
+    assert heartbeat.is_free(folder.worker(name)) is None
+
+
+def test_a_halted_launch_claims_nothing_more(tmp_path: Path) -> None:
+    study = study_of(f"sqlite:///{tmp_path}/study.db")
+    mine, joined = (
+        Claims(study, RunFolder(tmp_path), SPACE, "w", 2, token) for token in ("mine", "")
+    )
+    assert not mine.halted
+    study.set_user_attr(HALT, "mine")
+    assert mine.halted
+    assert not joined.halted
+    study.set_user_attr(HALT, "another")
+    assert not mine.halted
+
+
+def test_knobs_are_asked_again_once_though_a_worker_was_killed_before_it_said_so(
+    tmp_path: Path,
+) -> None:
+    study = study_of(f"sqlite:///{tmp_path}/study")
+    study.enqueue_trial({"x": 0.5})
+    with ExitStack() as stack:
+        claims = claims_of(study, RunFolder(tmp_path), stack, wanted=1)
+        (trial,) = claims.take(1)
+    assert ask_again(study, study.trials[trial.number], blamed=False)
+    with ExitStack() as stack:  # here it was killed: the trial is not told
+        other = claims_of(study, RunFolder(tmp_path), stack, wanted=1)
+        (again,) = other.take(1)
+    assert again.params["x"] == 0.5
+    assert [t.state for t in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [(optuna.Trial, "set_user_attr"), (optuna.Trial, "_suggest"), (optuna.Study, "ask")],
+)
+def test_ctrl_c_while_trials_are_claimed_leaves_none_running_and_blames_no_knobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, method: str
+) -> None:
+    """A trial that Ctrl-C hits while it is asked is nobody's yet: the next claim fails it."""
+    folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
+    study.enqueue_trial({"x": 0.5, "y": 0.5})
+    call = getattr(kind, method)
+
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        call(*arguments, **named)
+        raise KeyboardInterrupt
+
+    for _ in range(4):
+        with ExitStack() as stack:
+            claims = claims_of(study, folder, stack, wanted=2)
+            monkeypatch.setattr(kind, method, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                claims.take(2)
+        if method != "ask":
+            assert {
+                trial.user_attrs.get(FAILURE)
+                for trial in study.get_trials(states=[TrialState.FAIL])
+            } == {"interrupted"}
+            assert TrialState.RUNNING not in [trial.state for trial in study.trials]
+    with ExitStack() as stack:
+        (trial,) = claims_of(study, folder, stack, wanted=1).take(1)
+    assert trial.params == {"x": 0.5, "y": 0.5}
+
+
+def test_an_error_of_the_sampler_is_what_its_trials_failed_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no scipy")
+
+    study = study_of(f"sqlite:///{tmp_path}/study.db")
+    monkeypatch.setattr(study.sampler, "sample_independent", refuse)
+    monkeypatch.setattr(study.sampler, "sample_relative", refuse)
+    with ExitStack() as stack, pytest.raises(RuntimeError, match="no scipy"):
+        claims_of(study, RunFolder(tmp_path), stack, wanted=2).take(2)
+    assert [trial_record(trial).failure for trial in study.trials] == ["RuntimeError: no scipy"] * 2

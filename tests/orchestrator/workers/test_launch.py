@@ -1,0 +1,783 @@
+"""Launching a study: every trial is told, nothing is lost, a failure stays one trial's failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from shutil import copytree
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import optuna
+import pytest
+import torch
+from optuna.artifacts import get_all_artifact_meta
+from optuna.distributions import IntDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from objectives.bert.architecture import Architecture, BertShape
+from objectives.bert.cutting import cut
+from objectives.errors import UserError
+from objectives.measures import latency
+from objectives.measures.cost import CostName, Flops
+from objectives.methods.fisher_search import FisherSearch
+from objectives.methods.mask_search import MaskSearch
+from objectives.methods.width_search import WidthSearch
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, Stopped
+from objectives.text.augmentation import Augmentation
+from objectives.workbench.workbench import Workbench
+from orchestrator import Study, launch, launch_workers, work
+from orchestrator.dashboard.view import DashboardView, Source
+from orchestrator.errors import RunError
+from orchestrator.runs.records import BUDGET, RESULT, load_run, read_run
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.storage.connect import open_storage, read_storage
+from orchestrator.study_file import load_study
+from orchestrator.workers import claims, worker
+from orchestrator.workers.claims import RETRY_OF
+from orchestrator.workers.progress import LaunchProgress
+from tests.conftest import graded_rows
+from tests.waiting import wait_for
+
+WriteStudy = Callable[..., Path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripted(SearchMethod):
+    """Keeps every unit; ends as `end` says. No training: launch is what is tested."""
+
+    per_slot: ClassVar[frozenset[str]] = frozenset({"end", "tag", "target_ratio"})
+
+    end: str = "result"
+    tag: int = 0
+    target_ratio: float = 1.0
+    tolerance: float = 0.1
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        progress.begin("pretend", 1)
+        progress.advance()
+        for slot, member in enumerate(members):
+            if member.end == "fail":
+                yield SearchFailure(slot, "the loss is nan at step 3")
+            elif member.end == "stop":
+                yield Stopped(slot)
+            elif member.end == "raise":
+                raise ZeroDivisionError("a bug in the method")
+            elif member.end == "too large" or (member.end == "memory" and len(members) > 2):
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+            elif member.end == "ctrl-c":
+                raise KeyboardInterrupt
+            elif member.end == "disk":
+                raise OSError(28, "No space left on device", "trials/00001")
+            elif member.end != "silent":
+                architecture = Architecture.full(problem.cost.shape)
+                model = cut(problem.student.state_dict(), problem.student.config, architecture)
+                if member.end == "nan":
+                    torch.nn.init.constant_(model.classifier.bias, torch.nan)
+                yield SearchResult(
+                    slot=slot,
+                    architecture=architecture,
+                    model=model,
+                    target_ratio=member.target_ratio,
+                    tolerance=member.tolerance,
+                    curve=[{"stage": "pretend", "step": 0, "loss": 1.0}],
+                )
+
+
+def scripted(study: Study, *ends: str, population: int = 2, **changes: object) -> Study:
+    """The tiny study with trials that end in the given ways, one after another."""
+    return replace(
+        study,
+        method=Scripted(),
+        space={
+            "end": optuna.distributions.CategoricalDistribution(tuple(dict.fromkeys(ends))),
+            "tag": optuna.distributions.IntDistribution(0, 100),
+        },
+        first=tuple({"end": end, "tag": tag} for tag, end in enumerate(ends)),
+        trials=len(ends),
+        population=population,
+        **changes,
+    )
+
+
+def states(folder: Path) -> list[str]:
+    return [trial.state for trial in read_run(folder).trials]
+
+
+def test_every_trial_leaves_a_model_that_scores_what_was_told(study: Study, tmp_path: Path) -> None:
+    run = launch(study, out=tmp_path / "run", device="cpu")
+
+    assert [trial.state for trial in run.trials] == ["finished"] * 4
+    for trial in run.trials:
+        assert trial.result is not None
+        folder = RunFolder(run.folder).model(trial.number)
+        model = AutoModelForSequenceClassification.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert sum(p.numel() for p in model.parameters()) == trial.result.params
+        assert torch.isfinite(model(**tokenizer("one word", return_tensors="pt")).logits).all()
+        architecture = Architecture.from_json((folder.parent / "architecture.json").read_text())
+        assert architecture.heads_per_layer == trial.result.heads_per_layer
+        assert json.loads((folder.parent / "result.json").read_text())["flops"] == (
+            trial.result.flops
+        )
+        assert (folder.parent / "curve.csv").read_text().startswith("stage,step,loss")
+    assert run.trials[0].knobs["target_ratio"] == 0.5
+    assert run.unpruned.unit == "flops@16"
+    assert "rows read" in run.notes[0]
+
+
+def test_the_optuna_study_has_two_named_objectives_and_the_budget(
+    study: Study, tmp_path: Path
+) -> None:
+    launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    outer = optuna.load_study(
+        study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
+    )
+    assert outer.directions == [
+        optuna.study.StudyDirection.MAXIMIZE,
+        optuna.study.StudyDirection.MINIMIZE,
+    ]
+    assert outer.metric_names == ["accuracy", "flops@16"]
+    for trial, record in zip(outer.trials, read_run(tmp_path / "run").trials, strict=True):
+        assert record.result is not None
+        assert trial.values == [record.result.metric, record.result.flops]
+        assert trial.constraints == {"budget": pytest.approx(record.result.violation)}
+
+
+@pytest.mark.parametrize("cost", ["flops", "params", "units", "latency"])
+def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: CostName) -> None:
+    study = replace(study, cost=cost, first=({"target_ratio": 0.6},))
+    run = launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    outer = optuna.load_study(
+        study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
+    )
+    unit = {
+        "flops": "flops@16",
+        "params": "params",
+        "units": "units@heads+ffn",
+        "latency": f"ms@cpu-{torch.get_num_threads()}threads-b1-s16",
+    }[cost]
+    assert outer.metric_names == ["accuracy", unit]
+    assert run.unpruned.unit == unit
+    assert run.unpruned.ratio == 1
+    assert run.definition["cost"] == cost
+    shape = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=3)
+    for trial, record in zip(outer.trials, run.trials, strict=True):
+        result = record.result
+        assert result is not None
+        assert trial.values == [result.metric, result.cost]
+        assert (result.unit, result.flops_unit) == (unit, "flops@16")
+        assert trial.constraints == {"budget": pytest.approx(result.violation)}
+        off = abs(result.cost / run.unpruned.cost - result.target_ratio)
+        assert record.feasible == (off <= result.tolerance * result.target_ratio)
+        folder = RunFolder(run.folder).model(record.number)
+        model = AutoModelForSequenceClassification.from_pretrained(folder)
+        architecture = Architecture.from_json(folder.with_name("architecture.json").read_text())
+        kept = sum(result.heads_per_layer) + sum(result.ffn_per_layer)
+        counted = {
+            "flops": Flops(shape, 16).exact(architecture),
+            "params": sum(p.numel() for p in model.parameters()),
+            "units": kept,
+        }
+        assert (result.flops, result.params) == (counted["flops"], counted["params"])
+        assert result.cost == counted.get(cost, result.cost)
+        assert isinstance(result.cost, float if cost == "latency" else int)
+        assert 0 < result.cost < run.unpruned.cost or kept == 3 * 52
+
+
+def test_a_resumed_study_takes_its_times_from_the_same_table(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = replace(scripted(study, *["result"] * 4), cost="latency")
+    first = launch(study, trials=1, out=tmp_path / "run", device="cpu")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("measured again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(latency, "_measure", refuse)
+        run = launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    assert run.unpruned == first.unpruned
+    costs = {trial.result.cost for trial in run.trials if trial.result is not None}
+    assert costs == {first.unpruned.cost}
+
+    (table,) = (tmp_path / "run" / "cache").glob("latency-*.json")
+    table.unlink()
+    with pytest.raises(RunError, match=r"ratio 1 was .* ms@cpu-.*, would now be .* ms@cpu-"):
+        launch(study, trials=3, out=tmp_path / "run", device="cpu")
+    assert states(tmp_path / "run") == ["finished"] * 2
+
+
+def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> None:
+    with pytest.raises(UserError, match=r"Study\.cost is 'watts'; it must be one of flops, params"):
+        replace(study, cost="watts")  # type: ignore[arg-type]
+    deeper = replace(study.method, spaces=("heads", "qk", "v"))
+    with pytest.raises(UserError, match=r"'latency' has no price for the units of qk, v, only"):
+        replace(study, cost="latency", method=deeper)
+    assert replace(study, cost="units", method=deeper).cost == "units"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"space": {}, "first": (), "method": FisherSearch(), "student_layers": (0, 2)},
+            "3 layers of the teacher are no multiple of the student's 2",
+        ),
+        ({"method": MaskSearch(heads_kept=5)}, r"heads_kept is 5; the student has 4 a layer"),
+        (
+            {
+                "method": MaskSearch(heads_by="softmax"),
+                "space": {"heads_kept": IntDistribution(1, 6)},
+                "first": (),
+            },
+            r"heads_kept is 6; the student has 4 a layer",
+        ),
+        (
+            {"method": WidthSearch(shares=(0.9, 1)), "student_layers": (1,)},
+            "of the 4 heads of a layer all of them are as many units",
+        ),
+    ],
+)
+def test_a_method_that_does_not_go_with_the_student_is_refused_before_anything_is_written(
+    study: Study, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        launch(replace(study, **changes), out=tmp_path / "run", device="cpu")
+    assert list(tmp_path.glob("run/**/*")) == []
+
+
+def test_launching_again_goes_on_to_the_wanted_number(study: Study, tmp_path: Path) -> None:
+    launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    run = launch(study, trials=5, out=tmp_path / "run", device="cpu")
+    assert len(run.trials) == 5
+    knobs = [tuple(trial.knobs.values()) for trial in run.trials]
+    assert len(set(knobs)) == 5
+    assert launch(study, trials=5, out=tmp_path / "run", device="cpu").trials == run.trials
+
+
+def test_the_last_population_is_no_larger_than_what_is_left(study: Study, tmp_path: Path) -> None:
+    assert len(launch(study, trials=3, population=2, out=tmp_path / "r", device="cpu").trials) == 3
+
+
+def test_a_failed_trial_says_why_and_the_study_goes_on(study: Study, tmp_path: Path) -> None:
+    run = launch(
+        scripted(study, "fail", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
+    )
+    assert [t.state for t in run.trials] == ["failed", "finished", "finished"]
+    assert run.trials[0].failure == "the loss is nan at step 3"
+
+
+def test_an_exception_fails_the_trials_it_hit_and_no_other(study: Study, tmp_path: Path) -> None:
+    run = launch(
+        scripted(study, "result", "raise", "result"), trials=2, out=tmp_path / "run", device="cpu"
+    )
+    assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
+    assert run.trials[1].failure == "ZeroDivisionError: a bug in the method"
+
+
+def test_an_exception_of_the_first_of_a_population_costs_the_others_nothing(
+    study: Study, tmp_path: Path
+) -> None:
+    ends = ["raise", "result", "result", "result"]
+    run = launch(scripted(study, *ends, population=4), trials=3, out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials] == ["failed", *["finished"] * 3]
+
+
+def test_one_large_population_that_fails_in_part_is_no_reason_to_give_up(
+    study: Study, tmp_path: Path
+) -> None:
+    ends = ["result", *["fail"] * 9]
+    run = launch(scripted(study, *ends, population=10), out=tmp_path / "run", device="cpu")
+    assert len(run.finished) == 10
+
+
+@pytest.mark.parametrize("error", [RuntimeError("database is locked"), SystemError("full")])
+def test_what_fails_while_a_result_is_kept_is_tried_again(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """It is no fault of the knobs, nor of the other trials of the population."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    tried = scripted(study, *["result"] * 3, population=3)
+    monkeypatch.setattr(worker, "write_trial", refuse)
+    with pytest.raises(type(error), match=str(error)):
+        launch(tried, out=tmp_path / "run", device="cpu")
+    assert states(tmp_path / "run") == ["failed"] * 3
+    monkeypatch.undo()
+    run = launch(tried, out=tmp_path / "run", device="cpu")
+    assert sorted(trial.knobs["tag"] for trial in run.finished) == [0, 1, 2]
+
+
+def test_a_model_that_memory_does_not_hold_when_it_is_scored_is_tried_in_a_smaller_population(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score, failed = Workbench.score, []
+
+    def too_large(bench: Workbench, *arguments: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return score(bench, *arguments)
+
+    monkeypatch.setattr(Workbench, "score", too_large)
+    run = launch(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["finished", "finished"]
+
+
+def test_a_trial_that_others_gave_up_while_it_was_written_ends_quietly(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = worker.write_trial
+
+    def given_up(folder: Path, *arguments: Any) -> list[Path]:
+        outer = load_run(tmp_path / "run")
+        if folder.name == "00000":
+            outer.tell(0, state=optuna.trial.TrialState.FAIL)
+            raise FileNotFoundError(2, "No such file or directory", str(folder))
+        return write(folder, *arguments)
+
+    monkeypatch.setattr(worker, "write_trial", given_up)
+    run = launch(scripted(study, "result", "result"), trials=2, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["failed", "finished", "finished"]
+
+
+def test_ctrl_c_while_knobs_are_drawn_loses_none_of_them(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    tried = scripted(study, "result", "result")
+    for _ in range(4):
+        with monkeypatch.context() as patched:
+            patched.setattr(claims, "draw", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                launch(tried, out=tmp_path / "run", device="cpu")
+        assert "running" not in states(tmp_path / "run")
+    run = launch(tried, out=tmp_path / "run", device="cpu")
+    assert sorted(trial.knobs["tag"] for trial in run.finished) == [0, 1]
+
+
+def test_ctrl_c_before_a_population_is_searched_leaves_no_trial_running(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LaunchProgress, "population", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        launch(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+    assert [trial.failure for trial in read_run(tmp_path / "run").trials] == ["interrupted"] * 2
+
+
+def test_a_trial_that_failed_leaves_no_weights(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in its folder nor as an artifact, which is a link to the same file."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("database is locked")
+
+    folder = RunFolder(tmp_path / "run")
+    monkeypatch.setattr(optuna.Trial, "set_constraint", refuse)
+    with pytest.raises(RuntimeError, match="database is locked"):
+        launch(scripted(study, "result"), out=folder.path, device="cpu")
+    assert get_all_artifact_meta(
+        load_run(folder.path).trials[0], storage=load_run(folder.path)._storage
+    )
+    assert list(folder.artifacts.iterdir()) == []
+    assert list(folder.trial(0).parent.iterdir()) == []
+    storage = read_storage(folder.storage)
+    view = DashboardView(lambda: {"": Source(storage, "tiny")}, joined=False)
+    shown = view.get_all_trials(storage.get_study_id_from_name("tiny"))[0]
+    assert get_all_artifact_meta(shown, storage=view) == []
+
+
+def test_first_knobs_that_are_added_later_are_tried(study: Study, tmp_path: Path) -> None:
+    both = scripted(study, "result", "result")
+    one = replace(both, first=both.first[:1], trials=1)
+    launch(one, out=tmp_path / "run", device="cpu")
+    run = launch(both, out=tmp_path / "run", device="cpu")
+    assert [trial.knobs["tag"] for trial in run.trials] == [0, 1]
+
+
+def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) -> None:
+    run = launch(
+        scripted(study, "silent", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
+    )
+    assert run.trials[0].failure == "the method gave no outcome for it"
+
+
+def test_a_stopped_trial_is_pruned_and_counts(study: Study, tmp_path: Path) -> None:
+    run = launch(scripted(study, "stop", "result"), out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials] == ["stopped", "finished"]
+
+
+def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None:
+    """A FLOPs weight that overflows float32 spoils alpha of one student of the population."""
+    overflow = replace(
+        study,
+        space={
+            **study.space,
+            "flops_weight": optuna.distributions.FloatDistribution(0.1, 1e39, log=True),
+        },
+        first=({"flops_weight": 1e39}, {"flops_weight": 1.0}),
+    )
+    run = launch(overflow, trials=1, population=2, out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials[:1]] == ["failed"]
+    assert "nan" in str(run.trials[0].failure)
+
+
+def test_a_model_without_a_score_is_no_finished_trial(study: Study, tmp_path: Path) -> None:
+    """Trap T6: the likeliest class of nan is class 0, and Optuna keeps an infinite value."""
+    run = launch(scripted(study, "nan", "result"), out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials[:2]] == ["failed", "finished"]
+    assert run.trials[0].failure == "its accuracy is nan"
+    assert sorted(path.name for path in (tmp_path / "run" / "trials").iterdir())[0] == "00001"
+
+
+@pytest.mark.parametrize("number", [np.float32(1), torch.tensor(1.0)])
+def test_numbers_of_numpy_and_torch_are_told_as_numbers(
+    study: Study, tmp_path: Path, number: object
+) -> None:
+    """Trap T5: to Optuna an array is no result, and the trial fails with a warning alone."""
+    method = Scripted(target_ratio=number, tolerance=number)  # type: ignore[arg-type]
+    one = replace(scripted(study, "result"), method=method)
+    trial = launch(one, out=tmp_path / "run", device="cpu").trials[0]
+    assert trial.state == "finished"
+    assert trial.result is not None
+    assert [type(n) for n in (trial.result.target_ratio, trial.result.tolerance)] == [float] * 2
+
+
+def test_optuna_is_told_when_all_of_a_trial_is_there(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap T10: nothing can be added to a trial that was told."""
+    tell, told = optuna.Study.tell, []
+
+    def watched(outer: optuna.Study, trial: optuna.Trial, values: Sequence[float]) -> FrozenTrial:
+        known = outer.get_trials()[trial.number]
+        names = {meta.filename for meta in get_all_artifact_meta(known, storage=outer._storage)}
+        assert names >= {"architecture.json", "result.json", "curve.csv", "model.safetensors"}
+        assert (
+            json.loads((folder.trial(trial.number) / "result.json").read_text())
+            == (known.user_attrs[RESULT])
+        )
+        assert set(known.constraints) == {BUDGET}
+        answer = tell(outer, trial, values)
+        with pytest.raises(UpdateFinishedTrialError):
+            trial.set_user_attr("late", True)
+        told.append(trial.number)
+        return answer
+
+    folder = RunFolder(tmp_path / "run")
+    monkeypatch.setattr(optuna.Study, "tell", watched)
+    launch(scripted(study, "result", "result"), out=folder.path, device="cpu")
+    assert told == [0, 1]
+
+
+def test_a_study_whose_every_trial_fails_gives_up(study: Study, tmp_path: Path) -> None:
+    hopeless = scripted(study, *["fail"] * 8)
+    with pytest.raises(RunError, match="4 trials in a row failed; the newest with: the loss is"):
+        launch(hopeless, out=tmp_path / "run", device="cpu")
+    assert states(tmp_path / "run")[:4] == ["failed"] * 4
+
+
+def test_ctrl_c_fails_the_running_trials_and_keeps_the_finished(
+    study: Study, tmp_path: Path
+) -> None:
+    interrupted = scripted(study, "result", "ctrl-c", "result", "result")
+    with pytest.raises(KeyboardInterrupt):
+        launch(interrupted, out=tmp_path / "run", device="cpu")
+    run = read_run(tmp_path / "run")
+    assert [t.state for t in run.trials[:2]] == ["finished", "failed"]
+    assert run.trials[1].failure == "interrupted"
+    assert "running" not in [t.state for t in run.trials]
+
+
+def test_the_knobs_of_an_interrupted_trial_are_tried_again_however_often(
+    study: Study, tmp_path: Path
+) -> None:
+    """Three times and a fourth: only knobs with which workers died are given up."""
+    interrupted = scripted(study, "result", "ctrl-c", population=1)
+    for _ in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            launch(interrupted, out=tmp_path / "run", device="cpu")
+    first, *others = read_run(tmp_path / "run").trials
+    assert first.state == "finished"
+    assert [trial.knobs for trial in others] == [{"end": "ctrl-c", "tag": 1}] * 4
+    assert [trial.attributes.get(RETRY_OF) for trial in others] == [None, 1, 2, 3]
+
+
+def test_a_full_disk_is_one_clear_error_and_loses_no_finished_trial(
+    study: Study, tmp_path: Path
+) -> None:
+    full = scripted(study, "result", "disk")
+    with pytest.raises(RunError, match=r"'trials/00001' could not be written \(No space left"):
+        launch(full, out=tmp_path / "run", device="cpu")
+    run = read_run(tmp_path / "run")
+    assert [t.state for t in run.trials] == ["finished", "failed"]
+    assert sorted(p.name for p in (tmp_path / "run" / "trials").iterdir()) == ["00000"]
+    waiting = load_run(tmp_path / "run").get_trials(states=[TrialState.WAITING])
+    assert [trial.system_attrs["fixed_params"] for trial in waiting] == [run.trials[1].knobs]
+
+
+def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crowded = scripted(study, "result", "memory", *["result"] * 4, population=4)
+    run = launch(crowded, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["finished"] * 6
+    shown = capsys.readouterr().out
+    assert "out of memory with 4 trials at once: 3 begin again, 2 at once" in shown
+    assert "trials 4 to 5" in shown, "the next population is no larger than fits"
+
+
+def test_a_trial_too_large_alone_fails(study: Study, tmp_path: Path) -> None:
+    alone = scripted(study, "too large", "result", population=1)
+    run = launch(alone, trials=1, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["failed", "finished"]
+    assert str(run.trials[0].failure).startswith("OutOfMemoryError: CUDA out of memory")
+
+
+def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: Path) -> None:
+    missed = replace(
+        scripted(study, "result"), method=Scripted(target_ratio=0.5), trials=1, population=1
+    )
+    run = launch(missed, out=tmp_path / "run", device="cpu")
+    assert run.trials[0].state == "finished"
+    assert not run.trials[0].feasible
+    assert run.front == []
+
+
+def test_a_task_of_numbers_is_told_by_its_correlation(study: Study, tmp_path: Path) -> None:
+    task = replace(study.task, data=graded_rows, metric="pearson_spearman")
+    run = launch(
+        replace(scripted(study, "result"), task=task), trials=1, out=tmp_path / "run", device="cpu"
+    )
+    (trial,) = run.trials
+    assert trial.result is not None
+    assert run.metric_name == "pearson_spearman"
+    assert -1 <= trial.result.metric == run.unpruned.metric <= 1
+    assert trial.result.params == run.unpruned.params
+
+
+def test_another_student_in_the_folder_is_another_study(
+    study: Study, tiny_bert: str, tmp_path: Path
+) -> None:
+    first = scripted(study, "result", "result")
+    launch(first, trials=1, out=tmp_path / "run", device="cpu")
+    other = replace(first, student=tiny_bert)
+    with pytest.raises(RunError, match=r"another study: student was None, is now \w{16}\."):
+        launch(other, out=tmp_path / "run", device="cpu")
+    run = launch(other, trials=1, out=tmp_path / "other", device="cpu")
+    assert run.trials[0].result is not None
+    assert run.trials[0].result.ratio == run.unpruned.ratio == 1
+
+
+def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: Path) -> None:
+    """Either knob alone is good; together they are not, which no range can say."""
+    data = optuna.distributions.CategoricalDistribution(["alpha", "train"])
+    wrong = replace(
+        study,
+        method=replace(study.method, unrolled_step=0.1),  # type: ignore[call-arg]
+        space={
+            "alpha_data": data,
+            "alpha_loss": optuna.distributions.CategoricalDistribution(["labels", "teacher"]),
+        },
+        first=(
+            {"alpha_data": "train", "alpha_loss": "teacher"},
+            {"alpha_data": "alpha", "alpha_loss": "labels"},
+        ),
+    )
+    run = launch(wrong, trials=1, out=tmp_path / "run", device="cpu")
+    assert str(run.trials[0].failure).startswith("MaskSearch.unrolled_step is 0.1, but alpha sh")
+    assert run.trials[1].state == "finished"
+
+
+def test_another_study_in_the_folder_is_refused_and_the_difference_named(
+    study: Study, tmp_path: Path
+) -> None:
+    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    other = replace(study, method=replace(study.method, batch_size=8))  # type: ignore[call-arg]
+    with pytest.raises(RunError, match=r"another study: method\.batch_size was 16, is now 8\."):
+        launch(other, out=tmp_path / "run", device="cpu")
+    assert states(tmp_path / "run") == ["finished"]
+
+
+def test_rows_and_weights_that_have_changed_are_named_in_words(
+    study: Study, tiny_bert: str, tmp_path: Path
+) -> None:
+    study = scripted(replace(study, student=tiny_bert), "result", "result")
+    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    model = AutoModel.from_pretrained(tiny_bert)
+    torch.nn.init.zeros_(model.embeddings.word_embeddings.weight)
+    model.save_pretrained(tmp_path / "other")
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "other")
+    other = replace(
+        study,
+        task=replace(study.task, train=100),
+        teacher=replace(study.teacher, checkpoint=str(tmp_path / "other")),
+        student=str(tmp_path / "other"),
+    )
+    with pytest.raises(RunError) as error:
+        launch(other, out=tmp_path / "run", device="cpu")
+    assert (
+        "another study: the student's checkpoint has changed (weights or config.json); the rows of "
+        "the task have changed, or which are train, alpha, select and heldout; the teacher's "
+        "checkpoint has changed (weights, config.json or tokenizer), or another version of "
+        "maskfront made the run. Choose another folder"
+    ) in str(error.value)
+
+
+def test_what_is_no_study_is_not_launched(tmp_path: Path) -> None:
+    for start in (launch, work, partial(launch_workers, workers=1)):
+        with pytest.raises(RunError, match=r"takes a Study, not a str; .*load_study\(Path\("):
+            start("study.py", out=tmp_path / "run")  # type: ignore[operator]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_study_with_augmented_text_runs_and_remembers_it(
+    study: Study, tiny_masked_lm: str, tmp_path: Path
+) -> None:
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("tidal 1 0\ntides 1 1\n")
+    augmentation = Augmentation(masked_lm=tiny_masked_lm, word_vectors=str(vectors), copies=2)
+    study = replace(study, augmentation=augmentation, trials=2)
+    run = launch(study, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["finished"] * 2
+    (copies,) = RunFolder(run.folder).cache.glob("augmentation-*.jsonl")
+    assert 128 < len(copies.read_text().splitlines()) <= 1 + 2 * 128
+
+    moved = augmentation_of(study, masked_lm=str(copytree(tiny_masked_lm, tmp_path / "moved")))
+    launch(replace(moved, trials=3), out=tmp_path / "run", device="cpu")
+    assert states(tmp_path / "run") == ["finished"] * 3
+
+    for other, difference in (
+        (augmentation_of(study, copies=3), r"augmentation\.copies was 2, is now 3\."),
+        (
+            augmentation_of(study, word_vectors=None),
+            r"augmentation\.word_vectors was \w{16}, is now embeddings of the masked LM\.",
+        ),
+        (replace(study, augmentation=None), r"augmentation\.copies was 2, is now not set;"),
+    ):
+        with pytest.raises(RunError, match=difference):
+            launch(other, out=tmp_path / "run", device="cpu")
+
+
+def test_augmentation_that_cannot_work_is_refused_before_anything_is_written(
+    study: Study, tiny_bert: str, tiny_masked_lm: str, tmp_path: Path
+) -> None:
+    for augmentation, message in (
+        (Augmentation(masked_lm=tiny_bert, copies=2), "no head for masked words"),
+        (
+            Augmentation(masked_lm=tiny_masked_lm, word_vectors="nowhere.txt", copies=2),
+            "word vectors 'nowhere.txt'",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            launch(replace(study, augmentation=augmentation), out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def augmentation_of(study: Study, **changes: object) -> Study:
+    """The study with some fields of its augmentation replaced."""
+    assert study.augmentation is not None
+    return replace(study, augmentation=replace(study.augmentation, **changes))
+
+
+def test_more_trials_or_another_population_is_the_same_study(study: Study, tmp_path: Path) -> None:
+    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    more = replace(study, trials=2, population="auto")
+    assert len(launch(more, out=tmp_path / "run", device="cpu").trials) == 2
+
+
+@pytest.mark.parametrize("name", ["trials", "population"])
+def test_numbers_below_one_are_refused(study: Study, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} is 0; it must be .*>= 1"):
+        launch(study, out=tmp_path / "run", device="cpu", **{name: 0})
+    assert not (tmp_path / "run").exists()
+
+
+def test_callbacks_see_the_run_after_each_population(study: Study, tmp_path: Path) -> None:
+    seen: list[int] = []
+    launch(
+        scripted(study, *["result"] * 4),
+        out=tmp_path / "run",
+        device="cpu",
+        callbacks=[lambda run: seen.append(len(run.trials))],
+    )
+    assert seen == [2, 4]
+
+
+@pytest.mark.parametrize("when", ["within a trial", "between trials"])
+def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path, when: str) -> None:
+    """A launch in its own process is killed; the next one goes on to the wanted number."""
+    path = write_study(epochs=6)
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", _LAUNCH, str(path), str(folder)]
+    victim = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    try:
+        wanted = 1 if when == "within a trial" else 2
+        wait_for(
+            "trials that are finished, and others that run",
+            lambda: _count(folder, "COMPLETE") >= wanted and _count(folder, "RUNNING") > 0,
+        )
+        if when == "within a trial":
+            assert _count(folder, "RUNNING") > 0
+    finally:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+    before = [t for t in read_run(folder).trials if t.state == "finished"]
+    assert len(before) >= wanted
+
+    run = launch(load_study(path), out=folder, device="cpu")
+
+    finished = [t for t in run.trials if t.state == "finished"]
+    assert len(finished) == 4
+    assert finished[: len(before)] == before
+    assert not [t for t in run.trials if t.state == "running"]
+    assert {t.failure for t in run.trials if t.state == "failed"} == {
+        "its process ended before it did"
+    }
+    on_disk = sorted(p.name for p in (folder / "trials").iterdir())
+    assert on_disk == [f"{t.number:05d}" for t in finished]
+
+
+_LAUNCH = """
+import sys
+from pathlib import Path
+from orchestrator import launch
+from orchestrator.study_file import load_study
+launch(load_study(Path(sys.argv[1])), out=sys.argv[2], device="cpu")
+"""
+
+
+def _count(folder: Path, state: str) -> int:
+    try:
+        connection = sqlite3.connect(f"file:{folder / 'study.db'}?mode=ro", uri=True)
+        try:
+            query = "SELECT count(*) FROM trials WHERE state = ?"
+            return int(connection.execute(query, (state,)).fetchone()[0])
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return 0

@@ -1,0 +1,181 @@
+"""A study that begins with what earlier runs found."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from rich.console import Console
+
+from objectives.methods.fisher_search import FisherSearch
+from objectives.training.stages import Stage
+from orchestrator import Study, launch, launch_workers
+from orchestrator.errors import RunError
+from orchestrator.runs.records import RunRecord, load_run, read_run
+from orchestrator.study_file import load_study
+from orchestrator.workers.warm_start import WARM_START, clipped
+
+SPACE: dict[str, BaseDistribution] = {
+    "target_ratio": FloatDistribution(0.3, 0.9),
+    "refresh": IntDistribution(2, 8),
+    "squares": CategoricalDistribution(("logits", "loss")),
+}
+
+
+@pytest.fixture(scope="module")
+def study(tiny_study_file: Path) -> Study:
+    """Trials of a tenth of a second."""
+    return replace(
+        load_study(tiny_study_file),
+        method=FisherSearch(
+            batch_size=16,
+            tolerance=0.3,
+            stages=(Stage(name="search", epochs=0.1, searches=True),),
+        ),
+        space=SPACE,
+        first=(),
+        trials=6,
+        population=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def earlier(study: Study, tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    """A finished run whose front is more than one trial."""
+    folder = tmp_path_factory.mktemp("earlier") / "run"
+    run = launch(replace(study, name="earlier", sampler="random"), out=folder, device="cpu")
+    assert len(run.front) > 1
+    return run
+
+
+def begun(folder: Path) -> list[tuple[str | None, dict[str, object]]]:
+    """Sources and knobs of all trials."""
+    trials = [t for t in load_run(folder).get_trials(deepcopy=False)]
+    return [
+        (t.user_attrs.get(WARM_START), {**t.system_attrs.get("fixed_params", {}), **t.params})
+        for t in trials
+    ]
+
+
+def test_it_begins_with_the_ends_and_the_front(
+    study: Study, earlier: RunRecord, tmp_path: Path
+) -> None:
+    warm = replace(study, warm_start=(earlier.folder,), trials=8)
+    run = launch(warm, out=tmp_path / "run", device="cpu")
+    sources = [trial.attributes.get(WARM_START) for trial in run.trials]
+    front = [f"earlier trial {trial.number}" for trial in earlier.front][:4]
+    assert sources[: 2 + len(front)] == ["high target_ratio", "low target_ratio", *front]
+    assert [trial.knobs["target_ratio"] for trial in run.trials[:2]] == [0.9, 0.3]
+    assert [t.knobs for t in run.trials[2 : 2 + len(front)]] == [
+        trial.knobs for trial in earlier.front[:4]
+    ]
+    assert {state for state in sources[2 + len(front) :]} <= {None}
+
+
+def test_it_is_enqueued_once_though_killed_resumed_or_served_by_several(
+    study: Study, earlier: RunRecord, tmp_path: Path
+) -> None:
+    """Nor is the other run looked at again: it may be gone by then."""
+    other = tmp_path / "other"
+    shutil.copytree(earlier.folder, other)
+    warm = replace(study, warm_start=(other,))
+    launch(warm, trials=2, out=tmp_path / "run", device="cpu")
+    before = begun(tmp_path / "run")
+    assert len(before) == 3  # the ends, and half of what was wanted
+    shutil.rmtree(other)
+    console = Console(quiet=True)
+    launch_workers(warm, 2, trials=5, out=tmp_path / "run", device="cpu", console=console)
+    after = begun(tmp_path / "run")
+    named = [source for source, _ in after if source is not None]
+    assert len(named) == len(set(named)) == len(before)
+
+
+def test_knobs_out_of_range_are_moved_to_the_edge(
+    study: Study, earlier: RunRecord, tmp_path: Path
+) -> None:
+    narrow = {**SPACE, "target_ratio": FloatDistribution(0.55, 0.6)}
+    warm = replace(study, space=narrow, warm_start=(earlier.folder,))
+    run = launch(warm, trials=4, out=tmp_path / "run", device="cpu")
+    moved = 0
+    for trial, other in zip(run.trials[2:4], earlier.front[:2], strict=True):
+        assert trial.knobs["target_ratio"] == min(max(other.knobs["target_ratio"], 0.55), 0.6)
+        assert trial.knobs["refresh"] == other.knobs["refresh"]
+        moved += trial.knobs != other.knobs
+    assert moved
+
+
+def test_the_nearest_run_comes_first(study: Study, earlier: RunRecord, tmp_path: Path) -> None:
+    """Another tolerance makes it farther, another seed or name does not."""
+    far = replace(study, name="far", method=replace(study.method, tolerance=0.25))  # type: ignore[call-arg]
+    launch(far, out=tmp_path / "far", device="cpu")
+    warm = replace(study, warm_start=(tmp_path / "far", earlier.folder), seed=11)
+    launch(warm, out=tmp_path / "run", device="cpu")
+    sources = [source for source, _ in begun(tmp_path / "run")][2:5]
+    nearest = [f"earlier trial {trial.number}" for trial in earlier.front][:3]
+    assert sources[: len(nearest)] == nearest
+    assert all(str(source).startswith("far") for source in sources[len(nearest) :])
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (
+            {name: SPACE[name] for name in ("target_ratio", "refresh")},
+            "tuned refresh, squares, target_ratio; this study tunes refresh, target_ratio; name",
+        ),
+        (
+            {**SPACE, "squares": CategoricalDistribution(("loss",))},
+            r"drew squares from Categorical.*, which Categorical.* does not hold",
+        ),
+        (
+            {**SPACE, "refresh": CategoricalDistribution((2, 4))},
+            r"drew refresh from IntDistribution.*, which Categorical.* does not hold",
+        ),
+    ],
+)
+def test_runs_of_other_knobs_are_refused_before_anything_is_written(
+    study: Study,
+    earlier: RunRecord,
+    tmp_path: Path,
+    space: dict[str, BaseDistribution],
+    message: str,
+) -> None:
+    warm = replace(study, space=space, warm_start=(earlier.folder,))
+    with pytest.raises(RunError, match=message):
+        launch(warm, out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "artifacts").exists()
+    launch(replace(warm, warm_start=()), trials=1, out=tmp_path / "run", device="cpu")
+
+
+def test_what_is_no_run_or_of_another_method_is_refused(
+    study: Study, earlier: RunRecord, tmp_path: Path, tiny_study_file: Path
+) -> None:
+    with pytest.raises(RunError, match=r"nowhere' is no run folder"):
+        launch(replace(study, warm_start=("nowhere",)), out=tmp_path / "run", device="cpu")
+    masks = replace(load_study(tiny_study_file), warm_start=(earlier.folder,))
+    with pytest.raises(RunError, match="is a study of FisherSearch, this one of MaskSearch"):
+        launch(masks, out=tmp_path / "run", device="cpu")
+    assert read_run(earlier.folder).front == earlier.front
+
+
+@given(st.floats(-10, 10), st.integers(-4, 4), st.integers(1, 9), st.sampled_from([None, 0.25]))
+def test_a_clipped_value_is_one_that_the_knob_holds(
+    value: float, quarters: int, width: int, step: float | None
+) -> None:
+    low = quarters / 4
+    knob = FloatDistribution(low, low + width, step=step)
+    near = clipped(value, knob)
+    assert knob._contains(near)
+    assert abs(near - min(max(value, knob.low), knob.high)) <= (step or 0) / 2 + 1e-9
+    whole = IntDistribution(-3, -3 + 2 * width, step=2)
+    assert whole._contains(clipped(round(value), whole))

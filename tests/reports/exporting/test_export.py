@@ -1,0 +1,375 @@
+"""From a trial to a model folder: whole, over nothing, and loaded where maskfront is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from huggingface_hub import metadata_load
+from optuna.distributions import FloatDistribution
+from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, pipeline
+
+from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.cutting import cut
+from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.delivery import onnx_model
+from objectives.delivery.onnx_model import open_session, run_session
+from objectives.errors import UserError
+from objectives.methods.mask_search import MaskSearch
+from objectives.problem import Problem
+from objectives.text.roles import load
+from objectives.text.task import Task
+from objectives.workbench.teacher import Teacher
+from objectives.workbench.workbench import Workbench
+from orchestrator.errors import RunError
+from orchestrator.runs.records import RunRecord
+from orchestrator.study import Study
+from reports.exporting.card import model_card
+from reports.exporting.export import export
+from tests.conftest import TINY
+
+FILES = {
+    "README.md",
+    "architecture.json",
+    "config.json",
+    "model.safetensors",
+    "result.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
+TEXTS = ["bab joy fel gim", "grief", "toast bab bab", "fel"]
+RAGGED = Architecture(
+    (
+        LayerUnits(
+            (0, 2),
+            (1, 5, 40),
+            query_key=((0, 3, 7), (1, 2, 3)),
+            value=((4,), (0,)),
+            query_inputs=(0, 9, 31),
+        ),
+        LayerUnits((), tuple(range(30))),
+        LayerUnits((3,), ()),
+    )
+)
+EVEN = Architecture((LayerUnits(tuple(range(TINY.heads)), (2, 3, 5, 7)),) * TINY.layers)
+
+
+@pytest.fixture(scope="module")
+def folder(
+    problem: Problem, workbench: Workbench, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Of a run whose trial 3 is ragged and whose trial 2 is a plain BERT."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    for number, architecture in ((3, RAGGED), (2, EVEN)):
+        trial = folder / "trials" / f"{number:05d}"
+        model = cut(problem.student.state_dict(), problem.student.config, architecture)
+        model.save_pretrained(trial / "model")
+        workbench.tokenizer.save_pretrained(trial / "model")
+        (trial / "architecture.json").write_text(architecture.to_json())
+        (trial / "result.json").write_text("{}")
+        (trial / "curve.csv").write_text("stage,step\n")
+    return folder
+
+
+@pytest.fixture
+def run(folder: Path, make_run: Any, make_trial: Any) -> RunRecord:
+    """Trials 2 and 3 are on the disk; trial 1 is gone."""
+    trials = [make_trial(number, 100_000 * number + 200_000, 0.8) for number in (3, 2, 1)]
+    record: RunRecord = make_run(trials, folder=folder)
+    return record
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_ragged_model_comes_with_its_code(run: RunRecord, tmp_path: Path, exists: bool) -> None:
+    out = tmp_path / "to" / "my-model"
+    if exists:
+        out.mkdir(parents=True)
+    assert export(run, 3, out).folder == out
+    assert names(out) == FILES | {"pruned_bert.py"}
+    assert (out / "architecture.json").read_text() == RAGGED.to_json()
+    assert names(out.parent) == {"my-model"}
+
+
+def test_an_even_model_is_transformers_own(run: RunRecord, tmp_path: Path) -> None:
+    out = export(run, 2, tmp_path / "plain").folder
+    assert names(out) == FILES
+    config = json.loads((out / "config.json").read_text())
+    assert config["model_type"] == "bert"
+    assert config["intermediate_size"] == 4
+    assert not {"auto_map", "per_layer_config", "head_dim"} & set(config)
+    model = AutoModelForSequenceClassification.from_pretrained(out)
+    assert type(model) is BertForSequenceClassification
+
+
+def test_exports_into_an_empty_current_folder(
+    run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    export(run, 2, Path("."))
+    assert names(here) == FILES
+
+
+WITHOUT_MASKFRONT = """
+import sys, json
+from importlib.util import find_spec
+site, plain, ragged, *texts = sys.argv[1:]
+sys.path.append(site)
+assert not [name for name in ("objectives", "orchestrator", "reports") if find_spec(name)]
+import torch, transformers
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+transformers.utils.logging.set_verbosity_error()
+try:
+    AutoModelForSequenceClassification.from_pretrained(ragged, trust_remote_code=False)
+    sys.exit("it ran code that nobody trusted")
+except ValueError:
+    pass
+for folder, trust in ((plain, False), (ragged, True)):
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=trust)
+    with torch.no_grad():
+        logits = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    classify = pipeline(
+        "text-classification", model=folder, device="cpu", trust_remote_code=trust
+    )
+    answers = classify(texts, top_k=None, function_to_apply="none", batch_size=2)
+    scores = [{answer["label"]: answer["score"] for answer in text} for text in answers]
+    print(json.dumps([logits.tolist(), scores]))
+"""
+
+
+def test_without_maskfront_it_gives_the_same_logits(
+    run: RunRecord, folder: Path, workbench: Workbench, tmp_path: Path
+) -> None:
+    """In a Python that has the packages but, without their .pth files, nothing editable."""
+    moved = []
+    for trial in (2, 3):
+        out = export(run, trial, tmp_path / "model").folder
+        moved.append(out.rename(tmp_path / f"moved {trial}"))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-I", "-S", "-c", WITHOUT_MASKFRONT),
+            *(sysconfig.get_path("purelib"), *map(str, moved), *TEXTS),
+        ],
+        env={"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    inputs = workbench.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    for trial, line in zip((2, 3), done.stdout.splitlines(), strict=True):
+        logits, scores = json.loads(line)
+        model = PrunedBertForSequenceClassification.from_pretrained(
+            folder / "trials" / f"{trial:05d}" / "model"
+        )
+        with torch.no_grad():
+            expected = model(**inputs).logits
+        torch.testing.assert_close(torch.tensor(logits), expected, atol=1e-5, rtol=0)
+        by_label = [[text[name] for name in model.config.label2id] for text in scores]
+        torch.testing.assert_close(torch.tensor(by_label), expected, atol=1e-5, rtol=0)
+
+
+def test_with_maskfront_it_needs_no_flag(run: RunRecord, tmp_path: Path) -> None:
+    out = export(run, 3, tmp_path / "model").folder
+    for trust in ({}, {"trust_remote_code": True}):
+        model = AutoModelForSequenceClassification.from_pretrained(out, **trust)
+        assert type(model) is PrunedBertForSequenceClassification
+    classify = pipeline("text-classification", model=str(out), device="cpu")
+    assert {answer["label"] for answer in classify(TEXTS)} <= set(model.config.label2id)
+
+
+def test_the_card_says_what_it_is_and_was_made_from(run: RunRecord, tmp_path: Path) -> None:
+    named = {"task": "a|b\nc", "data": "tweets()", "teacher": "hub/bert"}
+    licensed = {**named, "teacher license": "apache-2.0"}
+    out = export(replace(run, sources=licensed), 3, tmp_path / "model").folder
+    card = (out / "README.md").read_text(encoding="utf-8")
+    metadata = metadata_load(out / "README.md")
+    assert metadata is not None
+    assert metadata["license"] == "apache-2.0"
+    assert metadata["pipeline_tag"] == "text-classification"
+    for line in (
+        "A BERT classifier at 50.0% of the FLOPs of the model that it was cut from",
+        "    trust_remote_code=True,\n    truncation=True,\n    max_length=16,\n)\n",
+        'classify("a text")',
+        "| accuracy, selection split | 0.8000 | 0.9000 |",
+        "| accuracy, held-out split | 0.7900 | 0.8800 |",
+        "| flops@16 | 500,000 | 1,000,000 |",
+        "| params | 50,000 | 100,000 |",
+        "| task | a\\|b c |",
+        "| teacher license | apache-2.0 |",
+        "| flops_weight | 0.3333 |",
+        "| mode | soft |",
+        "| heads in each layer | 1, 4 |",
+    ):
+        assert line in card
+    plain = model_card(replace(run, sources=named), run.trials[0], plain=True, notes=["a note"])
+    assert "trust_remote_code" not in plain
+    paired = replace(run, sources={**named, "text pair": "b"})
+    card = model_card(paired, run.trials[0], plain=True, notes=[])
+    assert 'classify({"text": "the first text", "text_pair": "the second"})' in card
+    assert "license:" not in plain
+    assert "The license of the teacher is unknown" in plain
+    assert "\n- a note\n\n" in plain
+
+
+def test_a_model_outside_its_budget_is_said_to_be(
+    run: RunRecord, tmp_path: Path, make_trial: Any
+) -> None:
+    missed = replace(run, trials=(make_trial(3, 500_000, 0.8, target=0.2),))
+    exported = export(missed, 3, tmp_path / "model")
+    (note,) = exported.notes
+    assert note == (
+        "outside its budget, and so on no front: FLOPs ratio 0.5000, asked for 0.2000, "
+        "give or take 5.0% of it"
+    )
+    assert f"- {note}\n" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert export(run, 3, tmp_path / "other").notes == ()
+
+
+def test_a_model_that_is_gone(run: RunRecord, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"00001.*is gone"):
+        export(run, 1, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_weights_is_gone_too(run: RunRecord, folder: Path, tmp_path: Path) -> None:
+    thin = shutil.copytree(folder, tmp_path / "run")
+    (thin / "trials" / "00003" / "model" / "model.safetensors").unlink()
+    with pytest.raises(RunError, match=r"00003.*is gone"):
+        export(replace(run, folder=thin), 3, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "name", ["architecture.json", "result.json", "model/model.safetensors", "model/tokenizer.json"]
+)
+def test_a_damaged_trial_is_named(name: str, run: RunRecord, folder: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(folder, tmp_path / "run")
+    file = broken / "trials" / "00003" / name
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(RunError, match=rf"00003': trial 3 is damaged: {name} is .*; export anothe"):
+        export(replace(run, folder=broken), 3, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_trial_without_its_result_is_damaged(
+    run: RunRecord, folder: Path, tmp_path: Path
+) -> None:
+    broken = shutil.copytree(folder, tmp_path / "run")
+    (broken / "trials" / "00003" / "result.json").unlink()
+    with pytest.raises(RunError, match=r"trial 3 is damaged: result\.json is gone; export another"):
+        export(replace(run, folder=broken), 3, tmp_path / "model")
+
+
+def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+    for out in (folder, folder / "thesis.txt"):
+        with pytest.raises(RunError, match="exists and is not an empty folder"):
+            export(run, 3, out)
+    assert names(folder) == {"thesis.txt"}
+    assert (folder / "thesis.txt").read_text() == "mine"
+
+
+def test_leaves_nothing_behind_when_it_fails(run: RunRecord, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / "trials" / "00003" / "model" / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="no tokenizer"):
+        export(replace(run, folder=tmp_path / "run"), 3, tmp_path / "to" / "my-model")
+    assert names(tmp_path / "to") == set()
+
+
+@pytest.fixture
+def study(planted_task: Task, tiny_bert: str) -> Study:
+    return Study(
+        name="tiny",
+        task=planted_task,
+        teacher=Teacher(checkpoint=tiny_bert),
+        method=MaskSearch(),
+        space={"target_ratio": FloatDistribution(0.1, 1)},
+    )
+
+
+def test_onnx_gives_torchs_logits_and_int8_says_what_it_loses(
+    run: RunRecord, study: Study, planted_task: Task, workbench: Workbench, tmp_path: Path
+) -> None:
+    data = load(planted_task).fingerprint
+    run = replace(run, definition={**run.definition, "task.data": data})
+    exported = export(run, 3, tmp_path / "model", onnx=True, int8=study)
+    out = exported.folder
+    assert names(out / "onnx") == {"model.onnx", "model_int8.onnx"}
+    small, large = ((out / "onnx" / f).stat().st_size for f in ("model_int8.onnx", "model.onnx"))
+    assert small < large
+    inputs = workbench.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    model = AutoModelForSequenceClassification.from_pretrained(out)
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    logits = run_session(open_session(out / "onnx" / "model.onnx", 1), inputs)
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+    nodes = {node.op_type for node in onnx.load(out / "onnx" / "model.onnx").graph.node}
+    assert "Sum" in nodes
+    assert "IsNaN" not in nodes
+    of_onnx, of_int8 = exported.notes
+    score = workbench.score(model, RAGGED)
+    assert of_onnx.startswith("onnx/model.onnx: ")
+    assert f"accuracy {score.metric:.4f} -> " in of_int8
+    assert f"(held out {score.heldout_metric:.4f} -> " in of_int8
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert all(f"- {note}\n" in card for note in exported.notes)
+
+
+def test_int8_is_measured_on_the_runs_own_data_only(
+    run: RunRecord, study: Study, tmp_path: Path
+) -> None:
+    run = replace(run, definition={**run.definition, "task.data": "another"})
+    with pytest.raises(RunError, match="study 'tiny' has other data than the run"):
+        export(run, 3, tmp_path / "model", int8=study)
+    assert names(tmp_path) == set()
+
+
+def spoil_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = onnx_model.run_session
+    monkeypatch.setattr(onnx_model, "run_session", lambda *given: right(*given) + 0.01)
+
+
+def hide_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_model, "find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (spoil_results, r"other logits than torch: they differ by 1\.0e-02 at batch 1, length 2"),
+        (
+            hide_onnx,
+            r"ONNX needs onnx, onnxscript, onnxruntime; .* pip install .* '\.\[onnx\]'",
+        ),
+    ],
+)
+def test_without_a_good_onnx_file_nothing_is_written(
+    run: RunRecord,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[pytest.MonkeyPatch], None],
+    message: str,
+) -> None:
+    change(monkeypatch)
+    with pytest.raises(UserError, match=message):
+        export(run, 2, tmp_path / "model", onnx=True)
+    assert names(tmp_path) == set()

@@ -1,0 +1,72 @@
+"""Page and dashboard of a launch under way: a share of its time, and the last state at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from optuna_dashboard import get_note
+
+from orchestrator.runs.records import load_run, read_run
+from orchestrator.runs.run_folder import RunFolder
+from reports.page import following
+from reports.page.following import Following
+from tests.reports.conftest import many_run, store_run
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_takes_longer_than_its_share_waits_for_a_later_population(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """A page takes 2 seconds, a population 12: so many seconds are allowed in 40, 80 and 120. One
+    that cannot be written has taken its time too."""
+    clock = Clock()
+    written: list[float] = []
+
+    def write(self: Following, run: object, live: bool) -> None:
+        written.append(clock.now)
+        clock.now += 2
+        if fails:
+            raise OSError("no space")
+
+    monkeypatch.setattr(Following, "_write", write)
+    follow = Following("maskfront run study.py", "", clock)
+    for population in range(1, 13):
+        clock.now = 12.0 * population
+        try:
+            follow(many_run(2))
+        except OSError:
+            assert fails
+    assert written == [12.0, 48.0, 84.0, 120.0]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_last_state_is_written_and_no_page_says_that_the_study_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.artifacts.mkdir(parents=True)
+    store_run(folder, many_run(4))
+    run = read_run(folder.path)
+    monkeypatch.setattr(following, "_SHARE", 0.0)
+    follow = Following("maskfront run study.py", "study = Study()")
+    follow(run)
+    assert 'id="follow"' in folder.report.read_text(encoding="utf-8")
+    if interrupted:
+        follow.cut_short()
+    else:
+        follow.end(run)
+    page = folder.report.read_text(encoding="utf-8")
+    assert 'id="follow"' not in page
+    assert "study = Study()" in page
+    assert get_note(load_run(folder.path)).startswith("**")
