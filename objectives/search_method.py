@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from objectives.errors import UserError, check_types
+from objectives.knobs import matches, settings
 from objectives.progress import Progress
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ Outcome = SearchResult | SearchFailure | Stopped
 class SearchMethod(abc.ABC):
     """Base of every search method. A subclass is final: a frozen, keyword-only dataclass.
 
-    Life of a population: the outer loop makes K copies with `dataclasses.replace`, splits them into
+    Life of a population: the outer loop makes K copies with `knobs.with_knobs`, splits them into
     groups of one shape with `populations`, and calls `search` on each group. The method trains
     the group as one program and yields one outcome for each member, as soon as it has it, in any
     order. It learns from `problem.train` and `problem.alpha` alone; `problem.select_metric` may say
@@ -68,10 +69,8 @@ class SearchMethod(abc.ABC):
     """
 
     per_slot: ClassVar[frozenset[str]] = frozenset()
-    """The fields in which the members of one population may differ."""
-
-    spaces: tuple[str, ...] = ("heads", "ffn")
-    """Kinds of units to search, some of `architecture.SPACES`: a study may count these."""
+    """The settings in which the members of one population may differ: places as in `knobs`, where
+    "*" stands for anything, such as "stages.*.learning_rate"."""
 
     def __post_init__(self) -> None:
         """Raises UserError for a list, as fields are compared and hashed, and for what is no number
@@ -121,18 +120,22 @@ class SearchMethod(abc.ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         named = {name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())}
-        unknown = cls.per_slot - named
+        unknown = {place for place in cls.per_slot if place.partition(".")[0] not in named}
         if unknown:
             raise TypeError(f"{cls.__name__}.per_slot names no field: {sorted(unknown)}")
 
 
+def spaces_of(method: SearchMethod) -> tuple[str, ...]:
+    """The kinds of units that a method searches; none of one that prunes nothing."""
+    spaces: tuple[str, ...] = getattr(method, "spaces", ())
+    return spaces
+
+
 def populations(members: Sequence[SearchMethod]) -> list[list[int]]:
-    """Places of `members` that can train together: equal but for the fields of `per_slot`."""
+    """Places of `members` that can train together: equal but for the settings of `per_slot`."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, member in enumerate(members):
-        key = (
-            type(member),
-            *(getattr(member, f.name) for f in fields(member) if f.name not in member.per_slot),
-        )
+        shared = (s for s in settings(member).items() if not matches(s[0], member.per_slot))
+        key = (type(member), *shared)
         groups.setdefault(key, []).append(place)
     return list(groups.values())

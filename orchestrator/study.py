@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict, dataclass, fields, replace
-from itertools import product
+from dataclasses import asdict, dataclass
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +20,10 @@ from optuna.distributions import (
 from objectives.bert.architecture import BertShape
 from objectives.bert.pretrained import license_of
 from objectives.errors import UserError, check_ranges, check_types, did_you_mean
+from objectives.knobs import settings, with_knobs
 from objectives.measures.cost import CostName, check_priced
 from objectives.measures.latency import Latency
-from objectives.search_method import SearchMethod
+from objectives.search_method import SearchMethod, spaces_of
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
@@ -32,6 +33,8 @@ from orchestrator.sampler import SamplerName
 
 PopulationSize = int | Literal["auto"]
 
+_MOST_CORNERS = 4096
+"""Combinations of extreme values that are looked at, to tell what a space allows."""
 _STORED = (bool, int, float, str, type(None))
 """Choices that come back from a storage as they went in: a tuple would be a list."""
 
@@ -40,7 +43,7 @@ _STORED = (bool, int, float, str, type(None))
 class Study:
     """One study, complete. A study is never edited after its first trial: make a new one.
 
-    A trial is `dataclasses.replace(method, **knobs)`, the knobs drawn from `space`.
+    A trial is the method with other values at some places, the knobs drawn from `space`.
     """
 
     name: str
@@ -50,7 +53,9 @@ class Study:
     teacher: Teacher
     method: SearchMethod
     space: Mapping[str, BaseDistribution]
-    """Fields of the method, each with the Optuna distribution that it is drawn from."""
+    """Settings of the method, each with the Optuna distribution that it is drawn from: its fields
+    ("target_ratio"), those of its stages ("stages.recover.learning_rate"), entries of its tuples
+    ("temperature[0]")."""
     first: tuple[Mapping[str, Any], ...] = ()
     """Knobs of the first trials; those that one leaves out are drawn."""
     warm_start: tuple[str | Path, ...] = ()
@@ -143,7 +148,7 @@ class Study:
 
     def _check_space(self) -> None:
         """Each knob is a field of the method, may have its extreme values, and does something."""
-        self._check_names("space", self.space, {f.name for f in fields(self.method)})
+        self._check_names("space", self.space, settings(self.method).keys())
         methods = [self.trial_method({})]
         for name, knob in self.space.items():
             if not isinstance(knob, BaseDistribution):
@@ -184,8 +189,9 @@ class Study:
                 self.trial_method(knobs).check_shapes(student, teacher)
 
     def _corners(self) -> Iterator[dict[str, Any]]:
-        """The extreme values of all knobs, in every combination."""
-        for values in product(*map(_extremes, self.space.values())):
+        """The extreme values of all knobs, in every combination; of very many the first ones."""
+        corners = product(*map(_extremes, self.space.values()))
+        for values in islice(corners, _MOST_CORNERS):
             yield dict(zip(self.space, values, strict=True))
 
     def _allows(self, knobs: Mapping[str, Any]) -> bool:
@@ -210,12 +216,18 @@ class Study:
         return min(max(1, self.trials // (4 * workers)), 32) if device.startswith("cuda") else 1
 
     def _check_cost(self) -> None:
+        spaces = spaces_of(self.method)
+        if self.cost == "units" and not spaces:
+            raise UserError(
+                f"Study.cost is 'units', and {type(self.method).__name__} searches none; count "
+                "flops or params"
+            )
         if self.cost == "latency":
-            check_priced("Study.cost 'latency'", Latency.priced, self.method.spaces)
+            check_priced("Study.cost 'latency'", Latency.priced, spaces)
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial. Raises UserError for a value out of a field's range."""
-        return replace(self.method, **knobs).shortened(self.fidelity.epochs)
+        return with_knobs(self.method, knobs).shortened(self.fidelity.epochs)
 
     def sources(self) -> dict[str, str]:
         """What the user named, for people to read: it decides nothing.

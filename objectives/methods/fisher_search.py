@@ -7,7 +7,8 @@ distillation, and then moves the worths a share kappa towards the squared gradie
 batch. The budget falls from the full model to R; the units of highest alpha, which is worth over
 price to the power of lambda, stay open. Masks are 0 or 1, so that the weights learn in the model
 that will be cut; a closed unit keeps its gradient, and so may open again (what lies in a closed
-head keeps its worth). After the search the student is cut and distilled further.
+head keeps its worth). While what is open costs within t of the budget, so much stays open. After
+the search the student is cut and distilled further.
 
 Why squares: the gradient of a mask is all but zero on average where the student is near its
 optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how
@@ -38,6 +39,9 @@ from objectives.search.staged_search import staged_search
 from objectives.search_method import Outcome
 from objectives.training.optimisation import per_student
 from objectives.training.stage_training import StageTraining
+
+_ROUNDING = 1e-9
+"""A student may cost this share more than what is open: sums are rounded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +86,7 @@ class FisherSearch(StagedMethod):
         if any(stage.searches for stage in self.stages):
             constant = self.target_schedule == "constant"
             return {"ramp": "it acts with a target that falls"} if constant else {}
-        names = ("grad_rescale", "target_schedule", "ramp", "refresh")
+        names = ("tolerance", "grad_rescale", "target_schedule", "ramp", "refresh")
         return dict.fromkeys(names, "it acts in stages that search, and none of them does")
 
     @classmethod
@@ -102,8 +106,8 @@ class FisherAlpha:
     def __init__(self, members: Sequence[FisherSearch], problem: Problem, seed: int):
         self.members, self.method, self.problem = members, members[0], problem
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
-        knobs = ("target_ratio", "grad_rescale")
-        self.target_ratio, self.step_size = knobs_of(members, knobs, problem.device)
+        knobs = ("target_ratio", "tolerance", "grad_rescale")
+        self.target_ratio, self.tolerance, self.step_size = knobs_of(members, knobs, problem.device)
         self.price = problem.cost.of_one_unit()
         importance = importance_of_student(problem, self.method.spaces, self.method.squares)
         self.worth = _shares(
@@ -146,15 +150,41 @@ class FisherAlpha:
     def keep(self, places: Tensor) -> None:
         """Go on with these students alone, (K',) int64."""
         self.members = [self.members[place] for place in places.tolist()]
-        self.target_ratio, self.step_size = self.target_ratio[places], self.step_size[places]
+        self.target_ratio, self.tolerance, self.step_size = (
+            knob[places] for knob in (self.target_ratio, self.tolerance, self.step_size)
+        )
         self.worth = {space: worth[places] for space, worth in self.worth.items()}
         self.opened = {space: mask[places] for space, mask in self.opened.items()}
 
     def architecture(self, place: int) -> Architecture:
-        """The units of highest alpha inside the budget."""
+        """The units of highest alpha: as many as are open, if that lies in the band around R."""
         if any(worth[place].isnan().any() for worth in self.worth.values()):
             raise FloatingPointError("alpha is nan after the search")
-        return self.members[place].within_budget(self._alpha(place), self.problem)
+        kept = self._kept(place, self._near_what_is_open(self.target_ratio)[place])
+        masks = {space: mask.tolist() for space, mask in kept.items()}
+        return Architecture.from_masks(self.problem.cost.shape, masks)
+
+    def _near_what_is_open(self, ratios: Tensor) -> list[float]:
+        """What each student may cost at these ratios, (K,): what is open, if that is within t of
+        them, as the hinge of a mask search has no force there."""
+        problem = self.problem
+        wanted = ratios.double().cpu() * problem.cost_full
+        if self.opened:
+            own = problem.cost.expected(self.opened).cpu()
+            in_band = (own - wanted).abs() <= self.tolerance.double().cpu() * wanted
+            wanted = torch.where(in_band, own * (1 + _ROUNDING), wanted)
+        targets: list[float] = wanted.tolist()
+        return targets
+
+    def _kept(self, place: int, target: float) -> dict[str, Tensor]:
+        """Which units of highest alpha a student of this cost keeps: bool, (layers, *units)."""
+        return kept_units(
+            self._alpha(place),
+            self.problem.cost,
+            target=target,
+            tolerance=self.members[place].tolerance,
+            threshold=torch.inf,
+        )
 
     def _open(self, progress: float) -> dict[str, Tensor]:
         """The masks of all students at the budget of the moment, (K, layers, *units)."""
@@ -164,14 +194,8 @@ class FisherAlpha:
             self.target_ratio, progress, method.ramp, method.target_schedule, whole
         )
         rows = [
-            kept_units(
-                self._alpha(place),
-                problem.cost,
-                target=ratio * problem.cost_full,
-                tolerance=member.tolerance,
-                threshold=torch.inf,
-            )
-            for place, (member, ratio) in enumerate(zip(self.members, ratios.tolist(), strict=True))
+            self._kept(place, target)
+            for place, target in enumerate(self._near_what_is_open(ratios))
         ]
         masks = {
             space: torch.stack([row[space] for row in rows]).float().to(problem.device)

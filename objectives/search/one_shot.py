@@ -42,7 +42,10 @@ class OneShot(StagedMethod):
     def idle(self) -> Mapping[str, str]:
         """Without stages nothing is trained; what a unit is worth takes batches of its own."""
         names = () if self.stages else ("batch_size", "precision")
-        return dict.fromkeys(names, "it acts in stages, and there are none")
+        return {
+            **dict.fromkeys(names, "it acts in stages, and there are none"),
+            "tolerance": "units that are ranked once fill the budget up to R",
+        }
 
     @abc.abstractmethod
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:

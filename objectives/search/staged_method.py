@@ -15,6 +15,7 @@ from objectives.errors import check_ranges
 from objectives.measures.budget import discretise
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
+from objectives.training.flops_lost import flops_lost, flops_to_lose
 from objectives.training.losses import check_comparable
 from objectives.training.stages import Stage, check_order
 
@@ -23,10 +24,14 @@ from objectives.training.stages import Stage, check_order
 class StagedMethod(SearchMethod):
     """Base of the methods that `staged_search` takes."""
 
-    per_slot: ClassVar[frozenset[str]] = frozenset({"target_ratio", "tolerance"})
+    per_slot: ClassVar[frozenset[str]] = frozenset(
+        {"target_ratio", "tolerance", "stages.*.learning_rate"}
+    )
     searchable: ClassVar[tuple[str, ...]] = SPACES
     """What `spaces` may name."""
 
+    spaces: tuple[str, ...] = ("heads", "ffn")
+    """Kinds of units to search, some of `searchable`."""
     target_ratio: float = 0.5
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
     tolerance: float = 0.05
@@ -58,6 +63,19 @@ class StagedMethod(SearchMethod):
         """The method with this share, in (0, 1], of the epochs of each stage."""
         fewer = tuple(replace(stage, epochs=stage.epochs * share) for stage in self.stages)
         return replace(self, stages=fewer)
+
+    def rate_share(self, problem: Problem, architecture: Architecture | None) -> float:
+        """The share of each stage's learning rate at which a student is trained, in [0, 1].
+
+        By default that of the FLOPs which it lost, or without an architecture is to lose: a student
+        that is near its teacher stays there, and one that lost nothing is not trained. One that
+        begins as another checkpoint has all to learn.
+        """
+        if problem.student_is_new:
+            return 1.0
+        if architecture is None:
+            return flops_to_lose(problem, self.target_ratio, self.spaces)
+        return flops_lost(problem, architecture)
 
     def within_budget(
         self, scores: Mapping[str, Tensor], problem: Problem, threshold: float = math.inf

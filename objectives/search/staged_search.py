@@ -22,7 +22,6 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search.staged_method import StagedMethod
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult, Stopped
-from objectives.training.flops_lost import flops_lost, flops_to_lose
 from objectives.training.population import EMBEDDINGS, Population
 from objectives.training.stage_training import BestWeights, Masks, StageTraining, steps_in
 from objectives.training.stages import rung_steps
@@ -119,13 +118,8 @@ class _Run:
             if stage.start == "student" or number == 0:
                 fresh = [self.students[slot] for slot in self.slots]
                 self.population = Population.of(fresh, self.dtype)
-            shares = [
-                flops_to_lose(
-                    self.problem, self.members[slot].target_ratio, self.members[slot].spaces
-                )
-                for slot in self.slots
-            ]
-            training = self.training(self.slots, self.population, stage, shares, None)
+            rates = [self._rate(slot, number, None) for slot in self.slots]
+            training = self.training(self.slots, self.population, stage, rates, None)
             for batch in training.batches(number, self.progress):
                 progress, done = done / self.search_steps, done + 1
                 masks = self.alpha.masks(progress)
@@ -203,9 +197,7 @@ class _Run:
         architectures: Mapping[int, Architecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """Take cut models through the stages after the search; those that are not stopped."""
-        problem = self.problem
-        lost = any(flops_lost(problem, architectures[slot]) for slot in models)
-        if not lost and not problem.student_is_new:
+        if not any(self._rate_share(slot, architectures[slot]) for slot in models):
             return models
         done = self.search_steps
         for number, stage in enumerate(self.stages):
@@ -249,7 +241,7 @@ class _Run:
             list(models),
             Population.of(list(models.values()), self.dtype),
             stage,
-            [flops_lost(self.problem, architectures[slot]) for slot in models],
+            [self._rate(slot, number, architectures[slot]) for slot in models],
             [architectures[slot] for slot in models],
         )
         best = BestWeights(models, self.problem.select_metric) if stage.keep == "best" else None
@@ -273,6 +265,14 @@ class _Run:
         if best:
             best.restore()
         return {slot: models[slot] for slot in training.slots}
+
+    def _rate(self, slot: int, stage: int, architecture: Architecture | None) -> float:
+        """The peak of a student's learning rate in the stage of this number."""
+        own = self.members[slot].stages[stage].learning_rate
+        return own * self._rate_share(slot, architecture)
+
+    def _rate_share(self, slot: int, architecture: Architecture | None) -> float:
+        return self.members[slot].rate_share(self.problem, architecture)
 
     def _report_searching(self, rung: float) -> None:
         """What each student would be worth if it were cut now, to the budget that it is to meet.

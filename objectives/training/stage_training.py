@@ -38,14 +38,14 @@ class StageTraining:
         slots: Sequence[int],
         population: Population,
         stage: Stage,
-        shares: Sequence[float],
+        rates: Sequence[float],
         architectures: Sequence[Architecture] | None,
         *,
         batch_size: int,
         seed: int,
     ):
-        """`slots` says which student is where in `population`; `shares` are those of the FLOPs that
-        each loses, or is to lose; before the cut there are no architectures."""
+        """`slots` says which student is where in `population`; `rates` are the peaks of their
+        learning rates; before the cut there are no architectures."""
         self.problem, self.population, self.stage = problem, population, stage
         self.slots = list(slots)
         self.batch_size, self.seed = batch_size, seed
@@ -57,13 +57,11 @@ class StageTraining:
             self.heads = _matching_heads(problem, population.size, architectures)
         if stage.loss != "prediction":
             self.fit = _new_fit(problem, population.size, seed)
-        # One that is not the teacher has all to learn, whatever is cut.
-        rates = torch.tensor(
-            [stage.learning_rate * (1.0 if problem.student_is_new else share) for share in shares],
-            device=problem.device,
-        )
         self.optimizer = PopulationOptimizer(
-            {**population.weights, **self.fit}, rates, self.steps, stage.schedule
+            {**population.weights, **self.fit},
+            torch.tensor(rates, device=problem.device),
+            self.steps,
+            stage.schedule,
         )
 
     def batches(self, number: int, progress: Progress) -> Iterator[Batch]:

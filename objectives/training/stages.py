@@ -24,10 +24,9 @@ class Stage:
     """Passes over the train split. > 0."""
     learning_rate: float = 1e-4
     """Peak of AdamW's rate, > 0, after 10% of warm-up. The rate that is used is this times the
-    share of the FLOPs that is cut away, whatever the study counts (while the search goes on, that
-    is to be: 1 - R if it counts FLOPs), so that a student that lost little stays near its teacher:
-    Adam's steps do not shrink with the gradient. A student of another checkpoint uses it in full.
-    """
+    method's `rate_share`, by default the share of the FLOPs that is cut away, whatever the study
+    counts (while the search goes on, that is to be: 1 - R if it counts FLOPs): Adam's steps do not
+    shrink with the gradient. A student of another checkpoint uses it in full."""
     schedule: Schedule = "linear"
     """After the warm-up the rate falls linearly to 0, or stays."""
     searches: bool = False

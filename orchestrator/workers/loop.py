@@ -14,6 +14,7 @@ from rich.console import Console
 from sqlalchemy.exc import OperationalError
 
 from objectives.device import choose_device, quiet_libraries
+from objectives.search_method import spaces_of
 from objectives.workbench.inputs import Inputs, read_inputs
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
@@ -243,7 +244,7 @@ def _serve(
                     device=device,
                     progress=progress,
                     cost=study.cost,
-                    spaces=study.method.spaces,
+                    spaces=spaces_of(study.method),
                     fidelity=study.fidelity,
                 )
             Worker(study, folder, outer, claims, progress, bench).run(callbacks)

@@ -20,6 +20,7 @@ from objectives.bert.architecture import Architecture
 from objectives.bert.cutting import widths_of
 from objectives.bert.pretrained import Classifier
 from objectives.errors import UserError
+from objectives.knobs import matches, settings, with_knobs
 from objectives.measures.cost import Params
 from objectives.measures.evaluate import count_parameters, predict
 from objectives.problem import Problem
@@ -45,8 +46,8 @@ def training_of(problem: Problem, loss: Loss = "prediction", *, students: int = 
     """Students of the problem, all alike, at the start of a stage that searches."""
     population = Population.of([problem.student] * students)
     stage = Stage(name="search", epochs=1, learning_rate=1e-3, loss=loss, searches=True)
-    slots, shares = range(students), [0.5] * students
-    return StageTraining(problem, slots, population, stage, shares, None, batch_size=16, seed=0)
+    slots, rates = range(students), [0.5 * stage.learning_rate] * students
+    return StageTraining(problem, slots, population, stage, rates, None, batch_size=16, seed=0)
 
 
 class RecordingProgress:
@@ -134,8 +135,16 @@ def random_states() -> dict[str, int]:
     }
 
 
+def per_slot_of(method: SearchMethod) -> dict[str, float]:
+    """The settings in which the members of a population may differ, and their values."""
+    return {
+        place: value for place, value in settings(method).items() if matches(place, method.per_slot)
+    }
+
+
 class SearchMethodConformance:
-    """Derive from it in tests/objectives/test_NAME.py, and give `method`: a quick one.
+    """Derive from it, or from `PruningConformance`, in tests/objectives/methods/test_NAME.py, and
+    give `method`: a quick one.
 
     `problem` is the tiny planted task of tests/conftest.py.
     """
@@ -148,9 +157,10 @@ class SearchMethodConformance:
     @pytest.fixture(scope="class")
     @classmethod
     def population(cls, method: SearchMethod) -> list[SearchMethod]:
-        """Four members that differ in every field of `per_slot`, all numbers here."""
+        """Four members that differ in every setting of `per_slot`, all numbers here."""
+        tuned = per_slot_of(method)
         return [
-            replace(method, **{name: factor * getattr(method, name) for name in method.per_slot})
+            with_knobs(method, {place: factor * value for place, value in tuned.items()})
             for factor in (1.0, 0.9, 0.8, 0.7)
         ]
 
@@ -185,13 +195,10 @@ class SearchMethodConformance:
     def test_survives_a_pickle(self, method: SearchMethod) -> None:
         assert pickle.loads(pickle.dumps(method)) == method
 
-    def test_per_slot_names_fields(self, method: SearchMethod) -> None:
-        assert method.per_slot <= {field.name for field in dataclasses.fields(method)}
-
     def test_a_knob_that_is_not_a_number_is_refused(self, method: SearchMethod) -> None:
-        for name in method.per_slot:
-            with pytest.raises(UserError, match=name):
-                replace(method, **{name: math.nan})
+        for place in per_slot_of(method):
+            with pytest.raises(UserError, match=place.rpartition(".")[2]):
+                with_knobs(method, {place: math.nan})
 
     def test_members_that_differ_per_slot_are_one_population(
         self, population: list[SearchMethod]
@@ -201,33 +208,6 @@ class SearchMethodConformance:
 
     def test_yields_one_outcome_for_each_member(self, results: list[SearchResult]) -> None:
         assert [result.slot for result in results] == [0, 1, 2, 3]
-
-    def test_an_architecture_fits_the_student_and_survives_json(
-        self, results: list[SearchResult], problem: Problem
-    ) -> None:
-        for result in results:
-            result.architecture.check(problem.cost.shape)
-            assert Architecture.from_json(result.architecture.to_json()) == result.architecture
-
-    def test_a_model_is_cut_to_its_architecture(
-        self, results: list[SearchResult], problem: Problem
-    ) -> None:
-        for result in results:
-            assert widths_of(result.model.config) == result.architecture.widths(problem.cost.shape)
-            flops = counted_flops(result.model, problem.cost.seq_len)
-            assert flops == problem.cost.exact(result.architecture) < problem.cost_full
-
-    def test_meets_the_budget(self, results: list[SearchResult], problem: Problem) -> None:
-        for result in results:
-            ratio = problem.cost.exact(result.architecture) / problem.cost_full
-            assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
-
-    def test_meets_a_budget_in_parameters(self, method: SearchMethod, problem: Problem) -> None:
-        embeddings = sum(p.numel() for p in problem.student.bert.embeddings.parameters())
-        cost = Params(problem.cost.shape, embeddings)
-        result = search_alone(method, replace(problem, cost=cost, cost_full=cost.full))
-        ratio = count_parameters(result.model) / count_parameters(problem.student)
-        assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
 
     def test_every_point_of_a_curve_names_its_stage_and_step(
         self, results: list[SearchResult]
@@ -288,9 +268,11 @@ class SearchMethodConformance:
             for rung in progress.rungs:
                 metric, cost = progress.reported[result.slot, rung]
                 assert 0 <= metric <= 1
-                ratio = cost / problem.cost_full
-                assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
+                self.check_cost_at_a_rung(cost, result, problem)
         assert len(progress.reported) == 2 * len(population)
+
+    def check_cost_at_a_rung(self, cost: float, result: SearchResult, problem: Problem) -> None:
+        assert 0 < cost <= problem.cost_full
 
     def test_a_loss_that_is_not_finite_is_a_failure_with_its_reason(
         self, population: list[SearchMethod], problem: Problem
@@ -323,3 +305,38 @@ class SearchMethodConformance:
         search_alone(method, problem)
         torch.testing.assert_close(dict(problem.student.state_dict()), student, atol=0, rtol=0)
         assert torch.equal(problem.teacher_logits, teacher_logits)
+
+
+class PruningConformance(SearchMethodConformance):
+    """What methods must do besides that cut a BERT to a budget."""
+
+    def test_an_architecture_fits_the_student_and_survives_json(
+        self, results: list[SearchResult], problem: Problem
+    ) -> None:
+        for result in results:
+            result.architecture.check(problem.cost.shape)
+            assert Architecture.from_json(result.architecture.to_json()) == result.architecture
+
+    def test_a_model_is_cut_to_its_architecture(
+        self, results: list[SearchResult], problem: Problem
+    ) -> None:
+        for result in results:
+            assert widths_of(result.model.config) == result.architecture.widths(problem.cost.shape)
+            flops = counted_flops(result.model, problem.cost.seq_len)
+            assert flops == problem.cost.exact(result.architecture) < problem.cost_full
+
+    def test_meets_the_budget(self, results: list[SearchResult], problem: Problem) -> None:
+        for result in results:
+            ratio = problem.cost.exact(result.architecture) / problem.cost_full
+            assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
+
+    def test_meets_a_budget_in_parameters(self, method: SearchMethod, problem: Problem) -> None:
+        embeddings = sum(p.numel() for p in problem.student.bert.embeddings.parameters())
+        cost = Params(problem.cost.shape, embeddings)
+        result = search_alone(method, replace(problem, cost=cost, cost_full=cost.full))
+        ratio = count_parameters(result.model) / count_parameters(problem.student)
+        assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
+
+    def check_cost_at_a_rung(self, cost: float, result: SearchResult, problem: Problem) -> None:
+        ratio = cost / problem.cost_full
+        assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio

@@ -21,6 +21,7 @@ class Stub(SearchMethod):
 
     ratio: float = 0.5
     width: int = 1
+    spaces: tuple[str, ...] = ("ffn",)
 
     @classmethod
     def search(

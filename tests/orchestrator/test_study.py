@@ -108,9 +108,9 @@ def test_sources_name_files_and_both_texts_of_a_pair(study: Study, tmp_path: Pat
 
 def test_choices_that_no_storage_keeps_as_they_are_are_refused(study: Study) -> None:
     with pytest.warns(UserWarning, match="should be a tuple of None, bool, int, float and str"):
-        spaces = CategoricalDistribution([("heads", "ffn"), ("ffn",)])  # type: ignore[list-item]
-    with pytest.raises(UserError, match=r"Study\.space has spaces = .*a storage keeps no others"):
-        replace(study, space={"spaces": spaces}, first=())
+        start = CategoricalDistribution([("heads", "ffn"), ("ffn",)])  # type: ignore[list-item]
+    with pytest.raises(UserError, match=r"Study\.space has start = .*a storage keeps no others"):
+        replace(study, space={"start": start}, first=())
 
 
 def test_one_stage_is_no_tuple_of_stages() -> None:

@@ -32,7 +32,7 @@ from objectives.search.reconstruction import _factors, reconstructed
 from objectives.training.population import Population
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import SearchMethodConformance, logits_of, search_alone
+from tests.objectives.conformance import PruningConformance, logits_of, search_alone
 
 QUICK = FisherPruning(
     batch_size=16,
@@ -48,7 +48,7 @@ RAGGED = Architecture(
 )
 
 
-class TestConformance(SearchMethodConformance):
+class TestConformance(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> FisherPruning:

@@ -21,7 +21,7 @@ from objectives.search.importance import first_order_of_student
 from objectives.training.population import Population
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import SearchMethodConformance
+from tests.objectives.conformance import PruningConformance
 from tests.objectives.planted import PLANTED, planted_problem
 
 QUICK = HeadImportance(
@@ -32,7 +32,7 @@ QUICK = HeadImportance(
 )
 
 
-class TestConformance(SearchMethodConformance):
+class TestConformance(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> HeadImportance:

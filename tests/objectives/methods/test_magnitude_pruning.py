@@ -13,7 +13,7 @@ from objectives.methods.magnitude_pruning import MagnitudePruning, mean_squares
 from objectives.problem import Problem
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import SearchMethodConformance
+from tests.objectives.conformance import PruningConformance
 
 QUICK = MagnitudePruning(
     batch_size=16,
@@ -22,7 +22,7 @@ QUICK = MagnitudePruning(
 )
 
 
-class TestConformance(SearchMethodConformance):
+class TestConformance(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> MagnitudePruning:

@@ -24,7 +24,7 @@ from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
 from tests.conftest import TINY
 from tests.objectives.conformance import (
-    SearchMethodConformance,
+    PruningConformance,
     assert_same,
     counted_flops,
     run,
@@ -38,7 +38,7 @@ RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
 QUICK = MaskSearch(batch_size=16, tolerance=0.1, stages=(SEARCH, RECOVER))
 
 
-class TestConformance(SearchMethodConformance):
+class TestConformance(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> MaskSearch:
@@ -52,28 +52,28 @@ def preset(name: str, **changes: Any) -> MaskSearch:
     )
 
 
-class TestConformanceOfSeed(SearchMethodConformance):
+class TestConformanceOfSeed(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> MaskSearch:
         return preset("seed")
 
 
-class TestConformanceOfDap(SearchMethodConformance):
+class TestConformanceOfDap(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> MaskSearch:
         return preset("dap")
 
 
-class TestConformanceOfAnneal(SearchMethodConformance):
+class TestConformanceOfAnneal(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> MaskSearch:
         return preset("anneal")
 
 
-class TestConformanceOfHardMasksAhead(SearchMethodConformance):
+class TestConformanceOfHardMasksAhead(PruningConformance):
     """Hard sampling, and alpha by the second order."""
 
     @pytest.fixture(scope="class")

@@ -13,13 +13,13 @@ from objectives.problem import Problem
 from objectives.search.one_shot import _evenly
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import SearchMethodConformance, logits_of, search_alone
+from tests.objectives.conformance import PruningConformance, logits_of, search_alone
 
 RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
 QUICK = RandomPruning(batch_size=16, tolerance=0.1, stages=(RECOVER,))
 
 
-class TestConformance(SearchMethodConformance):
+class TestConformance(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> RandomPruning:
@@ -60,8 +60,8 @@ def test_scope_layer_keeps_the_first_of_equals() -> None:
 
 def test_what_acts_in_stages_alone_is_idle_without(problem: Problem) -> None:
     bare = replace(QUICK, stages=())
-    assert bare.idle().keys() == {"batch_size", "precision"}
-    assert QUICK.idle() == {}
+    assert bare.idle().keys() == {"batch_size", "precision", "tolerance"}
+    assert QUICK.idle().keys() == {"tolerance"}
     assert bare.choose(problem, 0) == replace(bare, batch_size=1).choose(problem, 0)
 
 

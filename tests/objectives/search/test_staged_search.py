@@ -19,12 +19,13 @@ from objectives.bert.cutting import cut
 from objectives.bert.pretrained import Classifier
 from objectives.bert.student import keep_layers
 from objectives.errors import UserError
+from objectives.knobs import with_knobs
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import PRESETS, MaskSearch
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.search.staged_method import StagedMethod
-from objectives.search_method import SearchFailure, SearchResult, Stopped
+from objectives.search_method import SearchFailure, SearchResult, Stopped, populations
 from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss, prediction_loss
 from objectives.training.population import Population, Trace
@@ -426,3 +427,13 @@ def test_heads_that_do_not_map_onto_one_another_are_refused() -> None:
     stages = (SEARCH, replace(RECOVER, loss="intermediate"))
     with pytest.raises(UserError, match="the student has 2 a layer, the teacher 4"):
         replace(QUICK, stages=stages).check_shapes(fewer, TINY)
+
+
+def test_a_learning_rate_is_each_students_own_and_fuses(problem: Problem) -> None:
+    slow = replace(QUICK, target_ratio=0.5)
+    fast = with_knobs(slow, {f"stages.{slow.stages[-1].name}.learning_rate": 3e-3})
+    assert populations([slow, fast]) == [[0, 1]]
+    together = run([slow, fast], problem)
+    assert not logits_of(together[0], problem).allclose(logits_of(together[1], problem), atol=1e-4)
+    for member, outcome in zip((slow, fast), together, strict=True):
+        assert_same(outcome, search_alone(member, problem), problem)

@@ -1,0 +1,78 @@
+"""Settings of a method by their places: what a study may tune.
+
+A place is a field ("target_ratio"), a field of one of a tuple of named things
+("stages.recover.learning_rate"), or an entry of a tuple ("heads[3]").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import fields, is_dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from objectives.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Owner = TypeVar("Owner", bound="DataclassInstance")
+
+
+def settings(owner: DataclassInstance) -> dict[str, Any]:
+    """What stands at each place of a method, or of another dataclass."""
+    return {
+        place: value
+        for field in fields(owner)
+        for place, value in _places(field.name, getattr(owner, field.name))
+    }
+
+
+def with_knobs(owner: Owner, knobs: Mapping[str, Any]) -> Owner:
+    """The same with other values at these places. Raises UserError for a place that is none."""
+    known = settings(owner)
+    for place in knobs:
+        if place not in known:
+            raise UserError(
+                f"{type(owner).__name__} has no setting '{place}'{did_you_mean(place, list(known))}"
+            )
+    changes = {field.name: _changed(owner, field.name, knobs) for field in fields(owner)}
+    return replace(owner, **changes)
+
+
+def matches(place: str, patterns: Set[str]) -> bool:
+    """Whether one of the patterns names the place; "*" stands for anything."""
+    return any(fnmatchcase(place, pattern) for pattern in patterns)
+
+
+def _places(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, tuple):
+        yield name, value
+        return
+    for number, entry in enumerate(value):
+        if is_dataclass(entry):
+            for inner in fields(entry):
+                if inner.name != "name":
+                    yield f"{_prefix(name, entry)}{inner.name}", getattr(entry, inner.name)
+        else:
+            yield f"{name}[{number}]", entry
+
+
+def _changed(owner: DataclassInstance, name: str, knobs: Mapping[str, Any]) -> Any:
+    value = getattr(owner, name)
+    if not isinstance(value, tuple):
+        return knobs.get(name, value)
+    return tuple(
+        replace(entry, **_of(_prefix(name, entry), knobs))
+        if is_dataclass(entry) and not isinstance(entry, type)
+        else knobs.get(f"{name}[{number}]", entry)
+        for number, entry in enumerate(value)
+    )
+
+
+def _of(prefix: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    return {place[len(prefix) :]: v for place, v in knobs.items() if place.startswith(prefix)}
+
+
+def _prefix(field: str, entry: Any) -> str:
+    return f"{field}.{entry.name}."
