@@ -103,9 +103,10 @@ class Projection(nn.Linear):
         pass
 
     def forward(self, units: Tensor) -> Tensor:
-        """Without inputs the bias is all it gives."""
+        """Without inputs the bias is all it gives: a copy, as a view of a weight is taken for one
+        that asks for gradients, whatever the mode."""
         if not self.in_features:
-            return self.bias.expand(*units.shape[:-1], -1)
+            return self.bias.expand(*units.shape[:-1], -1).clone()
         return super().forward(units)
 
 

@@ -26,11 +26,12 @@ from objectives.bert.cutting import cut, shape_of, widths_of
 from objectives.bert.pretrained import Classifier
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.errors import UserError
+from objectives.measures.cost import Flops
 from objectives.measures.evaluate import predict
 from objectives.problem import Problem
 from objectives.workbench.workbench import Workbench
 from tests.conftest import MARKERS, TINY
-from tests.objectives.conformance import ATOL, random_states
+from tests.objectives.conformance import ATOL, counted_flops, random_states
 from tests.objectives.strategies import COMBINATIONS, architectures
 
 RAGGED = Architecture(
@@ -104,6 +105,15 @@ def test_the_auto_class_loads_it_without_custom_code(
 def test_weights_are_saved_as_safetensors_and_nothing_else(saved: Path) -> None:
     assert (saved / "model.safetensors").is_file()
     assert not [file.name for file in saved.iterdir() if file.suffix in (".bin", ".pt", ".py")]
+
+
+def test_flops_are_counted_in_every_mode_of_a_layer_without_heads(
+    ragged: PrunedBertForSequenceClassification,
+) -> None:
+    assert all(weight.requires_grad for weight in ragged.parameters())
+    for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with mode():
+            assert counted_flops(ragged, 24) == Flops(TINY, 24).exact(RAGGED)
 
 
 def test_labels_are_kept(saved: Path, problem: Problem) -> None:
