@@ -17,7 +17,7 @@ from objectives.knobs import matches, settings
 from objectives.progress import Progress
 
 if TYPE_CHECKING:
-    from objectives.bert.architecture import Architecture, BertShape
+    from objectives.bert.architecture import BertArchitecture, BertShape
     from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
     from objectives.problem import Problem
 
@@ -30,7 +30,7 @@ class SearchResult:
     """A student that was searched, cut and trained, ready to be scored."""
 
     slot: int
-    architecture: Architecture
+    architecture: BertArchitecture
     model: PrunedBertForSequenceClassification
     target_ratio: float
     """R: the share of the unpruned model's cost that was asked for."""

@@ -152,18 +152,18 @@ class LayerUnits:
 
 
 @dataclass(frozen=True)
-class Architecture:
+class BertArchitecture:
     """Which units survive in each layer. A layer may keep no head, no FFN neuron, or neither."""
 
     layers: tuple[LayerUnits, ...]
 
     @classmethod
-    def full(cls, shape: BertShape) -> Architecture:
+    def full(cls, shape: BertShape) -> BertArchitecture:
         """The architecture that keeps every unit of `shape`."""
         return cls.from_masks(shape, {})
 
     @classmethod
-    def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> Architecture:
+    def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> BertArchitecture:
         """From booleans, True keeps the unit: for each space (layers, *units_of), as lists.
 
         A space that is missing is whole. What belongs to a closed head goes with it. Raises
@@ -228,7 +228,7 @@ class Architecture:
                     )
 
     def to_json(self) -> str:
-        """One line of JSON; `from_json` reads it back to an equal Architecture."""
+        """One line of JSON; `from_json` reads it back to an equal BertArchitecture."""
         layers = [
             {name: units for name, units in asdict(layer).items() if units is not None}
             for layer in self.layers
@@ -236,7 +236,7 @@ class Architecture:
         return json.dumps({"format": _FORMAT, "layers": layers})
 
     @classmethod
-    def from_json(cls, text: str) -> Architecture:
+    def from_json(cls, text: str) -> BertArchitecture:
         """Read what `to_json` wrote. Raises UserError for anything else."""
         try:
             document: dict[str, Any] = json.loads(text)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import BertConfig
 from transformers.initialization import no_init_weights
 
-from objectives.bert.architecture import Architecture, BertShape, LayerUnits, Widths
+from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits, Widths
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 
 FOREIGN = ("auto_map", "custom_pipelines", "quantization_config", "transformers_weights")
@@ -42,7 +42,7 @@ def widths_of(config: BertConfig) -> tuple[Widths[int], ...]:
     if isinstance(config, PrunedBertConfig):
         return tuple(_widths(layer) for layer in config.of_layers())
     shape = shape_of(config)
-    return Architecture.full(shape).widths(shape)
+    return BertArchitecture.full(shape).widths(shape)
 
 
 def _widths(layer: PrunedBertConfig) -> Widths[int]:
@@ -68,7 +68,7 @@ def head_dim_of(config: BertConfig) -> int:
 
 
 def cut(
-    weights: Mapping[str, Tensor], config: BertConfig, architecture: Architecture
+    weights: Mapping[str, Tensor], config: BertConfig, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
     """Build the smaller model: only the units of `architecture`, with their weights.
 

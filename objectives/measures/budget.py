@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import Architecture, Widths
+from objectives.bert.architecture import BertArchitecture, Widths
 from objectives.measures.cost import Cost
 
 TargetSchedule = Literal["geometric", "linear", "cubic", "constant"]
@@ -67,10 +67,10 @@ def discretise(
     target: float,
     tolerance: float,
     threshold: float,
-) -> Architecture:
+) -> BertArchitecture:
     """The architecture inside the budget that keeps the units of highest score."""
     kept = kept_units(scores, cost, target=target, tolerance=tolerance, threshold=threshold)
-    return Architecture.from_masks(cost.shape, {space: m.tolist() for space, m in kept.items()})
+    return BertArchitecture.from_masks(cost.shape, {space: m.tolist() for space, m in kept.items()})
 
 
 def kept_units(

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import SPACES, Architecture, BertShape, Widths, units_of
+from objectives.bert.architecture import SPACES, BertArchitecture, BertShape, Widths, units_of
 from objectives.errors import UserError
 
 CostName = Literal["flops", "params", "units", "latency"]
@@ -76,9 +76,9 @@ class Cost(abc.ABC):
     @cached_property
     def full(self) -> float:
         """What the unpruned model costs."""
-        return self.exact(Architecture.full(self.shape))
+        return self.exact(BertArchitecture.full(self.shape))
 
-    def exact(self, architecture: Architecture) -> float:
+    def exact(self, architecture: BertArchitecture) -> float:
         """What the model costs that is cut to `architecture`."""
         return sum(self.layer(widths) for widths in architecture.widths(self.shape)) + self.fixed
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 from transformers.initialization import no_init_weights
 
-from objectives.bert.architecture import Architecture, BertShape, Widths
+from objectives.bert.architecture import BertArchitecture, BertShape, Widths
 from objectives.bert.cutting import shape_of
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertLayer
 from objectives.cache import content_key, made_anew, written_whole
@@ -97,7 +97,7 @@ class Latency(Cost):
         )
         return self._interpolated(heads, ffn).item()
 
-    def exact(self, architecture: Architecture) -> float:
+    def exact(self, architecture: BertArchitecture) -> float:
         """Raises UserError where something else than heads and FFN neurons was cut."""
         cut = {
             space: any(getattr(layer, name) is not None for layer in architecture.layers)

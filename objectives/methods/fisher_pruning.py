@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.problem import Problem
 from objectives.search.importance import fisher_blocks_of_student, importance_of_student
 from objectives.search.one_shot import OneShot
@@ -42,7 +42,7 @@ class FisherPruning(OneShot):
         worth = importance_of_student(problem, self.spaces, "loss")
         return {space: value / price[space] for space, value in worth.items()}
 
-    def choose(self, problem: Problem, seed: int) -> Architecture:
+    def choose(self, problem: Problem, seed: int) -> BertArchitecture:
         """The units of highest worth inside the budget, rearranged layer by layer."""
         chosen = super().choose(problem, seed)
         if not self.rearrange:
@@ -55,10 +55,10 @@ class FisherPruning(OneShot):
             ]
             for space, rows in chosen.masks(shape, self.spaces).items()
         }
-        return Architecture.from_masks(shape, masks)
+        return BertArchitecture.from_masks(shape, masks)
 
     def student(
-        self, problem: Problem, architecture: Architecture
+        self, problem: Problem, architecture: BertArchitecture
     ) -> BertForSequenceClassification:
         """The student with its blocks reconstructed."""
         if not self.reconstruct:

@@ -27,7 +27,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.errors import check_ranges
 from objectives.measures.budget import TargetSchedule, kept_units, scheduled_ratio
 from objectives.problem import Problem
@@ -156,13 +156,13 @@ class FisherAlpha:
         self.worth = {space: worth[places] for space, worth in self.worth.items()}
         self.opened = {space: mask[places] for space, mask in self.opened.items()}
 
-    def architecture(self, place: int) -> Architecture:
+    def architecture(self, place: int) -> BertArchitecture:
         """The units of highest alpha: as many as are open, if that lies in the band around R."""
         if any(worth[place].isnan().any() for worth in self.worth.values()):
             raise FloatingPointError("alpha is nan after the search")
         kept = self._kept(place, self._near_what_is_open(self.target_ratio)[place])
         masks = {space: mask.tolist() for space, mask in kept.items()}
-        return Architecture.from_masks(self.problem.cost.shape, masks)
+        return BertArchitecture.from_masks(self.problem.cost.shape, masks)
 
     def _near_what_is_open(self, ratios: Tensor) -> list[float]:
         """What each student may cost at these ratios, (K,): what is open, if that is within t of

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import Architecture, BertShape
+from objectives.bert.architecture import BertArchitecture, BertShape
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import TargetSchedule, hinge_loss, scheduled_ratio
 from objectives.measures.evaluate import predict
@@ -297,7 +297,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         self.optimizer.step(task, flops)
         return {**measured, **ratios}
 
-    def architecture(self, place: int) -> Architecture:
+    def architecture(self, place: int) -> BertArchitecture:
         """The units of highest alpha inside the budget."""
         alpha, member = self.of(place), self.members[place]
         if member.heads_by == "softmax" and "heads" in alpha:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from objectives.bert.architecture import Architecture, BertShape, units_of
+from objectives.bert.architecture import BertArchitecture, BertShape, units_of
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
@@ -194,7 +194,7 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             "open_ratio": actual / problem.cost_full,
         }
 
-    def architecture(self, place: int) -> Architecture:
+    def architecture(self, place: int) -> BertArchitecture:
         """The likeliest widths, and if these miss the budget, the nearest that meet it.
 
         A layer's next unit goes by how likely the layer is wider than that: from one candidate to

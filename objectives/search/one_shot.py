@@ -15,7 +15,7 @@ from typing import Literal, Self
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.errors import UserError
 from objectives.measures.budget import places
 from objectives.problem import Problem
@@ -51,12 +51,12 @@ class OneShot(StagedMethod):
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """What is kept first: of each searched space (layers, *units_of), higher is better."""
 
-    def choose(self, problem: Problem, seed: int) -> Architecture:
+    def choose(self, problem: Problem, seed: int) -> BertArchitecture:
         """The units of highest worth inside the budget."""
         return self.within_budget(self.worth(problem, seed), problem)
 
     def student(
-        self, problem: Problem, architecture: Architecture
+        self, problem: Problem, architecture: BertArchitecture
     ) -> BertForSequenceClassification:
         """The whole model that the architecture is cut from."""
         del architecture
@@ -114,7 +114,7 @@ class _Chosen:
 
     from_train = False
 
-    def __init__(self, architectures: Sequence[Architecture]):
+    def __init__(self, architectures: Sequence[BertArchitecture]):
         self._architectures = architectures
 
     def masks(self, progress: float) -> Masks:
@@ -126,5 +126,5 @@ class _Chosen:
     def keep(self, places: Tensor) -> None:
         raise AssertionError("no stage searches")
 
-    def architecture(self, place: int) -> Architecture:
+    def architecture(self, place: int) -> BertArchitecture:
         return self._architectures[place]

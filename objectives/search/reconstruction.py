@@ -22,7 +22,7 @@ from transformers import BertForSequenceClassification
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.bert.modeling_bert import BertLayer, BertOutput, BertSelfOutput
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.problem import Problem
 from objectives.text.data import Batch
 
@@ -34,7 +34,9 @@ _LARGEST = 10.0
 
 
 @torch.no_grad()
-def reconstructed(problem: Problem, architecture: Architecture) -> BertForSequenceClassification:
+def reconstructed(
+    problem: Problem, architecture: BertArchitecture
+) -> BertForSequenceClassification:
     """A copy of the student: output projections 0 at closed units, scaled at the others.
 
     The alpha split is the text. It goes through both models side by side, block by block, and its

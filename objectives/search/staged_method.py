@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from objectives.bert.architecture import SPACES, Architecture, BertShape, check_spaces
+from objectives.bert.architecture import SPACES, BertArchitecture, BertShape, check_spaces
 from objectives.device import Precision
 from objectives.errors import check_ranges
 from objectives.measures.budget import discretise
@@ -64,7 +64,7 @@ class StagedMethod(SearchMethod):
         fewer = tuple(replace(stage, epochs=stage.epochs * share) for stage in self.stages)
         return replace(self, stages=fewer)
 
-    def rate_share(self, problem: Problem, architecture: Architecture | None) -> float:
+    def rate_share(self, problem: Problem, architecture: BertArchitecture | None) -> float:
         """The share of each stage's learning rate at which a student is trained, in [0, 1].
 
         By default that of the FLOPs which it lost, or without an architecture is to lose: a student
@@ -79,7 +79,7 @@ class StagedMethod(SearchMethod):
 
     def within_budget(
         self, scores: Mapping[str, Tensor], problem: Problem, threshold: float = math.inf
-    ) -> Architecture:
+    ) -> BertArchitecture:
         """The units of highest score that meet R: see `budget.kept_units`."""
         return discretise(
             scores,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut, shape_of
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.device import matmul_dtype, to_device
@@ -45,7 +45,7 @@ class Alpha(Protocol):
     def keep(self, places: Tensor) -> None:
         """Go on with the students at these places alone, (K',) int64; they do not notice."""
 
-    def architecture(self, place: int) -> Architecture:
+    def architecture(self, place: int) -> BertArchitecture:
         """The discrete answer of one student. Raises FloatingPointError if alpha is not finite."""
 
 
@@ -156,7 +156,7 @@ class _Run:
     def finish(self, slots: Sequence[int]) -> Iterator[Outcome]:
         """Discretise, cut and distil these students, as one population."""
         going: list[int] = []
-        architectures: dict[int, Architecture] = {}
+        architectures: dict[int, BertArchitecture] = {}
         for slot in slots:
             failure = _not_finite(slot, self.curves[slot])
             if slot in self.stopped:
@@ -194,7 +194,7 @@ class _Run:
     def _distil(
         self,
         models: dict[int, PrunedBertForSequenceClassification],
-        architectures: Mapping[int, Architecture],
+        architectures: Mapping[int, BertArchitecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """Take cut models through the stages after the search; those that are not stopped."""
         if not any(self._rate_share(slot, architectures[slot]) for slot in models):
@@ -214,7 +214,7 @@ class _Run:
         self,
         slots: Sequence[int],
         going: Sequence[int],
-        architectures: Mapping[int, Architecture],
+        architectures: Mapping[int, BertArchitecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """The models of those of a group that go on; after the last group nobody is left uncut."""
         models = self._cut({slot: self._searched(slot) for slot in going}, architectures)
@@ -233,7 +233,7 @@ class _Run:
         number: int,
         done: int,
         models: Mapping[int, PrunedBertForSequenceClassification],
-        architectures: Mapping[int, Architecture],
+        architectures: Mapping[int, BertArchitecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """Train cut models in one stage, `done` steps after the start of all; those that go on."""
         stage = self.stages[number]
@@ -266,12 +266,12 @@ class _Run:
             best.restore()
         return {slot: models[slot] for slot in training.slots}
 
-    def _rate(self, slot: int, stage: int, architecture: Architecture | None) -> float:
+    def _rate(self, slot: int, stage: int, architecture: BertArchitecture | None) -> float:
         """The peak of a student's learning rate in the stage of this number."""
         own = self.members[slot].stages[stage].learning_rate
         return own * self._rate_share(slot, architecture)
 
-    def _rate_share(self, slot: int, architecture: Architecture | None) -> float:
+    def _rate_share(self, slot: int, architecture: BertArchitecture | None) -> float:
         return self.members[slot].rate_share(self.problem, architecture)
 
     def _report_searching(self, rung: float) -> None:
@@ -293,7 +293,7 @@ class _Run:
         slot: int,
         rung: float,
         model: PrunedBertForSequenceClassification,
-        architecture: Architecture,
+        architecture: BertArchitecture,
     ) -> None:
         metric = self.problem.select_metric(model)
         if math.isfinite(metric):
@@ -302,7 +302,7 @@ class _Run:
     def _cut(
         self,
         states: Mapping[int, Mapping[str, Tensor]],
-        architectures: Mapping[int, Architecture],
+        architectures: Mapping[int, BertArchitecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """By slot. Their embeddings, which are frozen, lie in the memory of the students'."""
         config, device = self.problem.student.config, self.problem.device

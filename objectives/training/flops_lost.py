@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import torch
 
-from objectives.bert.architecture import Architecture, units_of
+from objectives.bert.architecture import BertArchitecture, units_of
 from objectives.bert.cutting import shape_of
 from objectives.measures.cost import Cost, Flops
 from objectives.problem import Problem
 
 
-def flops_lost(problem: Problem, architecture: Architecture) -> float:
+def flops_lost(problem: Problem, architecture: BertArchitecture) -> float:
     """What a student that is cut to `architecture` lacks of the teacher's FLOPs, as a share of
     them: 0 if the two are one and nothing is cut, more if anything is."""
     return _lost(problem, _of_student(problem).exact(architecture))

@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.device import autocast
 from objectives.problem import Problem
@@ -39,7 +39,7 @@ class StageTraining:
         population: Population,
         stage: Stage,
         rates: Sequence[float],
-        architectures: Sequence[Architecture] | None,
+        architectures: Sequence[BertArchitecture] | None,
         *,
         batch_size: int,
         seed: int,
@@ -179,7 +179,7 @@ def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
 
 
 def _matching_heads(
-    problem: Problem, size: int, architectures: Sequence[Architecture] | None
+    problem: Problem, size: int, architectures: Sequence[BertArchitecture] | None
 ) -> list[tuple[Tensor, Tensor]]:
     """For each layer which head of the teacher a student's is, and whether it is there: (K, H)."""
     shape = problem.cost.shape

@@ -10,7 +10,7 @@ from pathlib import Path
 from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
 
 from objectives.bert import pretrained
-from objectives.bert.architecture import Architecture, BertShape, Widths
+from objectives.bert.architecture import BertArchitecture, BertShape, Widths
 from objectives.bert.cutting import shape_of
 from objectives.bert.student import keep_layers, load_student
 from objectives.measures.bootstrap import Interval
@@ -80,7 +80,7 @@ class Workbench:
     notes: tuple[str, ...]
     """What a user should know of rows, labels and teacher."""
 
-    def score(self, model: pretrained.Classifier, architecture: Architecture) -> Score:
+    def score(self, model: pretrained.Classifier, architecture: BertArchitecture) -> Score:
         """Metric on the selection and the held-out split, and the size of the student `model`."""
         return _score(
             model,
@@ -156,7 +156,7 @@ def prepare(
         device,
         cost=cost_of_teacher.full,
         flops=int(flops_of(cost_of_teacher).full),
-        widths=_widths(Architecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
+        widths=_widths(BertArchitecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
         progress=progress,
     )
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
@@ -289,7 +289,7 @@ def _cost(
     return Flops(shape, seq_len)
 
 
-def _widths(architecture: Architecture, shape: BertShape) -> dict[str, tuple[int, ...]]:
+def _widths(architecture: BertArchitecture, shape: BertShape) -> dict[str, tuple[int, ...]]:
     layers = architecture.widths(shape)
     return {name: tuple(getattr(layer, name) for layer in layers) for name in Widths._fields}
 

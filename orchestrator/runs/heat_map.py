@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from objectives.bert.architecture import Architecture
+    from objectives.bert.architecture import BertArchitecture
 
 _CELL = 22
 _GAP = 4
@@ -20,7 +20,7 @@ _LOW, _HIGH = (217, 217, 217), (0, 114, 178)
 
 
 def draw_heat_map(
-    architecture: Architecture, full: Mapping[str, Sequence[int]], target: Path
+    architecture: BertArchitecture, full: Mapping[str, Sequence[int]], target: Path
 ) -> None:
     """Write a PNG: a row a layer, the first one at the top.
 

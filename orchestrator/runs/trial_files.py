@@ -74,7 +74,7 @@ def read_layers(folder: Path) -> list[dict[str, Any]]:
     """The layers of a trial's architecture.json, each unit list by its name; none if it is gone
     or damaged (`damage` says so).
 
-    What `objectives.bert.architecture.Architecture.from_json` reads and checks, without torch.
+    What `objectives.bert.architecture.BertArchitecture.from_json` reads and checks, without torch.
     """
     path = folder / _ARCHITECTURE
     if not path.is_file():

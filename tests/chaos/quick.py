@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -41,7 +41,7 @@ class Quick(SearchMethod):
             time.sleep(member.pause)
             kept = tuple(range(max(1, round(member.share * shape.ffn))))
             layer = LayerUnits(heads=tuple(range(shape.heads)), ffn=kept)
-            architecture = Architecture((layer,) * shape.layers)
+            architecture = BertArchitecture((layer,) * shape.layers)
             yield SearchResult(
                 slot=slot,
                 architecture=architecture,

@@ -16,7 +16,7 @@ from optuna.artifacts import FileSystemArtifactStore, download_artifact, get_all
 from optuna.trial import FrozenTrial, TrialState
 from safetensors import safe_open
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from orchestrator.runs.records import BUDGET, RESULT, load_run, trial_record
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.locks import kernel_lock
@@ -115,7 +115,7 @@ def check_trial(study: optuna.Study, out: Path, trial: FrozenTrial) -> None:
     assert trial.constraints == {BUDGET: record.result.violation}
     folder = RunFolder(out).trial(trial.number)
     assert json.loads((folder / "result.json").read_text()) == trial.user_attrs[RESULT]
-    architecture = Architecture.from_json((folder / "architecture.json").read_text())
+    architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())
     assert architecture.ffn_per_layer == record.result.ffn_per_layer
     with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
         sizes = [weights.get_tensor(name).numel() for name in weights.keys()]  # noqa: SIM118

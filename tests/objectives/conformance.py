@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import widths_of
 from objectives.bert.pretrained import Classifier
 from objectives.errors import UserError
@@ -315,7 +315,7 @@ class PruningConformance(SearchMethodConformance):
     ) -> None:
         for result in results:
             result.architecture.check(problem.cost.shape)
-            assert Architecture.from_json(result.architecture.to_json()) == result.architecture
+            assert BertArchitecture.from_json(result.architecture.to_json()) == result.architecture
 
     def test_a_model_is_cut_to_its_architecture(
         self, results: list[SearchResult], problem: Problem

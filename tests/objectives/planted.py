@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.measures.evaluate import predict
 from objectives.problem import Problem
 from tests.conftest import MARKERS, SPECIAL, TINY
 
-PLANTED = Architecture(
+PLANTED = BertArchitecture(
     (
         LayerUnits(
             heads=(2,),
@@ -33,7 +33,7 @@ words alike, so that nothing depends on its queries and keys; one of each is the
 """
 
 
-def holds_the_planted_units(architecture: Architecture) -> bool:
+def holds_the_planted_units(architecture: BertArchitecture) -> bool:
     """Whether every planted head and neuron is still there."""
     return all(
         set(needed.heads) <= set(kept.heads) and set(needed.ffn) <= set(kept.ffn)

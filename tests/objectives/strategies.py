@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from objectives.bert.architecture import SPACES, Architecture, BertShape, units_of
+from objectives.bert.architecture import SPACES, BertArchitecture, BertShape, units_of
 
 
 def kept(size: int) -> st.SearchStrategy[tuple[int, ...]]:
@@ -23,7 +23,7 @@ def kept(size: int) -> st.SearchStrategy[tuple[int, ...]]:
 @st.composite
 def architectures(
     draw: st.DrawFn, shape: BertShape, spaces: Sequence[str] = ("heads", "ffn")
-) -> Architecture:
+) -> BertArchitecture:
     """Architectures that differ from the full one in the spaces only."""
     masks: dict[str, list[Any]] = {space: [] for space in spaces}
     for _ in range(shape.layers):
@@ -39,11 +39,11 @@ def architectures(
                 counts = counts[:1] * rows[0]
             drawn = [shuffled.sample(range(units), count) for count in counts]
             masks[space].append([[unit in row for unit in range(units)] for row in drawn])
-    return Architecture.from_masks(shape, masks)
+    return BertArchitecture.from_masks(shape, masks)
 
 
 def masks_of(
-    architecture: Architecture, shape: BertShape, spaces: Sequence[str] = ("heads", "ffn")
+    architecture: BertArchitecture, shape: BertShape, spaces: Sequence[str] = ("heads", "ffn")
 ) -> dict[str, Tensor]:
     """Masks of 0 and 1, (1, layers, *units_of), of the units that an architecture keeps."""
     masks = {space: torch.zeros(1, shape.layers, *units_of(shape, space)) for space in spaces}

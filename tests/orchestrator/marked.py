@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 
 from optuna.distributions import FloatDistribution
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -45,7 +45,7 @@ class Marked(SearchMethod):
             wait_for("both workers at work", lambda: len(list(folder.iterdir())) >= 2)
         if members[0].kills and pid == min(int(path.name) for path in folder.iterdir()):
             os.kill(pid, signal.SIGKILL)
-        full = Architecture.full(problem.cost.shape)
+        full = BertArchitecture.full(problem.cost.shape)
         for slot, _ in enumerate(members):
             yield SearchResult(
                 slot=slot,

@@ -19,7 +19,7 @@ from optuna.distributions import IntDistribution
 from optuna.trial import TrialState
 from rich.console import Console
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
@@ -245,7 +245,7 @@ class Planted(SearchMethod):
             stopped |= progress.advance()
             if members[0].marks:
                 Path(members[0].marks, "reported").touch()
-        full = Architecture.full(shape)
+        full = BertArchitecture.full(shape)
         for slot in range(len(members)):
             yield (
                 Stopped(slot)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.problem import Problem
 from orchestrator.errors import RunError
@@ -38,7 +38,7 @@ def timed(
         model = cut(
             problem.student.state_dict(),
             problem.student.config,
-            Architecture((layer,) * TINY.layers),
+            BertArchitecture((layer,) * TINY.layers),
         )
         model.save_pretrained(folder / "trials" / f"{number:05d}" / "model")
     rows = [(0, 700_000, 0.89), (1, 400_000, 0.81), (2, 500_000, 0.80), (3, 300_000, 0.7)]

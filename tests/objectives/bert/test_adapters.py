@@ -29,7 +29,7 @@ from transformers import (
 
 from objectives.bert import pretrained
 from objectives.bert.adapters import ADAPTERS, AdaptedBert, as_bert
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut, shape_of
 from objectives.bert.exporting import write_model
 from objectives.bert.student import keep_layers, load_student
@@ -165,7 +165,7 @@ def test_a_cut_model_is_saved_and_loaded_with_what_differs_from_bert(
     checkpoint: str, tmp_path: Path
 ) -> None:
     model = adapted(checkpoint)
-    cut(model.state_dict(), model.config, Architecture.full(TINY)).save_pretrained(tmp_path)
+    cut(model.state_dict(), model.config, BertArchitecture.full(TINY)).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(checkpoint).save_pretrained(tmp_path)
     texts_get_close_logits(
         logits_of_transformers(str(tmp_path), PAIRS), logits_of_transformers(checkpoint, PAIRS)
@@ -176,7 +176,7 @@ def test_an_export_is_a_plain_bert_only_where_bert_computes_it(
     checkpoint: str, tmp_path: Path
 ) -> None:
     model, trial, out = adapted(checkpoint), tmp_path / "trial", tmp_path / "out"
-    cut(model.state_dict(), model.config, Architecture.full(TINY)).save_pretrained(trial)
+    cut(model.state_dict(), model.config, BertArchitecture.full(TINY)).save_pretrained(trial)
     AutoTokenizer.from_pretrained(checkpoint).save_pretrained(trial)
     out.mkdir()
     kind = AutoConfig.from_pretrained(checkpoint).model_type

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.errors import UserError
 from tests.conftest import TINY
 from tests.objectives.strategies import COMBINATIONS, architectures, masks_of
@@ -24,14 +24,14 @@ def test_json_and_masks_give_back_an_equal_architecture(
     architecture.check(TINY)
     text = architecture.to_json()
     assert "\n" not in text
-    assert Architecture.from_json(text) == architecture
+    assert BertArchitecture.from_json(text) == architecture
     masks = {space: m[0].tolist() for space, m in masks_of(architecture, TINY, spaces).items()}
-    assert Architecture.from_masks(TINY, masks) == architecture
+    assert BertArchitecture.from_masks(TINY, masks) == architecture
     assert architecture.masks(TINY, spaces) == masks
 
 
 @given(architectures(TINY, ("heads", "ffn", "qk", "v", "input_qkv")))
-def test_widths_count_the_masks(architecture: Architecture) -> None:
+def test_widths_count_the_masks(architecture: BertArchitecture) -> None:
     spaces = ("heads", "ffn", "qk", "v", "input_qkv")
     masks = masks_of(architecture, TINY, spaces)
     heads, ffn, qk, v, inputs = (masks[space][0] for space in spaces)
@@ -44,14 +44,14 @@ def test_widths_count_the_masks(architecture: Architecture) -> None:
 
 def test_what_is_whole_is_not_listed() -> None:
     text = '{"format": "maskfront-architecture-1", "layers": [{"heads": [0, 2], "ffn": [5]}]}'
-    whole = Architecture((LayerUnits(heads=(0, 2), ffn=(5,)),))
+    whole = BertArchitecture((LayerUnits(heads=(0, 2), ffn=(5,)),))
     assert whole.to_json() == text
-    assert Architecture.from_json(text) == whole
-    assert Architecture.from_json(text.replace("[5]}", '[5], "value": null}')) == whole
+    assert BertArchitecture.from_json(text) == whole
+    assert BertArchitecture.from_json(text.replace("[5]}", '[5], "value": null}')) == whole
 
 
 def test_the_full_architecture_keeps_every_unit() -> None:
-    full = Architecture.full(TINY)
+    full = BertArchitecture.full(TINY)
     full.check(TINY)
     assert full.heads_per_layer == (4, 4, 4)
     assert full.ffn_per_layer == (48, 48, 48)
@@ -84,7 +84,7 @@ def test_indices_that_do_not_ascend_from_0_are_refused(units: tuple[int, ...]) -
 )
 def test_any_other_document_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"^architecture: "):
-        Architecture.from_json(text)
+        BertArchitecture.from_json(text)
 
 
 def test_heads_of_a_layer_keep_equally_many_dimensions_and_at_least_one() -> None:
@@ -117,6 +117,6 @@ def test_a_layer_without_heads_has_nothing_that_belongs_to_heads(units: dict[str
 def test_units_that_the_model_lacks_or_that_are_all_of_it_are_refused(
     units: dict[str, Any], message: str
 ) -> None:
-    layers = (LayerUnits((1,), (), **units), *Architecture.full(TINY).layers[1:])
+    layers = (LayerUnits((1,), (), **units), *BertArchitecture.full(TINY).layers[1:])
     with pytest.raises(UserError, match=message):
-        Architecture(layers).check(TINY)
+        BertArchitecture(layers).check(TINY)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, pipeline
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.bert.exporting import plain_bert, save_model, write_model
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
@@ -36,7 +36,7 @@ def test_layers_of_one_ffn_width_and_whole_heads_are_a_plain_bert(
     problem: Problem, ffn: tuple[set[int], ...]
 ) -> None:
     layers = tuple(LayerUnits(HEADS, tuple(sorted(neurons))) for neurons in ffn)
-    model = cut(problem.student.state_dict(), problem.student.config, Architecture(layers))
+    model = cut(problem.student.state_dict(), problem.student.config, BertArchitecture(layers))
     plain = plain_bert(model)
     assert type(plain) is BertForSequenceClassification
     assert not plain.training
@@ -50,7 +50,7 @@ def test_a_disk_that_fills_up_while_a_model_is_written_is_an_oserror(
 ) -> None:
     """No file may grow beyond 4 kB: safetensors has an error of its own for that."""
     source, out = tmp_path / "trial", tmp_path / "model"
-    full = Architecture.full(TINY)
+    full = BertArchitecture.full(TINY)
     cut(problem.student.state_dict(), problem.student.config, full).save_pretrained(source)
     out.mkdir()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -73,7 +73,7 @@ def test_a_pipeline_gives_the_number_of_a_regression_and_cuts_long_text(
     config = BertConfig.from_pretrained(tiny_bert, num_labels=1)
     with torch.random.fork_rng(devices=[]):
         whole = BertForSequenceClassification(config)
-    model = cut(whole.state_dict(), config, Architecture((replace(WHOLE, heads=heads),) * 3))
+    model = cut(whole.state_dict(), config, BertArchitecture((replace(WHOLE, heads=heads),) * 3))
     model.save_pretrained(tmp_path / "trial")
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
     assert tokenizer.model_max_length > 64, "it knows no limit"
@@ -102,7 +102,7 @@ def test_a_pipeline_gives_the_number_of_a_regression_and_cuts_long_text(
 def test_what_bert_has_no_word_for_is_no_plain_bert(
     problem: Problem, layers: tuple[LayerUnits, ...]
 ) -> None:
-    model = cut(problem.student.state_dict(), problem.student.config, Architecture(layers))
+    model = cut(problem.student.state_dict(), problem.student.config, BertArchitecture(layers))
     before = random_states()
     assert plain_bert(model) is None
     assert random_states() == before
@@ -119,7 +119,7 @@ def test_nothing_that_a_checkpoint_says_of_code_is_exported(
     config = BertConfig.from_pretrained(tiny_bert, num_labels=2, **foreign)
     with torch.random.fork_rng(devices=[]):
         whole = BertForSequenceClassification(config)
-    model = cut(whole.state_dict(), config, Architecture((replace(WHOLE, heads=heads),) * 3))
+    model = cut(whole.state_dict(), config, BertArchitecture((replace(WHOLE, heads=heads),) * 3))
     assert not set(foreign) & set(model.config.to_dict())
     for name, value in foreign.items():  # as a run that someone sent may say
         setattr(model.config, name, value)
@@ -136,7 +136,7 @@ def test_an_export_may_be_saved_again_read_by_others_and_cuts_nothing(
     config = BertConfig.from_pretrained(tiny_bert, num_labels=2)
     with torch.random.fork_rng(devices=[]):
         whole = BertForSequenceClassification(config)
-    layers = Architecture((replace(WHOLE, heads=(0, 2)),) * 3)
+    layers = BertArchitecture((replace(WHOLE, heads=(0, 2)),) * 3)
     save_model(cut(whole.state_dict(), config, layers), tmp_path / "trial")
     assert not list((tmp_path / "trial").glob("*.py"))
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)

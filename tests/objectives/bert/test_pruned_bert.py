@@ -21,7 +21,7 @@ from transformers import (
 from transformers.dynamic_module_utils import get_imports
 
 from objectives.bert import pruned_bert
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut, shape_of, widths_of
 from objectives.bert.pretrained import Classifier
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
@@ -34,10 +34,10 @@ from tests.conftest import MARKERS, TINY
 from tests.objectives.conformance import ATOL, counted_flops, random_states
 from tests.objectives.strategies import COMBINATIONS, architectures
 
-RAGGED = Architecture(
+RAGGED = BertArchitecture(
     (LayerUnits((0, 2), (1, 5, 40)), LayerUnits((), tuple(range(30))), LayerUnits((3,), ()))
 )
-EVERY_SPACE = Architecture(
+EVERY_SPACE = BertArchitecture(
     (
         LayerUnits(
             (0, 2),
@@ -144,7 +144,7 @@ def test_eager_and_sdpa_attention_agree(saved: Path, problem: Problem) -> None:
 def test_the_full_architecture_is_transformers_own_bert(problem: Problem) -> None:
     student = problem.student
     models_are_close(
-        cut(student.state_dict(), student.config, Architecture.full(TINY)), student, problem
+        cut(student.state_dict(), student.config, BertArchitecture.full(TINY)), student, problem
     )
 
 
@@ -200,11 +200,11 @@ def test_the_scores_keep_the_scale_of_a_whole_head(problem: Problem) -> None:
         for which in ("weight", "bias"):
             query = weights[f"bert.encoder.layer.{number}.attention.self.query.{which}"]
             query.unflatten(0, (TINY.heads, TINY.head_dim))[:, 5:] = 0
-    full = Architecture.full(TINY)
+    full = BertArchitecture.full(TINY)
     layer = replace(full.layers[0], query_key=(tuple(range(5)),) * TINY.heads)
     whole, less = (
         cut(weights, problem.student.config, architecture)
-        for architecture in (full, Architecture((layer,) * TINY.layers))
+        for architecture in (full, BertArchitecture((layer,) * TINY.layers))
     )
     models_are_close(whole, less, problem)
 
@@ -230,7 +230,7 @@ def test_it_returns_a_tuple_where_transformers_own_bert_does(
     config.return_dict = False
     bert = BertForSequenceClassification(config).eval()
     bert.load_state_dict(weights)
-    model = cut(weights, config, Architecture.full(TINY))
+    model = cut(weights, config, BertArchitecture.full(TINY))
     ids = torch.tensor([[2, 5, 3], [2, 6, 3]])
     for asked in (None, False, True):
         mine, theirs = (one(ids, labels=labels, return_dict=asked) for one in (model, bert))
@@ -255,7 +255,7 @@ def test_its_loss_is_that_of_transformers_own_bert(outputs: int, problem_type: s
     with torch.random.fork_rng():
         torch.manual_seed(0)
         bert = BertForSequenceClassification(config).eval()
-    model = cut(bert.state_dict(), config, Architecture.full(shape_of(config)))
+    model = cut(bert.state_dict(), config, BertArchitecture.full(shape_of(config)))
     input_ids = torch.arange(12).view(4, 3)
     labels = torch.tensor([0.5, 2, -1, 7]) if outputs == 1 else torch.tensor([0, 2, 1, 1])
     losses = [one(input_ids=input_ids, labels=labels).loss for one in (model, bert)]
@@ -285,19 +285,19 @@ def test_it_trains_with_the_checkpoints_dropout(
 @pytest.mark.parametrize(
     ("architecture", "message"),
     [
-        (Architecture(RAGGED.layers[:2]), "it has 2 layers, the model 3"),
+        (BertArchitecture(RAGGED.layers[:2]), "it has 2 layers, the model 3"),
         (
-            Architecture((*RAGGED.layers[:2], LayerUnits((4,), ()))),
+            BertArchitecture((*RAGGED.layers[:2], LayerUnits((4,), ()))),
             "layer 2 keeps 'heads' unit 4, the model has 4",
         ),
         (
-            Architecture((LayerUnits((), (48,)), *RAGGED.layers[1:])),
+            BertArchitecture((LayerUnits((), (48,)), *RAGGED.layers[1:])),
             "layer 0 keeps 'ffn' unit 48, the model has 48",
         ),
     ],
 )
 def test_an_architecture_that_does_not_fit_is_refused(
-    problem: Problem, architecture: Architecture, message: str
+    problem: Problem, architecture: BertArchitecture, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         cut(problem.student.state_dict(), problem.student.config, architecture)
@@ -313,7 +313,7 @@ def test_cutting_leaves_global_random_state_alone(problem: Problem) -> None:
 def test_it_takes_what_transformers_own_bert_takes(problem: Problem) -> None:
     """peft, for one, gives the ones that it does not need as None."""
     bert = problem.student
-    whole = cut(bert.state_dict(), bert.config, Architecture.full(TINY))
+    whole = cut(bert.state_dict(), bert.config, BertArchitecture.full(TINY))
     batch = next(iter(problem.train.in_order(4, "cpu")))
     inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     turned = torch.arange(batch.input_ids.shape[1]).flip(0)[None]

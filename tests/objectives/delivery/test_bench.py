@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from objectives.bert.adapters import as_bert
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut, shape_of
 from objectives.bert.pretrained import load_classifier
 from objectives.delivery import bench as benches
@@ -31,7 +31,7 @@ from tests.conftest import TINY
 from tests.kin import write_kin
 from tests.objectives.conformance import random_states
 
-RAGGED = Architecture(
+RAGGED = BertArchitecture(
     (
         LayerUnits((0, 2), (1, 5, 40), query_key=((0, 3), (1, 2)), query_inputs=(0, 9)),
         LayerUnits((), tuple(range(30))),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from objectives.bert.architecture import Architecture, BertShape, LayerUnits, units_of
+from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits, units_of
 from objectives.measures.budget import discretise, hinge_loss, scheduled_ratio
 from objectives.measures.cost import Cost, Flops, Params, Units
 from tests.objectives.strategies import COMBINATIONS, masks_of
@@ -20,7 +20,7 @@ from tests.objectives.strategies import COMBINATIONS, masks_of
 COST = Flops(BertShape(layers=2, hidden=8, heads=3, head_dim=4, ffn=6, labels=2), seq_len=5)
 SPACES = {"heads": 3, "ffn": 6}
 PRICE = COST.of_one_unit()
-NOTHING = COST.exact(Architecture((LayerUnits((), ()),) * 2))
+NOTHING = COST.exact(BertArchitecture((LayerUnits((), ()),) * 2))
 
 
 def hinge(expected: float, actual: float, target: float = 100.0, tolerance: float = 0.25) -> Tensor:
@@ -90,16 +90,16 @@ targets = st.floats(1.0, 1.1 * COST.full)
 tolerances = st.floats(0, 0.5)
 
 
-def opened(scores: dict[str, Tensor]) -> Architecture:
+def opened(scores: dict[str, Tensor]) -> BertArchitecture:
     masks = {space: (score > 0).tolist() for space, score in scores.items()}
-    return Architecture.from_masks(COST.shape, masks)
+    return BertArchitecture.from_masks(COST.shape, masks)
 
 
-def in_band(architecture: Architecture, target: float, tolerance: float) -> bool:
+def in_band(architecture: BertArchitecture, target: float, tolerance: float) -> bool:
     return abs(COST.exact(architecture) - target) <= tolerance * target
 
 
-def discretised(scores: dict[str, Tensor], target: float, tolerance: float) -> Architecture:
+def discretised(scores: dict[str, Tensor], target: float, tolerance: float) -> BertArchitecture:
     return discretise(scores, COST, target=target, tolerance=tolerance, threshold=0.0)
 
 
@@ -222,7 +222,7 @@ def drawn_scores(spaces: Sequence[str], seed: int) -> dict[str, Tensor]:
     }
 
 
-def every_choice(scores: dict[str, Tensor], pair: tuple[str, str]) -> Iterator[Architecture]:
+def every_choice(scores: dict[str, Tensor], pair: tuple[str, str]) -> Iterator[BertArchitecture]:
     """Every number of the best units of one kind beside every number of those of the other."""
     orders = {}
     for space in pair:
@@ -240,7 +240,7 @@ def every_choice(scores: dict[str, Tensor], pair: tuple[str, str]) -> Iterator[A
                 counts = counts.clamp_min(1)
             ranks = (-scores[space]).argsort(-1).argsort(-1)
             masks[space] = (ranks < counts.view(-1, *(1,) * (ranks.ndim - 1))).tolist()
-        yield Architecture.from_masks(SMALL, masks)
+        yield BertArchitecture.from_masks(SMALL, masks)
 
 
 def sets_of(layer: LayerUnits) -> dict[str, Sequence[Sequence[int]]]:
@@ -308,7 +308,9 @@ def test_the_budget_is_met_between_the_smallest_and_the_full_model(
     if "heads" in spaces:  # the first head of a layer brings all that is open with it
         no_head, *others = (LayerUnits((), tuple(range(SMALL.ffn))),) * SMALL.layers
         one_head = LayerUnits((0,), no_head.ffn)
-        first, none = (cost.exact(Architecture((layer, *others))) for layer in (one_head, no_head))
+        first, none = (
+            cost.exact(BertArchitecture((layer, *others))) for layer in (one_head, no_head)
+        )
         dearest = max(dearest, first - none)
     found = discretise(scores, cost, target=target, tolerance=dearest / target, threshold=0.0)
     assert abs(cost.exact(found) - target) <= dearest * (1 + 1e-12)
@@ -377,9 +379,9 @@ def test_open_steps_inside_the_band_are_kept_as_they_are() -> None:
         LayerUnits((1,), tuple(range(5)), query_key=((0, 2),)),
         LayerUnits((1,), tuple(range(5)), query_key=((2,),)),
     )
-    target = cost.exact(Architecture(layers))
+    target = cost.exact(BertArchitecture(layers))
     found = discretise(scores, cost, target=target, tolerance=0.0, threshold=0.0)
-    assert found == Architecture(layers)
+    assert found == BertArchitecture(layers)
 
 
 def test_a_head_is_priced_with_the_dimensions_that_are_open_in_its_layer() -> None:
@@ -390,7 +392,7 @@ def test_a_head_is_priced_with_the_dimensions_that_are_open_in_its_layer() -> No
     scores["v"] += torch.tensor([9.0, 8.0, 7.0])
     scores["heads"] += torch.tensor([[6.0, 5.0], [4.0, 3.0]])
     whole = tuple(range(SMALL.ffn))
-    one_head = Architecture((LayerUnits((0,), whole), LayerUnits((), whole)))
+    one_head = BertArchitecture((LayerUnits((0,), whole), LayerUnits((), whole)))
     found = discretise(scores, cost, target=cost.exact(one_head), tolerance=0.0, threshold=99.0)
     assert found == one_head
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectives.bert.architecture import SPACES, Architecture, BertShape, LayerUnits, units_of
+from objectives.bert.architecture import SPACES, BertArchitecture, BertShape, LayerUnits, units_of
 from objectives.bert.cutting import cut
 from objectives.measures.cost import Cost, Flops, Params, Units
 from objectives.measures.evaluate import count_parameters
@@ -22,8 +22,8 @@ from tests.objectives.strategies import COMBINATIONS, architectures, masks_of, s
 BERT_BASE = BertShape(layers=12, hidden=768, heads=12, head_dim=64, ffn=3072, labels=2)
 TINYBERT_4L = BertShape(layers=4, hidden=312, heads=12, head_dim=26, ffn=1200, labels=2)
 
-EMPTY = Architecture((LayerUnits((), ()),) * TINY.layers)
-RAGGED = Architecture(
+EMPTY = BertArchitecture((LayerUnits((), ()),) * TINY.layers)
+RAGGED = BertArchitecture(
     (LayerUnits((), (0, 9, 47)), LayerUnits((1, 3), ()), LayerUnits((0, 1, 2), tuple(range(20))))
 )
 
@@ -131,11 +131,11 @@ def test_the_gradient_of_an_expected_cost_agrees_with_finite_differences() -> No
 @pytest.mark.parametrize("seq_len", [1, 7, 24, 64])
 @pytest.mark.parametrize(
     "architecture",
-    [Architecture.full(TINY), RAGGED, EMPTY],
+    [BertArchitecture.full(TINY), RAGGED, EMPTY],
     ids=["full", "ragged", "empty"],
 )
 def test_exact_is_what_torch_counts_on_the_cut_model(
-    problem: Problem, architecture: Architecture, seq_len: int, attention: str
+    problem: Problem, architecture: BertArchitecture, seq_len: int, attention: str
 ) -> None:
     config = copy.deepcopy(problem.student.config)
     config._attn_implementation = attention
@@ -218,7 +218,7 @@ def test_parameters_in_float32_are_as_large_as_is_published(
 def test_units_are_counted_once_and_only_where_they_are_searched() -> None:
     shape = BertShape(layers=2, hidden=8, heads=3, head_dim=4, ffn=6, labels=2)
     layer = LayerUnits((0, 2), (5,), query_key=((0, 1), (0, 3)), query_inputs=(0, 1, 2, 3, 7))
-    architecture = Architecture((layer, LayerUnits((), ())))
+    architecture = BertArchitecture((layer, LayerUnits((), ())))
     counted = {space: Units(shape, (space,)).exact(architecture) for space in SPACES}
     assert counted == {"heads": 2, "ffn": 1, "qk": 4, "v": 8, "input": 5, "input_qkv": 5 + 8 + 8}
     assert Units(shape, ("heads", "qk")).exact(architecture) == 6
@@ -231,7 +231,7 @@ def test_a_layer_without_heads_reads_nothing_whatever_its_inputs_masks_say(input
     masks = masks_of(EMPTY, TINY, spaces)
     masks["heads"][:, 1, 0] = 1  # the other layers have none
     open_masks = {**masks, inputs: torch.ones_like(masks[inputs])}
-    cut = Architecture.from_masks(
+    cut = BertArchitecture.from_masks(
         TINY, {space: mask[0].bool().tolist() for space, mask in open_masks.items()}
     )
     for cost in costs(TINY, 16, spaces):

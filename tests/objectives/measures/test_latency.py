@@ -13,7 +13,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from objectives.bert.architecture import Architecture, BertShape, LayerUnits, Widths, units_of
+from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits, Widths, units_of
 from objectives.errors import UserError
 from objectives.measures.budget import discretise
 from objectives.measures.latency import Conditions, Latency, load_latency, monotone
@@ -50,7 +50,7 @@ def test_a_point_of_the_grid_has_the_time_that_was_measured_there() -> None:
     for row, heads in zip(TABLE.milliseconds, TABLE.heads, strict=True):
         assert [time_of(TABLE, heads, ffn) for ffn in TABLE.ffn] == list(row)
     assert TABLE.full == 3 * 11.5 + 0.5
-    empty = Architecture((LayerUnits((), ()),) * 3)
+    empty = BertArchitecture((LayerUnits((), ()),) * 3)
     assert TABLE.exact(empty) == 3 * 1.0 + 0.5
 
 
@@ -157,7 +157,7 @@ def test_units_without_a_price_are_refused_by_name() -> None:
         TABLE.expected(masks)
     layer = LayerUnits((0,), (1,), value_inputs=(0, 1))
     with pytest.raises(UserError, match="has no price for the units of input"):
-        TABLE.exact(Architecture((layer,) * 3))
+        TABLE.exact(BertArchitecture((layer,) * 3))
 
 
 def test_a_table_is_measured_once(problem: Problem, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.errors import UserError
 from objectives.measures.budget import discretise
@@ -39,7 +39,7 @@ QUICK = FisherPruning(
     tolerance=0.1,
     stages=(Stage(name="recover", epochs=0.5, learning_rate=1e-3),),
 )
-RAGGED = Architecture(
+RAGGED = BertArchitecture(
     (
         LayerUnits((0, 2), tuple(range(0, 40, 2))),
         LayerUnits((), tuple(range(30))),
@@ -283,7 +283,7 @@ def test_the_text_goes_through_the_unpruned_model_once(problem: Problem) -> None
 
 
 def test_nothing_is_scaled_where_nothing_is_cut(problem: Problem) -> None:
-    state = reconstructed(problem, Architecture.full(TINY)).state_dict()
+    state = reconstructed(problem, BertArchitecture.full(TINY)).state_dict()
     for name, value in problem.student.state_dict().items():
         torch.testing.assert_close(state[name], value, atol=1e-6, rtol=1e-4)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut
 from objectives.methods.head_importance import HeadImportance
 from objectives.methods.random_pruning import RandomPruning
@@ -112,7 +112,7 @@ def test_the_planted_head_survives_to_the_last_and_by_lot_it_does_not(problem: P
     by_lot = [RandomPruning(**knobs, draw=draw).choose(planted, 0) for draw in range(10)]  # type: ignore[arg-type]
     assert sum(lot == chosen for lot in by_lot) < 5
 
-    def metric(architecture: Architecture) -> float:
+    def metric(architecture: BertArchitecture) -> float:
         student = planted.student
         return planted.select_metric(cut(student.state_dict(), student.config, architecture))
 

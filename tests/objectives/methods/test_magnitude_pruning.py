@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from objectives.bert.architecture import Architecture, units_of
+from objectives.bert.architecture import BertArchitecture, units_of
 from objectives.bert.cutting import cut
 from objectives.methods.magnitude_pruning import MagnitudePruning, mean_squares
 from objectives.problem import Problem
@@ -40,7 +40,7 @@ def weights_of(problem: Problem, space: str, place: tuple[int, ...]) -> tuple[fl
     model = cut(
         student.state_dict(),
         student.config,
-        Architecture.from_masks(TINY, {space: mask.tolist()}),
+        BertArchitecture.from_masks(TINY, {space: mask.tolist()}),
     )
 
     def total(weights: dict[str, torch.Tensor]) -> tuple[float, int]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.errors import UserError
 from objectives.methods.mask_search import PRESETS, GradientAlpha, MaskSearch
 from objectives.problem import Problem
@@ -449,10 +449,10 @@ def by_hand(problem: Problem, method: MaskSearch, mask: float) -> GradientAlpha:
     return alpha
 
 
-def half_of_the_neurons(problem: Problem) -> Architecture:
+def half_of_the_neurons(problem: Problem) -> BertArchitecture:
     shape = problem.cost.shape
     odd = [n % 2 == 1 for n in range(shape.ffn)]
-    return Architecture.from_masks(shape, {"ffn": [odd] * shape.layers})
+    return BertArchitecture.from_masks(shape, {"ffn": [odd] * shape.layers})
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ def test_a_preset_has_its_own_threshold_on_the_way_and_at_the_cut(
 ) -> None:
     method = MaskSearch.preset(name, target_ratio=0.8, tolerance=0.5)
     half = half_of_the_neurons(problem)
-    expected = Architecture.full(problem.cost.shape) if opened else half
+    expected = BertArchitecture.full(problem.cost.shape) if opened else half
     assert 0.4 < problem.cost.exact(half) / problem.cost_full < 0.9
     alpha = by_hand(problem, method, mask)
     assert alpha.architecture(0) == expected, "both lie in the band"
@@ -538,7 +538,7 @@ def test_a_space_that_is_not_searched_stays_whole(
 ) -> None:
     method = replace(QUICK, spaces=(space,), target_ratio=ratio)
     found = search_alone(method, problem).architecture
-    full = Architecture.full(problem.cost.shape)
+    full = BertArchitecture.full(problem.cost.shape)
     for layer, all_of_it in zip(found.layers, full.layers, strict=True):
         assert getattr(layer, other) == getattr(all_of_it, other)
     assert found != full

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool1d
 
 import objectives.methods.width_search
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.errors import UserError
 from objectives.methods.width_search import WidthAlpha, WidthSearch
 from objectives.problem import Problem
@@ -66,7 +66,7 @@ def test_expected_cost_is_the_cut_models_for_every_choice(problem: Problem) -> N
             s: (torch.arange(int(alpha.widths[s][-1])) < widths[s][:, None]).tolist()
             for s in widths
         }
-        exact = problem.cost.exact(Architecture.from_masks(TINY, masks))
+        exact = problem.cost.exact(BertArchitecture.from_masks(TINY, masks))
         assert expected.item() == pytest.approx(exact, rel=1e-6)
 
 

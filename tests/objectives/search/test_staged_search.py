@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 import objectives.search.staged_search
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.bert.pretrained import Classifier
 from objectives.bert.student import keep_layers
@@ -338,8 +338,12 @@ def test_what_cut_students_learn_inside_is_counted_by_hand(problem: Problem, los
     """Attention scores, each head's from the teacher's that it was, and hidden states; or logits
     and ten times the hidden states. Two students that were cut differently, one population."""
     architectures = [
-        Architecture((LayerUnits((1, 3), (0, 9)), LayerUnits((), (5,)), LayerUnits((0, 2, 3), ()))),
-        Architecture((LayerUnits((2,), (7,)), LayerUnits((1, 3), (4, 5)), LayerUnits((), (1,)))),
+        BertArchitecture(
+            (LayerUnits((1, 3), (0, 9)), LayerUnits((), (5,)), LayerUnits((0, 2, 3), ()))
+        ),
+        BertArchitecture(
+            (LayerUnits((2,), (7,)), LayerUnits((1, 3), (4, 5)), LayerUnits((), (1,)))
+        ),
     ]
     teacher = problem.teacher
     models = [cut(teacher.state_dict(), teacher.config, found) for found in architectures]
@@ -361,7 +365,7 @@ def test_what_cut_students_learn_inside_is_counted_by_hand(problem: Problem, los
 
 def inside_by_hand(
     model: Classifier,
-    architecture: Architecture,
+    architecture: BertArchitecture,
     teacher: BertForSequenceClassification,
     batch: Batch,
     loss: Loss,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import objectives.training.stage_training
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.student import keep_layers
 from objectives.measures.cost import Cost, Flops, Params, Units
 from objectives.measures.latency import Conditions, Latency
@@ -40,7 +40,7 @@ COSTS: dict[str, Cost] = {
     "units": Units(TINY, ("heads", "ffn")),
     "latency": FLAT,
 }
-FEWER_HEADS = Architecture(
+FEWER_HEADS = BertArchitecture(
     tuple(LayerUnits(tuple(range(heads)), tuple(range(48))) for heads in (4, 3, 3))
 )
 RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
@@ -52,7 +52,7 @@ def counting(problem: Problem, name: str) -> Problem:
     return replace(problem, cost=cost, cost_full=cost.full)
 
 
-def cut_to(architecture: Architecture, problem: Problem) -> Outcome:
+def cut_to(architecture: BertArchitecture, problem: Problem) -> Outcome:
     """A student that is cut to this and recovers."""
     method = RandomPruning(batch_size=16, stages=(RECOVER,))
     chosen, progress = _Chosen([architecture]), RecordingProgress()
@@ -77,7 +77,7 @@ def test_a_cut_student_recovers_alike_whatever_the_study_counts(
 
 @pytest.mark.parametrize("name", COSTS)
 def test_one_that_lost_nothing_has_nothing_to_recover(problem: Problem, name: str) -> None:
-    whole = cut_to(Architecture.full(TINY), counting(problem, name))
+    whole = cut_to(BertArchitecture.full(TINY), counting(problem, name))
     assert isinstance(whole, SearchResult)
     assert whole.curve == []
 
@@ -87,14 +87,14 @@ def test_the_share_is_that_of_the_teachers_flops(problem: Problem) -> None:
     share = 1 - teacher.exact(FEWER_HEADS) / teacher.full
     assert problem.cost == teacher
     assert flops_lost(problem, FEWER_HEADS) == share > 0
-    assert flops_lost(problem, Architecture.full(TINY)) == 0
+    assert flops_lost(problem, BertArchitecture.full(TINY)) == 0
     assert flops_to_lose(problem, 0.3, ("heads", "ffn")) == 0.7
     small = replace(TINY, layers=2)
     shallow = replace(
         problem, student=keep_layers(problem.teacher, (0, 2)), cost=Flops(small, problem.seq_len)
     )
     expected = 1 - Flops(small, problem.seq_len).full / teacher.full
-    assert flops_lost(shallow, Architecture.full(small)) == expected
+    assert flops_lost(shallow, BertArchitecture.full(small)) == expected
     in_params = replace(shallow, cost=Params(small, 50_000), cost_full=Params(TINY, 50_000).full)
     assert flops_to_lose(in_params, 1, ("heads", "ffn")) == pytest.approx(expected)
 
@@ -105,7 +105,7 @@ def test_a_quarter_of_the_units_is_as_many_flops_whatever_their_price(
     problem: Problem, name: str, spaces: tuple[str, ...]
 ) -> None:
     heads = (0,) if "heads" in spaces else (0, 1, 2, 3)
-    quarter = Architecture((LayerUnits(heads, tuple(range(12))),) * 3)
+    quarter = BertArchitecture((LayerUnits(heads, tuple(range(12))),) * 3)
     other = counting(problem, name)
     ratio = other.cost.exact(quarter) / other.cost_full
     lost = flops_lost(other, quarter)

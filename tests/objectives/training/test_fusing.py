@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.errors import UserError
@@ -35,9 +35,11 @@ NARROW = LayerUnits(
     value_inputs=(0,),
 )
 DIFFERENT = [
-    Architecture.full(TINY),
-    Architecture((NARROW, LayerUnits((), ()), LayerUnits((0, 3), (1, 2, 3), value_inputs=(1, 30)))),
-    Architecture((LayerUnits((), tuple(range(9))), NARROW, LayerUnits((), ()))),
+    BertArchitecture.full(TINY),
+    BertArchitecture(
+        (NARROW, LayerUnits((), ()), LayerUnits((0, 3), (1, 2, 3), value_inputs=(1, 30)))
+    ),
+    BertArchitecture((LayerUnits((), tuple(range(9))), NARROW, LayerUnits((), ()))),
 ]
 """A whole model, layers without heads, without neurons, and with a single unit of everything."""
 
@@ -48,7 +50,7 @@ def batch(problem: Problem) -> Batch:
 
 
 def cut_models(
-    problem: Problem, drawn: list[Architecture]
+    problem: Problem, drawn: list[BertArchitecture]
 ) -> list[PrunedBertForSequenceClassification]:
     """In float64, in which sums in another order agree to 1e-9 even after some steps."""
     weights, config = problem.student.state_dict(), problem.student.config
@@ -96,7 +98,7 @@ def test_different_models_train_together_as_they_do_alone(problem: Problem, batc
 @settings(max_examples=10)
 @given(drawn=st.lists(architectures(TINY, EVERY_SPACE), min_size=2, max_size=4))
 def test_any_models_give_the_logits_and_gradients_that_they_give_alone(
-    problem: Problem, batch: Batch, drawn: list[Architecture]
+    problem: Problem, batch: Batch, drawn: list[BertArchitecture]
 ) -> None:
     models = cut_models(problem, drawn)
     together = trained(Population.of(models), batch, steps=1)

@@ -19,7 +19,7 @@ from transformers import (
     BertForSequenceClassification,
 )
 
-from objectives.bert.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut
 from objectives.bert.pretrained import load_tokenizer, take_outputs
 from objectives.errors import UserError
@@ -159,7 +159,7 @@ def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workben
     problem = workbench.problem
     assert workbench.flops.shape == problem.cost.shape == TINY
     assert workbench.unpruned.flops == problem.cost_full == Flops(TINY, 24).full
-    assert workbench.score(problem.student, Architecture.full(TINY)) == workbench.unpruned
+    assert workbench.score(problem.student, BertArchitecture.full(TINY)) == workbench.unpruned
 
 
 def test_a_student_keeps_the_layers_it_is_told_to(
@@ -273,7 +273,7 @@ def test_f1_is_that_of_the_tasks_class_1_whatever_the_outputs_of_the_teacher(
     teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", outputs))
     inputs = read_inputs(task, teacher)
     bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
-    problem, whole = bench.problem, Architecture.full(replace(TINY, labels=2))
+    problem, whole = bench.problem, BertArchitecture.full(replace(TINY, labels=2))
     assert problem.teacher_logits.shape == (len(problem.train), 2)
     assert problem.cost.shape.labels == 2
 
@@ -390,7 +390,7 @@ def test_numbers_are_learnt_from_task_to_score(
     for model in (problem.teacher, problem.student):
         assert (model.config.num_labels, model.config.problem_type) == (1, "regression")
 
-    whole = Architecture.full(problem.cost.shape)
+    whole = BertArchitecture.full(problem.cost.shape)
     model = cut(problem.student.state_dict(), problem.student.config, whole)
     assert bench.score(model, whole) == bench.unpruned
     model.save_pretrained(tmp_path / "cut")
@@ -468,7 +468,7 @@ def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
         cost=cost,
         spaces=("heads", "ffn"),
     )
-    problem, whole = bench.problem, Architecture.full(replace(TINY, layers=2))
+    problem, whole = bench.problem, BertArchitecture.full(replace(TINY, layers=2))
     full = {
         "flops": ("flops@16", bench.unpruned.flops),
         "params": ("params", count_parameters(problem.teacher)),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from orchestrator.runs.damage import damages
 from orchestrator.runs.heat_map import draw_heat_map
 from orchestrator.runs.trial_files import read_curve, read_layers
@@ -18,7 +18,7 @@ from orchestrator.runs.trial_files import read_curve, read_layers
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """What a trial leaves, small."""
-    architecture = Architecture((LayerUnits((0, 2), (1, 3)), LayerUnits((), (0,))))
+    architecture = BertArchitecture((LayerUnits((0, 2), (1, 3)), LayerUnits((), (0,))))
     (tmp_path / "architecture.json").write_text(architecture.to_json())
     (tmp_path / "result.json").write_text(json.dumps({"metric": 0.9}))
     (tmp_path / "curve.csv").write_text("stage,step,loss\nsearch,0,1.5\nsearch,1,1.25\n")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from PIL import Image
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from orchestrator.runs.heat_map import _GONE, _HIGH, draw_heat_map
 
 
 def test_kept_heads_are_blue_and_a_closed_layer_is_grey(tmp_path: Path) -> None:
     layers = (LayerUnits((0, 2), tuple(range(64))), LayerUnits((), tuple(range(32))))
     target = tmp_path / "architecture.png"
-    draw_heat_map(Architecture(layers), {"heads": (4, 4), "ffn": (128, 128)}, target)
+    draw_heat_map(BertArchitecture(layers), {"heads": (4, 4), "ffn": (128, 128)}, target)
     picture = Image.open(target).convert("RGB")
     assert target.stat().st_size < 10_000
 

@@ -25,7 +25,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from objectives.bert.architecture import Architecture, BertShape
+from objectives.bert.architecture import BertArchitecture, BertShape
 from objectives.bert.cutting import cut
 from objectives.errors import UserError
 from objectives.measures import latency
@@ -85,7 +85,7 @@ class Scripted(SearchMethod):
             elif member.end == "disk":
                 raise OSError(28, "No space left on device", "trials/00001")
             elif member.end != "silent":
-                architecture = Architecture.full(problem.cost.shape)
+                architecture = BertArchitecture.full(problem.cost.shape)
                 model = cut(problem.student.state_dict(), problem.student.config, architecture)
                 if member.end == "nan":
                     torch.nn.init.constant_(model.classifier.bias, torch.nan)
@@ -130,7 +130,7 @@ def test_every_trial_leaves_a_model_that_scores_what_was_told(study: Study, tmp_
         tokenizer = AutoTokenizer.from_pretrained(folder)
         assert sum(p.numel() for p in model.parameters()) == trial.result.params
         assert torch.isfinite(model(**tokenizer("one word", return_tensors="pt")).logits).all()
-        architecture = Architecture.from_json((folder.parent / "architecture.json").read_text())
+        architecture = BertArchitecture.from_json((folder.parent / "architecture.json").read_text())
         assert architecture.heads_per_layer == trial.result.heads_per_layer
         assert json.loads((folder.parent / "result.json").read_text())["flops"] == (
             trial.result.flops
@@ -187,7 +187,7 @@ def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: Co
         assert record.feasible == (off <= result.tolerance * result.target_ratio)
         folder = RunFolder(run.folder).model(record.number)
         model = AutoModelForSequenceClassification.from_pretrained(folder)
-        architecture = Architecture.from_json(folder.with_name("architecture.json").read_text())
+        architecture = BertArchitecture.from_json(folder.with_name("architecture.json").read_text())
         kept = sum(result.heads_per_layer) + sum(result.ffn_per_layer)
         counted = {
             "flops": Flops(shape, 16).exact(architecture),

@@ -19,7 +19,7 @@ from huggingface_hub import metadata_load
 from optuna.distributions import FloatDistribution
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, pipeline
 
-from objectives.bert.architecture import Architecture, LayerUnits
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.delivery import onnx_model
@@ -48,7 +48,7 @@ FILES = {
     "tokenizer_config.json",
 }
 TEXTS = ["bab joy fel gim", "grief", "toast bab bab", "fel"]
-RAGGED = Architecture(
+RAGGED = BertArchitecture(
     (
         LayerUnits(
             (0, 2),
@@ -61,7 +61,7 @@ RAGGED = Architecture(
         LayerUnits((3,), ()),
     )
 )
-EVEN = Architecture((LayerUnits(tuple(range(TINY.heads)), (2, 3, 5, 7)),) * TINY.layers)
+EVEN = BertArchitecture((LayerUnits(tuple(range(TINY.heads)), (2, 3, 5, 7)),) * TINY.layers)
 
 
 @pytest.fixture(scope="module")
