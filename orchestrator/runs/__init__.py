@@ -1,0 +1,1 @@
+"""A run on disk, for those who write it and those who read it."""
