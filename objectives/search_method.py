@@ -17,8 +17,10 @@ from objectives.knobs import matches, settings
 from objectives.progress import Progress
 
 if TYPE_CHECKING:
-    from objectives.bert.architecture import BertArchitecture, BertShape
-    from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+    from transformers import PreTrainedModel
+
+    from objectives.architecture import Architecture
+    from objectives.bert.architecture import BertShape
     from objectives.problem import Problem
 
 CurvePoint = Mapping[str, float | str]
@@ -30,8 +32,9 @@ class SearchResult:
     """A student that was searched, cut and trained, ready to be scored."""
 
     slot: int
-    architecture: BertArchitecture
-    model: PrunedBertForSequenceClassification
+    architecture: Architecture
+    model: PreTrainedModel
+    """A classifier of texts, of any kind."""
     target_ratio: float
     """R: the share of the unpruned model's cost that was asked for."""
     tolerance: float

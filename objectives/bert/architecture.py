@@ -1,10 +1,10 @@
-"""Architecture: the discrete answer of a search, as sorted lists of the units that survive."""
+"""BERT's architecture: the answer of a search, as sorted lists of the units that survive."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -104,6 +104,12 @@ class LayerUnits:
     """Dimensions of the hidden state that Q reads: at least one."""
     key_inputs: tuple[int, ...] | None = None
     value_inputs: tuple[int, ...] | None = None
+    weight_bits: int | None = None
+    """Of each weight of the layer; None: it is not quantised."""
+    input_bits: int | None = None
+    """Of each number that enters a weight of the layer."""
+    rank: int | None = None
+    """Of each weight of the layer, where it is the product of two; None: it is one."""
 
     def __post_init__(self) -> None:
         _check_ascending("heads", self.heads)
@@ -156,6 +162,8 @@ class BertArchitecture:
     """Which units survive in each layer. A layer may keep no head, no FFN neuron, or neither."""
 
     layers: tuple[LayerUnits, ...]
+    shape: BertShape | None = field(default=None, compare=False, repr=False)
+    """Of the model that it is cut from, where that is known; its JSON is silent on it."""
 
     @classmethod
     def full(cls, shape: BertShape) -> BertArchitecture:
@@ -169,7 +177,7 @@ class BertArchitecture:
         A space that is missing is whole. What belongs to a closed head goes with it. Raises
         UserError where two heads of a layer keep different numbers of dimensions.
         """
-        return cls(tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers)))
+        return cls(tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers)), shape)
 
     def masks(self, shape: BertShape, spaces: Sequence[str]) -> dict[str, list[Any]]:
         """Booleans of each space, (layers, *units_of) as nested lists; see `from_masks`.
@@ -183,6 +191,13 @@ class BertArchitecture:
     def widths(self, shape: BertShape) -> tuple[Widths[int], ...]:
         """How much is left of each layer of a model of `shape`."""
         return tuple(layer.widths(shape) for layer in self.layers)
+
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """By the names of `Widths`; heads and FFN neurons alone where the shape is not known."""
+        if self.shape is None:
+            return {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer}
+        of_layers = zip(*self.widths(self.shape), strict=True)
+        return dict(zip(Widths._fields, of_layers, strict=True))
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
@@ -204,6 +219,11 @@ class BertArchitecture:
                 f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
             )
         for number, layer in enumerate(self.layers):
+            if (layer.weight_bits, layer.input_bits, layer.rank) != (None, None, None):
+                raise UserError(
+                    f"architecture: layer {number} has bits or a rank of its own; cutting keeps "
+                    "weights as they are, so leave these out"
+                )
             for name, size in (
                 ("heads", shape.heads),
                 ("ffn", shape.ffn),

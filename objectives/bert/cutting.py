@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import BertConfig
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.initialization import no_init_weights
 
 from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits, Widths
+from objectives.bert.linears import INPUTS, LINEARS, PER_HEAD
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 
 FOREIGN = ("auto_map", "custom_pipelines", "quantization_config", "transformers_weights")
@@ -18,7 +20,7 @@ FOREIGN = ("auto_map", "custom_pipelines", "quantization_config", "transformers_
 from it says nothing of them."""
 
 
-def count_labels(config: BertConfig) -> int:
+def count_labels(config: PreTrainedConfig) -> int:
     """Number of classes; transformers types it as optional."""
     assert config.num_labels is not None
     return config.num_labels
@@ -99,12 +101,11 @@ def cut(
 def _layer_config(layer: LayerUnits) -> dict[str, Any]:
     """What the configuration says of one layer; silent on what is whole."""
     per_head = (("qk_head_dim", layer.query_key), ("v_head_dim", layer.value))
-    inputs = ("query_inputs", "key_inputs", "value_inputs")
     return {
         "num_attention_heads": len(layer.heads),
         "intermediate_size": len(layer.ffn),
         **{name: len(rows[0]) for name, rows in per_head if rows is not None},
-        **{name: len(getattr(layer, name)) for name in inputs if getattr(layer, name) is not None},
+        **{name: len(getattr(layer, name)) for name in INPUTS if getattr(layer, name) is not None},
     }
 
 
@@ -114,35 +115,25 @@ def _cut_layer(
     """The weights of a layer that change their shape, and the buffers that it gains."""
     device = weights[prefix + "output.dense.weight"].device
 
-    def dimensions(rows: tuple[tuple[int, ...], ...] | None) -> Tensor:
-        """Places of the kept dimensions of the kept heads among those of all heads."""
-        whole = (range(head_dim),) * len(layer.heads)
-        kept = zip(layer.heads, whole if rows is None else rows, strict=True)
-        places = [head * head_dim + dimension for head, row in kept for dimension in row]
-        return torch.tensor(places, dtype=torch.long, device=device)
+    def kept(axis: str) -> Tensor | None:
+        """Places of what stays along an axis; None if that is all."""
+        places = getattr(layer, axis, None)
+        if axis in PER_HEAD:
+            rows = (range(head_dim),) * len(layer.heads) if places is None else places
+            of_heads = zip(layer.heads, rows, strict=True)
+            places = [head * head_dim + dimension for head, row in of_heads for dimension in row]
+        return None if places is None else torch.tensor(places, dtype=torch.long, device=device)
 
-    query_key, value = dimensions(layer.query_key), dimensions(layer.value)
-    ffn = torch.tensor(layer.ffn, dtype=torch.long, device=device)
-    # (weight, axis that the unit lies on): the rows that make a unit, the columns that use it.
-    pieces = [
-        ("attention.self.query", query_key, 0),
-        ("attention.self.key", query_key, 0),
-        ("attention.self.value", value, 0),
-        ("attention.output.dense", value, 1),
-        ("intermediate.dense", ffn, 0),
-        ("output.dense", ffn, 1),
-    ]
     result = {}
-    for name, units, axis in pieces:
-        weight = prefix + name + ".weight"
-        result[weight] = weights[weight].index_select(axis, units)
-        if axis == 0:
-            bias = prefix + name + ".bias"
-            result[bias] = weights[bias].index_select(0, units)
-    for which in ("query", "key", "value"):
-        inputs = getattr(layer, f"{which}_inputs")
-        if inputs is not None:
-            name = f"{prefix}attention.self.{which}."
-            result[name + "inputs"] = torch.tensor(inputs, dtype=torch.long, device=device)
-            result[name + "weight"] = result[name + "weight"][:, result[name + "inputs"]]
+    for name, outputs, inputs in LINEARS:
+        weight, bias = (f"{prefix}{name}.{which}" for which in ("weight", "bias"))
+        rows, columns = kept(outputs), kept(inputs)
+        result[weight] = weights[weight]
+        if rows is not None:
+            result[weight] = result[weight].index_select(0, rows)
+            result[bias] = weights[bias].index_select(0, rows)
+        if columns is not None:
+            result[weight] = result[weight].index_select(1, columns)
+            if inputs in INPUTS:
+                result[f"{prefix}{name}.inputs"] = columns
     return result

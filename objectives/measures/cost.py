@@ -12,14 +12,22 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import SPACES, BertArchitecture, BertShape, Widths, units_of
+from objectives.bert.architecture import (
+    SPACES,
+    BertArchitecture,
+    BertShape,
+    LayerUnits,
+    Widths,
+    units_of,
+)
+from objectives.bert.linears import LINEARS, PRODUCTS, areas, matmuls
 from objectives.errors import UserError
 
 CostName = Literal["flops", "params", "units", "latency"]
@@ -28,19 +36,7 @@ CostName = Literal["flops", "params", "units", "latency"]
 Count = TypeVar("Count", float, Tensor)
 """How many, how much: a number where it is exact, a tensor where it is expected. Ints stay ints."""
 
-
-def encoder_layer_macs(widths: Widths[Count], *, seq_len: int, hidden: int) -> Count:
-    """Multiply-accumulates of one encoder layer for one sequence.
-
-    Bilinear in the widths: Q, K and V pay for each input of each of their dimensions. Ints give an
-    int, tensors a tensor of their shape.
-    """
-    query_key = widths.query_key * (widths.query_inputs + widths.key_inputs)
-    projections = seq_len * (query_key + widths.value * widths.value_inputs)
-    attention = seq_len * seq_len * (widths.query_key + widths.value)
-    output = seq_len * hidden * widths.value
-    feed_forward = 2 * seq_len * hidden * widths.ffn
-    return projections + attention + output + feed_forward
+_NO_LAYERS = BertArchitecture(())
 
 
 @dataclass(frozen=True)
@@ -127,12 +123,11 @@ class Flops(Cost):
 
     @property
     def fixed(self) -> int:
-        shape = self.shape
-        projection = self.seq_len * (shape.embedding or 0)
-        return 2 * shape.hidden * (projection + shape.hidden + shape.labels)
+        return sum(matmul.flops for matmul in matmuls(_NO_LAYERS, self.shape, self.seq_len))
 
     def layer(self, widths: Widths[Count]) -> Count:
-        return 2 * encoder_layer_macs(widths, seq_len=self.seq_len, hidden=self.shape.hidden)
+        sizes = {"hidden": self.shape.hidden, "tokens": self.seq_len}
+        return 2 * self.seq_len * areas(LINEARS + PRODUCTS, widths, **sizes)
 
 
 @dataclass(frozen=True)
@@ -148,16 +143,14 @@ class Params(Cost):
 
     @property
     def fixed(self) -> int:
-        hidden, labels = self.shape.hidden, self.shape.labels
-        output_biases_and_norms = self.shape.layers * (2 * hidden + 4 * hidden)
-        classifier = hidden * (hidden + 1) + labels * (hidden + 1)
-        return self.embeddings + output_biases_and_norms + classifier
+        nothing = BertArchitecture((LayerUnits((), ()),) * self.shape.layers)
+        alone = replace(self.shape, embedding=None)  # its projection is one of the embeddings'
+        linears = sum(matmul.params for matmul in matmuls(nothing, alone, seq_len=1))
+        norms = self.shape.layers * 2 * (2 * self.shape.hidden)
+        return self.embeddings + linears + norms
 
     def layer(self, widths: Widths[Count]) -> Count:
-        hidden = self.shape.hidden
-        query_key = widths.query_key * (widths.query_inputs + widths.key_inputs + 2)
-        value = widths.value * (widths.value_inputs + 1 + hidden)
-        return query_key + value + widths.ffn * (2 * hidden + 1)
+        return areas(LINEARS, widths, bias=1, hidden=self.shape.hidden)
 
 
 @dataclass(frozen=True)

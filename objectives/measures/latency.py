@@ -23,6 +23,7 @@ from transformers.initialization import no_init_weights
 
 from objectives.bert.architecture import BertArchitecture, BertShape, Widths
 from objectives.bert.cutting import shape_of
+from objectives.bert.linears import AXES
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertLayer
 from objectives.cache import content_key, made_anew, written_whole
 from objectives.device import to_device
@@ -99,17 +100,12 @@ class Latency(Cost):
 
     def exact(self, architecture: BertArchitecture) -> float:
         """Raises UserError where something else than heads and FFN neurons was cut."""
-        cut = {
-            space: any(getattr(layer, name) is not None for layer in architecture.layers)
-            for space, name in (
-                ("qk", "query_key"),
-                ("v", "value"),
-                ("input", "query_inputs"),
-                ("input", "key_inputs"),
-                ("input", "value_inputs"),
-            )
-        }
-        check_priced(self.unit, self.priced, tuple(space for space, some in cut.items() if some))
+        cut = (
+            space
+            for space in ("qk", "v", "input")
+            if any(getattr(layer, axis) for layer in architecture.layers for axis in AXES[space])
+        )
+        check_priced(self.unit, self.priced, tuple(cut))
         return super().exact(architecture)
 
     def _interpolated(self, heads: Tensor, ffn: Tensor) -> Tensor:

@@ -6,13 +6,15 @@ sizes compete.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import BertShape
+from objectives.bert.architecture import BertShape, units_of
+from objectives.bert.linears import AXES, LINEARS
 from objectives.problem import Problem
 from objectives.search.one_shot import ScopedOneShot
 
@@ -36,26 +38,23 @@ def mean_squares(model: BertForSequenceClassification, shape: BertShape) -> dict
 
 
 def _of_layer(layer: torch.nn.Module, shape: BertShape) -> dict[str, Tensor]:
-    heads, size, hidden = shape.heads, shape.head_dim, shape.hidden
+    squares = {linear: layer.get_parameter(f"{linear.name}.weight").square() for linear in LINEARS}
 
-    def squares(name: str) -> Tensor:
-        weight: Tensor = layer.get_parameter(f"{name}.weight")
-        return weight.square()
+    def mean(axes: Sequence[str], *units: int) -> Tensor:
+        """Over the weights of each of the `units` along these axes."""
+        along = [
+            (square, 1 - axis)
+            for linear, square in squares.items()
+            for axis, name in enumerate((linear.outputs, linear.inputs))
+            if name in axes
+        ]
+        sums = [square.sum(others) for square, others in along]
+        by_unit = torch.stack(sums).sum(0).view(*units, -1)
+        return by_unit.sum(-1) / (by_unit.shape[-1] * sum(square.shape[o] for square, o in along))
 
-    query, key, value = (squares(f"attention.self.{name}") for name in ("query", "key", "value"))
-    output = squares("attention.output.dense").T  # (heads x size, hidden), as the others
-    of_rows = {
-        name: weight.view(heads, size, hidden).sum(-1)
-        for name, weight in (("query", query), ("key", key), ("value", value), ("output", output))
-    }
-    inputs = torch.stack([query.sum(0), key.sum(0), value.sum(0)])
-    neurons = squares("intermediate.dense").sum(1) + squares("output.dense").sum(0)
-    width = heads * size
     return {
-        "heads": sum(of_rows.values()).sum(-1) / (4 * size * hidden),  # type: ignore[union-attr]
-        "ffn": neurons / (2 * hidden),
-        "qk": (of_rows["query"] + of_rows["key"]) / (2 * hidden),
-        "v": (of_rows["value"] + of_rows["output"]) / (2 * hidden),
-        "input": inputs.sum(0, keepdim=True) / (3 * width),
-        "input_qkv": inputs / width,
+        space: torch.stack([mean([axis], shape.hidden) for axis in axes])
+        if space == "input_qkv"
+        else mean(axes, *units_of(shape, space))
+        for space, axes in AXES.items()
     }

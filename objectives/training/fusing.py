@@ -18,12 +18,15 @@ import torch
 from torch import Tensor
 
 from objectives.bert.architecture import Widths
+from objectives.bert.linears import INPUTS, LINEARS, PER_HEAD
 
 Model = Sequence[Widths[int]]
 """How much is left of each layer of a model."""
 
 _LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.(.+)")
-_PROJECTIONS = ("query", "key", "value")
+_AXES = {f"{linear.name}.weight": (linear.outputs, linear.inputs) for linear in LINEARS} | {
+    f"{linear.name}.bias": (linear.outputs,) for linear in LINEARS
+}
 
 
 def joint(models: Sequence[Model]) -> tuple[Widths[int], ...]:
@@ -57,14 +60,15 @@ def fuse(
     }
     reads = {}
     for layer, widths in enumerate(wide):
-        for which in _PROJECTIONS:
-            name = f"bert.encoder.layer.{layer}.attention.self.{which}"
+        for linear in LINEARS:
+            name = f"bert.encoder.layer.{layer}.{linear.name}"
             if not any(name + ".inputs" in state for state in states):
                 continue
             device = weights[name + ".weight"].device
-            reads[name] = torch.full((len(models), _inputs(widths, which)), hidden, device=device)
+            width = getattr(widths, linear.inputs)
+            reads[name] = torch.full((len(models), width), hidden, device=device)
             for row, state, model in zip(reads[name], states, models, strict=True):
-                own = _inputs(model[layer], which)
+                own = getattr(model[layer], linear.inputs)
                 row[:own] = state.get(name + ".inputs", torch.arange(own, device=device))
     return weights, reads
 
@@ -85,68 +89,42 @@ def take(
         name: _unpad(name, weight[slot], own, wide, hidden) for name, weight in weights.items()
     }
     for name, rows in reads.items():
-        layer, which = re.findall(r"\d+|\w+$", name)
-        inputs = _inputs(own[int(layer)], which)
-        if 0 < inputs < hidden:
+        _, (inputs,) = _axes(name + ".weight", own, hidden)
+        if inputs < hidden:
             state[name + ".inputs"] = rows[slot, :inputs]
     return state
 
 
 def _joint(layers: Sequence[Widths[int]]) -> Widths[int]:
-    heads = max(layer.heads for layer in layers)
-    query_key, value = (max(_per_head(layer)[i] for layer in layers) for i in (0, 1))
-    return Widths(
-        heads=heads,
-        query_key=heads * query_key,
-        value=heads * value,
-        query_inputs=max(layer.query_inputs for layer in layers),
-        key_inputs=max(layer.key_inputs for layer in layers),
-        value_inputs=max(layer.value_inputs for layer in layers),
-        ffn=max(layer.ffn for layer in layers),
-    )
+    most = {name: max(getattr(layer, name) for layer in layers) for name in Widths._fields}
+    for axis in PER_HEAD:
+        most[axis] = most["heads"] * max(_units_along(axis, layer, 0)[1] for layer in layers)
+    return Widths(**most)
 
 
-def _per_head(widths: Widths[int]) -> tuple[int, int]:
-    """Dimensions of Q and K, and of V, in each head."""
-    heads = max(widths.heads, 1)
-    return widths.query_key // heads, widths.value // heads
+def _units_along(axis: str, widths: Widths[int], hidden: int) -> tuple[int, ...]:
+    """The number of units along an axis; of one of all heads (heads, dimensions of each)."""
+    size = getattr(widths, axis, hidden)
+    if axis in PER_HEAD:
+        return widths.heads, size // max(widths.heads, 1)
+    return (size or hidden if axis in INPUTS else size,)
 
 
-def _inputs(widths: Widths[int], which: str) -> int:
-    inputs: int = getattr(widths, f"{which}_inputs")
-    return inputs
-
-
-def _axes(name: str, model: Model, hidden: int) -> tuple[tuple[int, ...], ...] | None:
-    """For each axis of a weight the numbers of units along it; None where nothing is cut from it.
+def _axes(name: str, model: Model, hidden: int) -> tuple[tuple[int, ...], ...]:
+    """For each axis of a weight the numbers of units along it; () where nothing is cut from it.
 
     An axis of (heads, dimensions) runs over the dimensions of all heads, one head after another.
     """
     match = _LAYER.fullmatch(name)
     if not match:
-        return None
-    widths = model[int(match[1])]
-    query_key, value = ((widths.heads, size) for size in _per_head(widths))
-    query_inputs, key_inputs, value_inputs = (
-        (_inputs(widths, which) or hidden,) for which in _PROJECTIONS
-    )
-    return {
-        "attention.self.query.weight": (query_key, query_inputs),
-        "attention.self.query.bias": (query_key,),
-        "attention.self.key.weight": (query_key, key_inputs),
-        "attention.self.key.bias": (query_key,),
-        "attention.self.value.weight": (value, value_inputs),
-        "attention.self.value.bias": (value,),
-        "attention.output.dense.weight": ((hidden,), value),
-        "intermediate.dense.weight": ((widths.ffn,), (hidden,)),
-        "intermediate.dense.bias": ((widths.ffn,),),
-        "output.dense.weight": ((hidden,), (widths.ffn,)),
-    }.get(match[2])
+        return ()
+    axes = _AXES.get(match[2], ())
+    return tuple(_units_along(axis, model[int(match[1])], hidden) for axis in axes)
 
 
 def _pad(name: str, weight: Tensor, own: Model, wide: Model, hidden: int) -> Tensor:
     narrow, broad = _axes(name, own, hidden), _axes(name, wide, hidden)
-    if narrow is None or broad is None or narrow == broad:
+    if narrow == broad:
         return weight
     padded = weight.new_zeros([*chain(*broad)])
     if weight.numel():
@@ -156,7 +134,7 @@ def _pad(name: str, weight: Tensor, own: Model, wide: Model, hidden: int) -> Ten
 
 def _unpad(name: str, weight: Tensor, own: Model, wide: Model, hidden: int) -> Tensor:
     narrow, broad = _axes(name, own, hidden), _axes(name, wide, hidden)
-    if narrow is None or broad is None or narrow == broad:
+    if narrow == broad:
         return weight
     kept = weight.reshape([*chain(*broad)])[_corner(narrow)]
     return kept.reshape([prod(axis) for axis in narrow])

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from objectives.bert.linears import AXES, LINEARS
+
 
 def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights, by BERT's names, with which K students compute what they do under masks.
@@ -26,28 +28,22 @@ def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -
 
 
 def _mask(weights: dict[str, Tensor], layer: str, space: str, mask: Tensor) -> None:
-    """Put the mask of a layer, (K, *units_of), into its weights."""
-    of_qkv = layer + "attention.self."
+    """Put the mask of a layer, (K, *units_of), into its weights: the columns that read a unit."""
     of_heads, of_ffn = layer + "attention.output.dense.weight", layer + "output.dense.weight"
     match space:
-        case "heads":
-            by_head_KDHP = weights[of_heads].unflatten(-1, (mask.shape[1], -1))
-            weights[of_heads] = (by_head_KDHP * mask[:, None, :, None]).flatten(-2)
         case "heads_mix":
             by_head_KDGP = weights[of_heads].unflatten(-1, (mask.shape[1], -1))
             weights[of_heads] = torch.einsum("kdgp,kgh->kdhp", by_head_KDGP, mask).flatten(-2)
-        case "v":
-            weights[of_heads] = weights[of_heads] * mask.flatten(1)[:, None]
-        case "ffn":
-            weights[of_ffn] = weights[of_ffn] * mask[:, None]
         case "ffn_mix":
             weights[of_ffn] = weights[of_ffn] @ mask
-        case "qk":  # rows, of the query alone
-            weight, bias = of_qkv + "query.weight", of_qkv + "query.bias"
-            weights[weight] = weights[weight] * mask.flatten(1)[..., None]
-            weights[bias] = weights[bias] * mask.flatten(1)
-        case "input" | "input_qkv":
-            each = mask.expand(-1, 3, -1).unbind(1)
-            for which, mask_KD in zip(("query", "key", "value"), each, strict=True):
-                name = f"{of_qkv}{which}.weight"
-                weights[name] = weights[name] * mask_KD[:, None]
+        case "qk":  # no weight reads them: rows, of the query alone
+            query, mask_KP = layer + "attention.self.query.", mask.flatten(1)
+            weights[query + "weight"] = weights[query + "weight"] * mask_KP[..., None]
+            weights[query + "bias"] = weights[query + "bias"] * mask_KP
+        case _:
+            readers = [linear.name for linear in LINEARS if linear.inputs in AXES[space]]
+            own = mask.flatten(1)[:, None] if len(readers) == 1 else mask.expand(-1, 3, -1)
+            for reader, mask_KU in zip(readers, own.unbind(1), strict=True):
+                name = f"{layer}{reader}.weight"
+                by_unit_KDUP = weights[name].unflatten(-1, (mask_KU.shape[1], -1))
+                weights[name] = (by_unit_KDUP * mask_KU[:, None, :, None]).flatten(-2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives.bert.architecture import BertArchitecture, LayerUnits
+from objectives.bert.linears import matmuls
 from objectives.errors import UserError
 from tests.conftest import TINY
 from tests.objectives.strategies import COMBINATIONS, architectures, masks_of
@@ -40,6 +42,28 @@ def test_widths_count_the_masks(architecture: BertArchitecture) -> None:
     assert [tuple(widths) for widths in architecture.widths(TINY)] == counted
     assert architecture.heads_per_layer == tuple(row[0] for row in counted)
     assert architecture.ffn_per_layer == tuple(row[-1] for row in counted)
+
+
+def test_sizes_are_those_of_the_layers_that_are_left() -> None:
+    layer = {"heads": [True, False, True, False], "ffn": [True] * 5 + [False] * 43}
+    masks = {space: [mask] * TINY.layers for space, mask in layer.items()}
+    found = BertArchitecture.from_masks(TINY, masks)
+    sizes = dict(heads=2, query_key=16, value=16, query_inputs=32, key_inputs=32, value_inputs=32)
+    assert found.sizes() == {name: (n,) * TINY.layers for name, n in {**sizes, "ffn": 5}.items()}
+    read = BertArchitecture.from_json(found.to_json())
+    assert read == found
+    assert read.sizes() == {"heads": (2, 2, 2), "ffn": (5, 5, 5)}
+
+
+def test_bits_and_ranks_are_kept_and_nothing_is_cut_to_them() -> None:
+    full = BertArchitecture.full(TINY)
+    for name in ("weight_bits", "input_bits", "rank"):
+        assert name not in full.to_json()
+        some = replace(full, layers=(replace(full.layers[0], **{name: 4}), *full.layers[1:]))
+        assert BertArchitecture.from_json(some.to_json()) == some != full
+        assert {getattr(m, name) for m in matmuls(some, TINY, 7)} == {4, None}
+        with pytest.raises(UserError, match="layer 0 has bits or a rank of its own"):
+            some.check(TINY)
 
 
 def test_what_is_whole_is_not_listed() -> None:
