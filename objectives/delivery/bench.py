@@ -12,11 +12,11 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -24,14 +24,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from objectives.bert.adapters import ADAPTERS, as_bert
-from objectives.bert.architecture import BertShape
-from objectives.bert.cutting import count_labels, head_dim_of, widths_of
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 from objectives.delivery.onnx_model import load_model, open_session, run_session, write_onnx
 from objectives.device import to_device
 from objectives.errors import UserError, first_line
-from objectives.measures.cost import Flops
 from objectives.measures.latency import milliseconds
+from objectives.measures.measured import measured_flops
 
 Engine = Literal["eager", "compile", "onnxruntime"]
 """What runs a model: torch as it is, torch.compile, or onnxruntime on the CPU."""
@@ -105,6 +103,7 @@ def bench(
     timings: list[Timing] = []
     skipped: dict[str, str] = {}
     shapes = [(batch, length) for batch in batches for length in lengths]
+    flops_of = cache(measured_flops)
     with _threads(threads) as used, TemporaryDirectory() as scratch:
         for engine in engines:
             say(f"{engine}: preparing {len(models)} models")
@@ -149,8 +148,8 @@ def _classifier(folder: Path) -> PreTrainedModel:
         return model
     if kind not in ADAPTERS:
         raise UserError(
-            f"'{folder}': it is of the kind '{kind}', whose FLOPs maskfront cannot count; it times "
-            f"cut models, and those of the kinds {', '.join(ADAPTERS)}"
+            f"'{folder}': it is of the kind '{kind}'; maskfront times cut models, and those of the "
+            f"kinds {', '.join(ADAPTERS)}"
         )
     model = as_bert(model)
     model.train(False)
@@ -164,23 +163,6 @@ def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:
     if unknown:
         raise UserError(f"no engine '{min(unknown)}'; there are {', '.join(ENGINES)}")
     return chosen
-
-
-def flops_of(model: PreTrainedModel, length: int) -> int:
-    """FLOPs of a classifier, cut or not, for one sequence of `length` tokens."""
-    config: Any = model.config
-    widths, head_dim = widths_of(config), head_dim_of(config)
-    shape = BertShape(
-        layers=len(widths),
-        hidden=config.hidden_size,
-        heads=config.hidden_size // head_dim,
-        head_dim=head_dim,
-        ffn=max(layer.ffn for layer in widths),
-        labels=count_labels(config),
-        embedding=getattr(config, "embedding_size", None),
-    )
-    cost = Flops(shape, length)
-    return cost.fixed + sum(int(cost.layer(layer)) for layer in widths)
 
 
 def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequenceClassification:

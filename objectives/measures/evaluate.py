@@ -6,9 +6,9 @@ import math
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from objectives.bert.cutting import count_labels
-from objectives.bert.pretrained import Classifier
 from objectives.device import to_device
 from objectives.measures.bootstrap import Interval, bootstrap_interval
 from objectives.progress import Progress
@@ -21,7 +21,7 @@ EVALUATION_BATCH = 64
 
 @torch.no_grad()
 def predict(
-    model: Classifier, split: Split, device: str, progress: Progress | None = None
+    model: PreTrainedModel, split: Split, device: str, progress: Progress | None = None
 ) -> Tensor:
     """Logits (rows, C) of every row of the split, in its order, on the CPU.
 
@@ -44,7 +44,7 @@ def predict(
     return logits
 
 
-def score(model: Classifier, split: Split, metric: Metric, device: str) -> float:
+def score(model: PreTrainedModel, split: Split, metric: Metric, device: str) -> float:
     """The task's metric of the model on the split, of its likeliest classes or its numbers."""
     return metric_of(predict(model, split, device), split, metric)
 
@@ -61,7 +61,11 @@ def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
 
 
 def score_with_interval(
-    model: Classifier, split: Split, metric: Metric, device: str, progress: Progress | None = None
+    model: PreTrainedModel,
+    split: Split,
+    metric: Metric,
+    device: str,
+    progress: Progress | None = None,
 ) -> tuple[float, Interval]:
     """`score`, and how sure it is."""
     logits = predict(model, split, device, progress)
@@ -78,6 +82,6 @@ def answers_of(logits: Tensor, split: Split) -> Labels:
     return answers
 
 
-def count_parameters(model: Classifier) -> int:
+def count_parameters(model: PreTrainedModel) -> int:
     """Number of parameters, embeddings included."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
+from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
-from objectives.bert import pretrained
-from objectives.bert.architecture import BertArchitecture, BertShape, Widths
+from objectives.architecture import Architecture
+from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import shape_of
 from objectives.bert.student import keep_layers, load_student
 from objectives.measures.bootstrap import Interval
@@ -22,6 +22,7 @@ from objectives.measures.evaluate import (
     score_with_interval,
 )
 from objectives.measures.latency import load_latency
+from objectives.measures.measured import WrongCostError, measured_flops
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.text import task as tasks
@@ -59,7 +60,7 @@ class Score:
     """Whatever the study counts."""
     params: int
     widths: Mapping[str, tuple[int, ...]]
-    """How much is left of each layer, by the names of `Widths`."""
+    """`Architecture.sizes`: how much is left of each layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,17 +81,34 @@ class Workbench:
     notes: tuple[str, ...]
     """What a user should know of rows, labels and teacher."""
 
-    def score(self, model: pretrained.Classifier, architecture: BertArchitecture) -> Score:
-        """Metric on the selection and the held-out split, and the size of the student `model`."""
+    def score(self, model: PreTrainedModel, architecture: Architecture) -> Score:
+        """Metric on the selection and the held-out split, and the size of the student `model`.
+
+        Raises WrongCostError if the model does not cost what a search predicts of its architecture.
+        """
+        measured: dict[str, float] = {
+            self.flops.unit: measured_flops(model, self.flops.seq_len),
+            "params": count_parameters(model),
+        }
+        predicted = {}
+        if isinstance(architecture, BertArchitecture):
+            costs = (self.flops, self.problem.cost)
+            predicted = {cost.unit: cost.exact(architecture) for cost in costs}
+        for unit in measured.keys() & predicted.keys():
+            if measured[unit] != predicted[unit]:
+                raise WrongCostError(
+                    f"the model has {measured[unit]:,} {unit}, its architecture {predicted[unit]:,}"
+                    "; a method cuts the model that it returns to the architecture beside it"
+                )
         return _score(
             model,
             self.select,
             self.heldout,
             self.metric,
             self.problem.device,
-            cost=self.problem.cost.exact(architecture),
-            flops=int(self.flops.exact(architecture)),
-            widths=_widths(architecture, self.flops.shape),
+            cost=(predicted | measured)[self.problem.cost.unit],
+            flops=int(measured[self.flops.unit]),
+            widths=architecture.sizes(),
         )
 
 
@@ -156,7 +174,7 @@ def prepare(
         device,
         cost=cost_of_teacher.full,
         flops=int(flops_of(cost_of_teacher).full),
-        widths=_widths(BertArchitecture.full(cost_of_unpruned.shape), cost_of_unpruned.shape),
+        widths=BertArchitecture.full(cost_of_unpruned.shape).sizes(),
         progress=progress,
     )
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
@@ -234,7 +252,7 @@ def _of_students(
 
 
 def _score(
-    model: pretrained.Classifier,
+    model: PreTrainedModel,
     select: Split,
     heldout: Split,
     metric: Metric,
@@ -287,11 +305,6 @@ def _cost(
             progress=progress,
         )
     return Flops(shape, seq_len)
-
-
-def _widths(architecture: BertArchitecture, shape: BertShape) -> dict[str, tuple[int, ...]]:
-    layers = architecture.widths(shape)
-    return {name: tuple(getattr(layer, name) for layer in layers) for name in Widths._fields}
 
 
 def _student(

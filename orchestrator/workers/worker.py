@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 
 from objectives.device import free_memory, out_of_memory
 from objectives.errors import UserError
+from objectives.measures.measured import WrongCostError
 from objectives.progress import Progress
 from objectives.search_method import (
     Outcome,
@@ -217,11 +218,13 @@ class Worker:
             for outcome in type(methods[0]).search(
                 methods, self.bench.problem, seed=self.study.seed, progress=progress
             ):
-                number = group[outcome.slot][0]
+                number, result = group[outcome.slot][0], None
                 if isinstance(outcome, SearchResult):
-                    yield number, outcome, self._score(outcome)
-                else:
-                    yield number, outcome, None
+                    try:
+                        result = self._score(outcome)
+                    except WrongCostError as error:  # of this one: the others of its group go on
+                        outcome = SearchFailure(outcome.slot, str(error))
+                yield number, outcome, result
 
         search = scored()
         while True:

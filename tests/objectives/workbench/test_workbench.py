@@ -19,12 +19,13 @@ from transformers import (
     BertForSequenceClassification,
 )
 
-from objectives.bert.architecture import BertArchitecture
+from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.bert.pretrained import load_tokenizer, take_outputs
 from objectives.errors import UserError
-from objectives.measures.cost import CostName, Flops
+from objectives.measures.cost import CostName, Flops, Params
 from objectives.measures.evaluate import count_parameters, predict
+from objectives.measures.measured import WrongCostError
 from objectives.progress import SilentProgress
 from objectives.text.data import Split
 from objectives.text.roles import load
@@ -160,6 +161,27 @@ def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workben
     assert workbench.flops.shape == problem.cost.shape == TINY
     assert workbench.unpruned.flops == problem.cost_full == Flops(TINY, 24).full
     assert workbench.score(problem.student, BertArchitecture.full(TINY)) == workbench.unpruned
+
+
+def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
+    workbench: Workbench,
+) -> None:
+    problem = workbench.problem
+    less = BertArchitecture((LayerUnits((0,), (1, 2)),) * TINY.layers)
+    flops = [Flops(TINY, 24).exact(found) for found in (BertArchitecture.full(TINY), less)]
+    message = f"the model has {flops[0]:,} flops@24, its architecture {flops[1]:,};"
+    with pytest.raises(WrongCostError, match=message):
+        workbench.score(problem.student, less)
+    small = cut(problem.student.state_dict(), problem.student.config, less)
+    assert workbench.score(small, less).flops == flops[1]
+    small.classifier.register_parameter("scale", torch.nn.Parameter(torch.ones(7)))
+    embeddings = sum(weight.numel() for weight in problem.student.bert.embeddings.parameters())
+    in_params = replace(problem, cost=Params(TINY, embeddings))
+    params = count_parameters(small)
+    with pytest.raises(
+        WrongCostError, match=f"{params:,} params, its architecture {params - 7:,};"
+    ):
+        replace(workbench, problem=in_params).score(small, less)
 
 
 def test_a_student_keeps_the_layers_it_is_told_to(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -25,7 +26,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from objectives.bert.architecture import BertArchitecture, BertShape
+from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.errors import UserError
 from objectives.measures import latency
@@ -89,9 +90,10 @@ class Scripted(SearchMethod):
                 model = cut(problem.student.state_dict(), problem.student.config, architecture)
                 if member.end == "nan":
                     torch.nn.init.constant_(model.classifier.bias, torch.nan)
+                one_unit = BertArchitecture((LayerUnits((0,), (0,)),) * problem.cost.shape.layers)
                 yield SearchResult(
                     slot=slot,
-                    architecture=architecture,
+                    architecture=one_unit if member.end == "uncut" else architecture,
                     model=model,
                     target_ratio=member.target_ratio,
                     tolerance=member.tolerance,
@@ -281,6 +283,18 @@ def test_a_failed_trial_says_why_and_the_study_goes_on(study: Study, tmp_path: P
     )
     assert [t.state for t in run.trials] == ["failed", "finished", "finished"]
     assert run.trials[0].failure == "the loss is nan at step 3"
+
+
+def test_a_model_that_is_not_cut_to_its_architecture_fails_alone(
+    study: Study, tmp_path: Path
+) -> None:
+    ends = ["result", "uncut", "result"]
+    run = launch(scripted(study, *ends, population=3), trials=2, out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
+    assert run.trials[1].failure is not None
+    assert re.match(
+        r"the model has [\d,]+ flops@\d+, its architecture [\d,]+;", run.trials[1].failure
+    )
 
 
 def test_an_exception_fails_the_trials_it_hit_and_no_other(study: Study, tmp_path: Path) -> None:

@@ -1,0 +1,29 @@
+"""What a model costs as it is, whatever its architecture says: counted in one forward pass."""
+
+from __future__ import annotations
+
+import torch
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
+
+
+class WrongCostError(Exception):
+    """A model does not cost what its architecture says."""
+
+
+@torch.no_grad()
+def measured_flops(model: PreTrainedModel, seq_len: int) -> int:
+    """FLOPs of one sequence, as torch counts the matmuls that the model executes.
+
+    On the meta device, where nothing is computed and no weight is copied; with attention in plain
+    matmuls, as torch sees no other on every device.
+    """
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    shadows = {name: tensor.to("meta") for name, tensor in tensors.items()}
+    tokens = torch.ones(1, seq_len, dtype=torch.long, device="meta")
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        functional_call(model, shadows, kwargs={"input_ids": tokens})
+    flops: int = counter.get_total_flops()
+    return flops

@@ -1,0 +1,81 @@
+"""What a model costs as it is: counted without its weights, whatever its kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import DistilBertConfig, DistilBertForSequenceClassification
+
+from objectives.bert.adapters import as_bert
+from objectives.bert.architecture import BertArchitecture, LayerUnits
+from objectives.bert.cutting import cut, shape_of
+from objectives.bert.linears import matmuls
+from objectives.bert.pretrained import load_classifier
+from objectives.bert.pruned_bert import PrunedBertAttention
+from objectives.measures.cost import Flops
+from objectives.measures.measured import measured_flops
+from objectives.problem import Problem
+from tests.conftest import TINY
+from tests.kin import write_kin
+
+RAGGED = BertArchitecture(
+    (
+        LayerUnits((0, 2), (1, 5, 40), query_key=((0, 3), (1, 2)), query_inputs=(0, 9)),
+        LayerUnits((), tuple(range(30))),
+        LayerUnits((3,), ()),
+    )
+)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("architecture", [BertArchitecture.full(TINY), RAGGED])
+def test_what_is_measured_is_what_the_closed_form_says(
+    problem: Problem, architecture: BertArchitecture, eager: bool
+) -> None:
+    model = cut(problem.student.state_dict(), problem.student.config, architecture)
+    for module in model.modules():
+        if isinstance(module, PrunedBertAttention):
+            module.eager = eager
+    assert measured_flops(model, 7) == Flops(TINY, 7).exact(architecture)
+
+
+def test_a_model_is_as_it_was_once_it_is_measured(problem: Problem) -> None:
+    model = cut(problem.student.state_dict(), problem.student.config, RAGGED)
+    before = {name: value.data_ptr() for name, value in model.state_dict().items()}
+    measured_flops(model, 7)
+    assert {name: value.data_ptr() for name, value in model.state_dict().items()} == before
+
+
+def test_a_model_of_another_kind_is_measured() -> None:
+    config = DistilBertConfig(vocab_size=9, n_layers=2, dim=8, n_heads=2, hidden_dim=12)
+    with torch.random.fork_rng():
+        model = DistilBertForSequenceClassification(config).eval()
+    tokens, hidden = 5, 8
+    layer = tokens * (4 * hidden**2 + 2 * hidden * 12) + 2 * tokens**2 * hidden
+    assert measured_flops(model, tokens) == 2 * (2 * layer + hidden**2 + 2 * hidden)
+
+
+def test_a_projection_of_the_embeddings_counts(tmp_path: Path) -> None:
+    model = as_bert(load_classifier(write_kin("electra", tmp_path, ["no", "yes"])))
+    shape = shape_of(model.config)
+    assert shape.embedding
+    assert measured_flops(model, 8) == Flops(shape, 8).full
+
+
+def test_the_list_of_matmuls_is_what_torch_counts_in_each_module(problem: Problem) -> None:
+    model = cut(problem.student.state_dict(), problem.student.config, RAGGED)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(input_ids=torch.ones(1, 7, dtype=torch.long))
+    counted = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
+    listed = {matmul.name: matmul for matmul in matmuls(RAGGED, TINY, seq_len=7)}
+    assert sum(matmul.flops for matmul in listed.values()) == counted["Global"]
+    for name, matmul in listed.items():
+        module = f"{type(model).__name__}.{name}"
+        if matmul.weight:
+            assert matmul.flops == counted.get(module, 0), name
+            size = model.get_submodule(name).parameters()
+            assert matmul.params == sum(parameter.numel() for parameter in size)
