@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.runs.records import RunRecord, TrialRecord, TrialResult
+from orchestrator.runs.records import RunRecord, TrialRecord
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.runs.sizes import in_words, shown
 from orchestrator.runs.trial_files import read_layers
-
-_WIDTHS = {
-    "query_key": "query and key dimensions",
-    "value": "value dimensions",
-    "query_inputs": "inputs of Q",
-    "key_inputs": "inputs of K",
-    "value_inputs": "inputs of V",
-}
-"""Widths beside heads and FFN neurons, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,49 +41,25 @@ class ArchitecturesView:
     trials: tuple[int, ...]
     ratios: tuple[float, ...]
     kinds: tuple[Kept, ...]
-    """Heads and FFN neurons, then what else was cut in any model."""
+    """Those to show of any model: see `sizes.shown`."""
 
 
 def architectures_view(run: RunRecord) -> ArchitecturesView:
     """Take how much each model of the front keeps."""
     results = [trial.result for trial in run.front]
+    full = run.unpruned.widths
     return ArchitecturesView(
         trials=tuple(trial.number for trial in run.front),
         ratios=tuple(result.ratio for result in results),
-        kinds=(
+        kinds=tuple(
             Kept(
-                unit="heads",
-                counts=tuple(result.heads_per_layer for result in results),
-                totals=run.unpruned.heads_per_layer,
-            ),
-            Kept(
-                unit="FFN neurons",
-                counts=tuple(result.ffn_per_layer for result in results),
-                totals=run.unpruned.ffn_per_layer,
-            ),
-            *(
-                Kept(
-                    unit=words,
-                    counts=tuple(result.widths[name] for result in results),
-                    totals=run.unpruned.widths[name],
-                )
-                for name, words in _WIDTHS.items()
-                if any(_cut(run, result, name) for result in results)
-            ),
+                unit=in_words(kind),
+                counts=tuple(result.widths.get(kind, ()) for result in results),
+                totals=full[kind],
+            )
+            for kind in shown([result.widths for result in results], full)
         ),
     )
-
-
-def _cut(run: RunRecord, result: TrialResult, name: str) -> bool:
-    """Whether units of this kind were cut beyond those that left with their heads."""
-    full = run.unpruned.widths[name]
-    for layer, width in enumerate(result.widths[name]):
-        heads = result.heads_per_layer[layer]
-        by_heads = name in ("query_key", "value")
-        whole = full[layer] * heads // run.unpruned.heads_per_layer[layer]
-        if width != (whole if by_heads else full[layer] if heads else 0):
-            return True
-    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +77,8 @@ class Consensus:
 
 def consensus(run: RunRecord) -> Consensus | None:
     """Read the architectures of the front; None unless there are two that are all there."""
-    kept = [_kept_units(run, trial) for trial in run.front]
     layers = len(run.unpruned.heads_per_layer)
+    kept = [_kept_units(run, trial) for trial in run.front if layers]
     if len(kept) < 2 or any(len(model) != layers for model in kept):
         return None
     heads, always, sometimes, never = [], [], [], []

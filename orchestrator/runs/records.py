@@ -98,18 +98,18 @@ class Measured:
     """95% bootstrap interval of `metric` over the rows of its split."""
     heldout_interval: tuple[float, float]
     widths: Mapping[str, tuple[int, ...]]
-    """How much is left of each layer, by the names of `objectives.bert.architecture.Widths`; of the
-    unpruned model, that of ratio 1."""
+    """How much is left of each layer: `Architecture.sizes`; of the unpruned model, that of ratio 1.
+    BERT's kinds of units are called as in `objectives.bert.architecture.Widths`."""
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
-        """Heads of each layer."""
-        return self.widths["heads"]
+        """Heads of each layer; none where a model is no BERT."""
+        return self.widths.get("heads", ())
 
     @property
     def ffn_per_layer(self) -> tuple[int, ...]:
-        """FFN neurons of each layer."""
-        return self.widths["ffn"]
+        """FFN neurons of each layer; none where a model is no BERT."""
+        return self.widths.get("ffn", ())
 
     @property
     def ratio(self) -> float:

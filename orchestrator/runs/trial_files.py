@@ -34,7 +34,7 @@ def write_trial(
 ) -> list[Path]:
     """Write the folder, whole or not at all; returns the files worth showing in a dashboard.
 
-    `full` are the widths of the unpruned model. Raises OSError if the disk refuses.
+    `full` are the sizes of the unpruned model. Raises OSError if the disk refuses.
     """
     from objectives.cache import written_whole
     from objectives.bert.exporting import save_model, save_tokenizer  # where models are trained alone
@@ -44,7 +44,7 @@ def write_trial(
         (unfinished / _ARCHITECTURE).write_text(found.architecture.to_json())
         (unfinished / _RESULT).write_text(result.to_json())
         _write_curve(unfinished / _CURVE, found.curve)
-        draw_heat_map(found.architecture, full, unfinished / _HEAT_MAP)
+        draw_heat_map(found.architecture.sizes(), full, unfinished / _HEAT_MAP)
         save_model(found.model, unfinished / MODEL)
         save_tokenizer(tokenizer, unfinished / MODEL)
     model = (f"{MODEL}/config.json", f"{MODEL}/model.safetensors")

@@ -8,6 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from orchestrator.runs.records import FinishedTrial, RunRecord, size_text
+from orchestrator.runs.sizes import in_words, shown
 from reports.speed import read_speeds
 
 _TEMPLATES = Environment(
@@ -64,8 +65,10 @@ def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequ
             "asked for": f"{result.cost_name} ratio {result.target_ratio:.4g}, "
             f"give or take {result.tolerance:.1%} of it",
             **trial.knobs,
-            "heads in each layer": ", ".join(map(str, result.heads_per_layer)),
-            "FFN neurons in each layer": ", ".join(map(str, result.ffn_per_layer)),
+            **{
+                f"{in_words(kind)} in each layer": ", ".join(map(str, result.widths[kind]))
+                for kind in shown([result.widths], run.unpruned.widths)
+            },
             "versions": ", ".join(f"{v} {run.versions[v]}" for v in versions if v in run.versions),
         },
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.runs.records import Measured, RunRecord, TrialRecord
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.runs.sizes import in_words, shown
 from reports.curves import Curves, points_each
 from reports.figures.timeline import state_text
 from reports.overlay import Overlay
@@ -51,10 +52,7 @@ def document(
                         if (milliseconds := one.milliseconds_of(run.unpruned)) is not None
                     },
                 },
-                "layers": {
-                    "heads": run.unpruned.heads_per_layer,
-                    "ffn": run.unpruned.ffn_per_layer,
-                },
+                "layers": {in_words(kind): full for kind, full in run.unpruned.widths.items()},
                 "front": [trial.number for trial in run.front],
                 "trials": [
                     _trial(run, trial, own, page_folder) | _latencies(timed, trial.number)
@@ -104,8 +102,10 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
         row |= _measured(result) | {
             "target_ratio": result.target_ratio,
             "tolerance": result.tolerance,
-            "heads": result.heads_per_layer,
-            "ffn": result.ffn_per_layer,
+            "layers": {
+                in_words(kind): result.widths[kind]
+                for kind in shown([result.widths], run.unpruned.widths)
+            },
         }
         folder = RunFolder(run.folder).trial(trial.number)
         if folder.is_dir():

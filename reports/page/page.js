@@ -112,7 +112,7 @@ function openCard(run, number) {
   const close = make("button", { type: "button", id: "close" }, "Close");
   close.addEventListener("click", closeCard);
   const columns = make("div", { class: "columns" }, facts(run, trial));
-  if (trial.heads) columns.append(layers(run, trial));
+  if (trial.layers) columns.append(layers(run, trial));
   card.replaceChildren(make("header", {}, title, close), columns);
   if (trial.curve) drawCurve(card, trial);
   if (trial.metric !== undefined) {
@@ -167,11 +167,11 @@ function short(value) {
 }
 
 function layers(run, trial) {
-  const full = data.runs[run].layers;
-  const rows = trial.heads.map((heads, layer) => [
-    layer + 1, `${heads} of ${full.heads[layer]}`, `${trial.ffn[layer]} of ${full.ffn[layer]}`,
+  const full = data.runs[run].layers, kinds = Object.keys(trial.layers);
+  const rows = trial.layers[kinds[0]].map((_, layer) => [
+    layer + 1, ...kinds.map((kind) => `${trial.layers[kind][layer]} of ${full[kind][layer]}`),
   ]);
-  return tableOf("What is left of each layer", ["layer", "heads", "FFN neurons"], rows);
+  return tableOf("What is left of each layer", ["layer", ...kinds], rows);
 }
 
 function artifacts(trial) {

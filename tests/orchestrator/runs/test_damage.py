@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "result.json").write_text(json.dumps({"metric": 0.9}))
     (tmp_path / "curve.csv").write_text("stage,step,loss\nsearch,0,1.5\nsearch,1,1.25\n")
     full = {"heads": (4, 4), "ffn": (4, 4)}
-    draw_heat_map(architecture, full, tmp_path / "architecture.png")
+    draw_heat_map(architecture.sizes(), full, tmp_path / "architecture.png")
     (tmp_path / "model").mkdir()
     weights = {"a": torch.zeros(3, 2), "b": torch.zeros(5, dtype=torch.int64)}
     save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})

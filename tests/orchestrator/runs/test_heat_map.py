@@ -1,30 +1,38 @@
-"""The picture of an architecture: blue where a unit is kept, grey where it is gone."""
+"""The picture of an architecture: blue for the share that is kept, grey for what is gone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageColor
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
-from orchestrator.runs.heat_map import _GONE, _HIGH, draw_heat_map
+from orchestrator.runs.heat_map import _GONE, _GROUND, _KEPT, draw_heat_map
 
 
-def test_kept_heads_are_blue_and_a_closed_layer_is_grey(tmp_path: Path) -> None:
-    layers = (LayerUnits((0, 2), tuple(range(64))), LayerUnits((), tuple(range(32))))
+def test_each_kind_has_a_bar_for_each_layer_as_long_as_what_is_kept(tmp_path: Path) -> None:
     target = tmp_path / "architecture.png"
-    draw_heat_map(BertArchitecture(layers), {"heads": (4, 4), "ffn": (128, 128)}, target)
+    sizes = {"heads": (2, 0), "gates": (96, 128), "ffn": (64, 128)}
+    draw_heat_map(sizes, {"heads": (4, 4), "ffn": (128, 128), "gates": (128, 128)}, target)
     picture = Image.open(target).convert("RGB")
     assert target.stat().st_size < 10_000
 
-    def colour(layer: int, left: int) -> tuple[int, ...]:
-        pixel = picture.getpixel((left + 3, 30 + layer * 26 + 3))
-        assert isinstance(pixel, tuple)
-        return pixel
+    def colour(kind: int, layer: int, share: float) -> str:
+        left, top = 70 + kind * 320 + int(share * 176), 30 + layer * 26
+        names = {ImageColor.getrgb(name): name for name in (_GONE, _GROUND, _KEPT)}
+        return names[picture.getpixel((left, top + 3))]  # type: ignore[index]
 
-    grey = tuple(int(_GONE[at : at + 2], 16) for at in (1, 3, 5))
-    assert [colour(0, 70 + head * 22) for head in range(4)] == [_HIGH, grey, _HIGH, grey]
-    assert [colour(1, 70 + head * 22) for head in range(4)] == [grey] * 4
-    ffn = 70 + 4 * 22 + 8 + 20
-    assert [colour(0, ffn + column * 11) for column in (0, 15, 16, 31)] == [_HIGH] * 2 + [grey] * 2
-    assert [colour(1, ffn + column * 11) for column in (7, 8)] == [_HIGH, grey]
+    for kind, shares in enumerate([(0.5, 0), (0.5, 1), (0.75, 1)]):
+        for layer, kept in enumerate(shares):
+            for share in (0.01, 0.24, 0.49, 0.51, 0.74, 0.76, 0.99):
+                assert colour(kind, layer, share) == (_KEPT if share < kept else _GONE)
+
+
+def test_what_left_with_its_heads_is_not_drawn_again(tmp_path: Path) -> None:
+    full = {"heads": (4,), "query_key": (32,), "query_inputs": (32,), "ffn": (8,)}
+    widths = []
+    for query_key, inputs in ((16, 32), (12, 32), (12, 30)):
+        sizes = {"heads": (2,), "query_key": (query_key,), "query_inputs": (inputs,), "ffn": (3,)}
+        draw_heat_map(sizes, full, tmp_path / "architecture.png")
+        with Image.open(tmp_path / "architecture.png") as picture:
+            widths.append(picture.width)
+    assert widths == [70 + 320 * kinds for kinds in (2, 3, 4)]
