@@ -36,8 +36,11 @@ def write_trial(
 
     `full` are the sizes of the unpruned model. Raises OSError if the disk refuses.
     """
+    from objectives.bert.exporting import (
+        save_model,
+        save_tokenizer,
+    )  # where models are trained alone
     from objectives.cache import written_whole
-    from objectives.bert.exporting import save_model, save_tokenizer  # where models are trained alone
 
     with written_whole(folder) as unfinished:
         unfinished.mkdir(parents=True)
