@@ -121,7 +121,7 @@ class Flops(Cost):
     def unit(self) -> str:
         return f"flops@{self.seq_len}"
 
-    @property
+    @cached_property
     def fixed(self) -> int:
         return sum(matmul.flops for matmul in matmuls(_NO_LAYERS, self.shape, self.seq_len))
 
@@ -141,7 +141,7 @@ class Params(Cost):
     def unit(self) -> str:
         return "params"
 
-    @property
+    @cached_property
     def fixed(self) -> int:
         nothing = BertArchitecture((LayerUnits((), ()),) * self.shape.layers)
         alone = replace(self.shape, embedding=None)  # its projection is one of the embeddings'

@@ -36,10 +36,8 @@ def write_trial(
 
     `full` are the sizes of the unpruned model. Raises OSError if the disk refuses.
     """
-    from objectives.bert.exporting import (
-        save_model,
-        save_tokenizer,
-    )  # where models are trained alone
+    # Only where models are trained.
+    from objectives.bert.exporting import save_model, save_tokenizer
     from objectives.cache import written_whole
 
     with written_whole(folder) as unfinished:
