@@ -47,7 +47,7 @@ class ArchitecturesView:
 def architectures_view(run: RunRecord) -> ArchitecturesView:
     """Take how much each model of the front keeps."""
     results = [trial.result for trial in run.front]
-    full = run.unpruned.widths
+    kinds = shown([result.widths for result in results], run.unpruned.widths)
     return ArchitecturesView(
         trials=tuple(trial.number for trial in run.front),
         ratios=tuple(result.ratio for result in results),
@@ -55,9 +55,9 @@ def architectures_view(run: RunRecord) -> ArchitecturesView:
             Kept(
                 unit=in_words(kind),
                 counts=tuple(result.widths.get(kind, ()) for result in results),
-                totals=full[kind],
+                totals=totals,
             )
-            for kind in shown([result.widths for result in results], full)
+            for kind, totals in kinds.items()
         ),
     )
 

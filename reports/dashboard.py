@@ -20,7 +20,7 @@ from optuna_dashboard._note import (  # its own asks the storage each time
 )
 
 from orchestrator.runs.records import RunRecord, TrialRecord, load_run
-from orchestrator.runs.sizes import in_words, shown
+from orchestrator.runs.sizes import in_numbers
 from reports.figures.front import front_figure
 from reports.overlay import overlay
 from reports.pareto import answer, pareto_view, percent, rung_text
@@ -102,20 +102,18 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
     result = trial.result
     if result is None:
         return ""
-    full = run.unpruned.widths
-    kinds = shown([result.widths], full)
+    sizes = in_numbers(result.widths, run.unpruned.widths)
     met = "inside" if trial.feasible else "**outside**"
     lines = [
         f"{result.cost_name} ratio {result.ratio:.4f}, {met} the band around its target "
         f"{result.target_ratio:.4f} ± {100 * result.tolerance:.3g}%. "
         f"{markdown(run.metric_name)} {result.metric:.4f}, held out {result.heldout_metric:.4f}.",
         "",
-        f"| {' | '.join(['layer', *map(in_words, kinds)])} |",
-        "|---" * (1 + len(kinds)) + "|",
+        f"| {' | '.join(['layer', *sizes])} |",
+        "|---" * (1 + len(sizes)) + "|",
     ]
-    for layer in range(len(result.widths[kinds[0]])):
-        left = [f"{result.widths[kind][layer]:,} of {full[kind][layer]:,}" for kind in kinds]
-        lines.append(f"| {' | '.join([str(layer + 1), *left])} |")
+    for number, layer in enumerate(zip(*sizes.values(), strict=True), start=1):
+        lines.append(f"| {' | '.join([str(number), *layer])} |")
     return "\n".join(lines)
 
 

@@ -27,10 +27,10 @@ def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
     draw = ImageDraw.Draw(picture)
     for number in range(layers):
         draw.text((10, 35 + number * _ROW), f"layer {number + 1}", fill=_INK)
-    for place, kind in enumerate(kinds):
+    for place, (kind, of_layers) in enumerate(kinds.items()):
         left = _MARGIN + place * _KIND
         draw.text((left, 10), in_words(kind), fill=_INK)
-        for number, (kept, whole) in enumerate(zip(sizes[kind], full[kind], strict=False)):
+        for number, (kept, whole) in enumerate(zip(sizes[kind], of_layers, strict=False)):
             top, right = 30 + number * _ROW, left + round(_BAR * kept / max(whole, 1))
             draw.rectangle((left, top, left + _BAR - 1, top + _CELL), fill=_GONE)
             if kept:

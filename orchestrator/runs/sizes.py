@@ -6,6 +6,7 @@ A kind of units has a number for each layer. Kinds of another model than BERT go
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, zip_longest
 
 Sizes = Mapping[str, Sequence[int]]
 
@@ -27,15 +28,28 @@ def in_words(kind: str) -> str:
     return _WORDS.get(kind, kind)
 
 
-def shown(models: Sequence[Sizes], full: Sizes) -> list[str]:
+def shown(models: Sequence[Sizes], full: Sizes) -> dict[str, tuple[int, ...]]:
     """The kinds to show of these models, heads and FFN neurons first: all of which in any model
-    more is gone than what leaves with a head. `full` are the sizes of the unpruned model."""
-    return [
-        kind
-        for kind in dict.fromkeys((*_WORDS, *full))
-        if kind in full
-        and any(kind in sizes and not _left_with_heads(kind, sizes, full) for sizes in models)
-    ]
+    more is gone than what leaves with a head.
+
+    Each with the units of the unpruned model, whose sizes are `full`; where that has none of the
+    kind, with the most of any of these models.
+    """
+    found = {}
+    for kind in dict.fromkeys((*_WORDS, *chain(*models))):
+        having = [sizes for sizes in models if kind in sizes]
+        if not all(_left_with_heads(kind, sizes, full) for sizes in having):
+            most = zip_longest(*(sizes[kind] for sizes in having), fillvalue=0)
+            found[kind] = tuple(full[kind] if kind in full else map(max, most))
+    return found
+
+
+def in_numbers(sizes: Sizes, full: Sizes) -> dict[str, list[str]]:
+    """What to show of a model, in words: for each kind and layer such as "3 of 12"."""
+    return {
+        in_words(kind): [f"{n:,} of {all_:,}" for n, all_ in zip(sizes[kind], whole, strict=False)]
+        for kind, whole in shown([sizes], full).items()
+    }
 
 
 def _left_with_heads(kind: str, sizes: Sizes, full: Sizes) -> bool:

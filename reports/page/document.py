@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.runs.records import Measured, RunRecord, TrialRecord
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.runs.sizes import in_words, shown
+from orchestrator.runs.sizes import in_numbers
 from reports.curves import Curves, points_each
 from reports.figures.timeline import state_text
 from reports.overlay import Overlay
@@ -52,7 +52,6 @@ def document(
                         if (milliseconds := one.milliseconds_of(run.unpruned)) is not None
                     },
                 },
-                "layers": {in_words(kind): full for kind, full in run.unpruned.widths.items()},
                 "front": [trial.number for trial in run.front],
                 "trials": [
                     _trial(run, trial, own, page_folder) | _latencies(timed, trial.number)
@@ -102,10 +101,7 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
         row |= _measured(result) | {
             "target_ratio": result.target_ratio,
             "tolerance": result.tolerance,
-            "layers": {
-                in_words(kind): result.widths[kind]
-                for kind in shown([result.widths], run.unpruned.widths)
-            },
+            "layers": in_numbers(result.widths, run.unpruned.widths),
         }
         folder = RunFolder(run.folder).trial(trial.number)
         if folder.is_dir():

@@ -112,7 +112,7 @@ function openCard(run, number) {
   const close = make("button", { type: "button", id: "close" }, "Close");
   close.addEventListener("click", closeCard);
   const columns = make("div", { class: "columns" }, facts(run, trial));
-  if (trial.layers) columns.append(layers(run, trial));
+  if (trial.layers) columns.append(layers(trial));
   card.replaceChildren(make("header", {}, title, close), columns);
   if (trial.curve) drawCurve(card, trial);
   if (trial.metric !== undefined) {
@@ -166,12 +166,10 @@ function short(value) {
   return typeof value === "object" ? JSON.stringify(value) : value;
 }
 
-function layers(run, trial) {
-  const full = data.runs[run].layers, kinds = Object.keys(trial.layers);
-  const rows = trial.layers[kinds[0]].map((_, layer) => [
-    layer + 1, ...kinds.map((kind) => `${trial.layers[kind][layer]} of ${full[kind][layer]}`),
-  ]);
-  return tableOf("What is left of each layer", ["layer", ...kinds], rows);
+function layers(trial) {
+  const kinds = Object.values(trial.layers);
+  const rows = (kinds[0] ?? []).map((_, layer) => [layer + 1, ...kinds.map((of) => of[layer])]);
+  return tableOf("What is left of each layer", ["layer", ...Object.keys(trial.layers)], rows);
 }
 
 function artifacts(trial) {

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from reports.architectures import architectures_view, consensus
+from reports.dashboard import _trial_note
 from reports.figures.architectures import architecture_section, architectures_figure
 from reports.overlay import overlay
 from tests.reports.conftest import widths_of, write_trial_files
@@ -48,6 +49,27 @@ def test_other_widths_are_drawn_where_more_is_gone_than_the_heads(
     assert kinds() == []
     assert kinds(query_key=(8, 20)) == ["query and key dimensions"]
     assert kinds(query_inputs=(32, 30)) == ["inputs of Q"]
+
+
+def test_sizes_of_a_model_that_is_no_bert_are_drawn(make_run: Any, make_trial: Any) -> None:
+    kinds = [{"gates": (3, 4), "cells": (1, 0)}, {"gates": (8, 2), "cells": (2, 2)}]
+    trials = [
+        replace(trial, result=replace(trial.result, widths=widths))
+        for trial, widths in zip(
+            (make_trial(0, 500_000, 0.8), make_trial(1, 600_000, 0.9)), kinds, strict=True
+        )
+    ]
+    run = make_run(trials)
+    unpruned = replace(run.unpruned, widths={"gates": (8, 8)})
+    run = replace(run, unpruned=unpruned)
+    gates, cells = architectures_view(run).kinds
+    assert (gates.unit, gates.totals, gates.counts) == ("gates", (8, 8), ((3, 4), (8, 2)))
+    assert (cells.unit, cells.totals) == ("cells", (2, 2)), "the most that a model has"
+    assert consensus(run) is None
+    section = architecture_section(overlay([run]))
+    assert section is not None
+    assert [panel.name for panel in section.panels] == ["architectures"]
+    assert "| layer | gates | cells |\n|---|---|---|\n| 1 | 3 of 8 |" in _trial_note(run, trials[0])
 
 
 def test_models_agree_on_the_units_that_all_of_them_have(
