@@ -94,11 +94,11 @@ class Workbench:
         if isinstance(architecture, BertArchitecture):
             costs = (self.flops, self.problem.cost)
             predicted = {cost.unit: cost.exact(architecture) for cost in costs}
-        for unit in measured.keys() & predicted.keys():
-            if measured[unit] != predicted[unit]:
+        for unit, number in measured.items():
+            if number != predicted.get(unit, number):
                 raise WrongCostError(
-                    f"the model has {measured[unit]:,} {unit}, its architecture {predicted[unit]:,}"
-                    "; a method cuts the model that it returns to the architecture beside it"
+                    f"the model has {number:,} {unit}, its architecture {predicted[unit]:,}; a "
+                    "method cuts the model that it returns to the architecture beside it"
                 )
         return _score(
             model,
