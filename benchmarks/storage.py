@@ -81,8 +81,8 @@ def work(
     """Claim and tell until the time is up, with `pause` seconds of training in between."""
     study, place = open_study(url, worker), RunFolder(Path(folder))
     asks, tells = [], []
-    with Heartbeat(study, place, "cpu") as heart:
-        claims = Claims(study, place, SPACE, heart.record.name, 10**9)
+    with Heartbeat(study, place, "cpu") as heartbeat:
+        claims = Claims(study, place, SPACE, heartbeat.record.name, 10**9)
         ready.wait()
         end = time.monotonic() + seconds
         time.sleep(random.random() * pause)

@@ -19,7 +19,6 @@ from optuna.artifacts import (
     upload_artifact,
 )
 from optuna.artifacts.exceptions import ArtifactNotFound
-from optuna.trial import FrozenTrial
 
 from orchestrator.errors import RunError
 from orchestrator.runs.records import ARTIFACTS
@@ -68,7 +67,7 @@ def bucket_store(url: str) -> Boto3ArtifactStore:
     return Boto3ArtifactStore(parts.netloc, client=boto3.client("s3", config=config))
 
 
-def settle_artifacts(outer: optuna.Study, url: str | None) -> None:
+def set_artifact_store(outer: optuna.Study, url: str | None) -> None:
     """Remember where the artifacts of a study go, if a launch says it; all workers read it there.
 
     Raises RunError if the bucket does not answer, or if they went elsewhere so far.
@@ -121,13 +120,9 @@ def upload(
     return ""
 
 
-def remove_artifacts(
-    trials: Sequence[FrozenTrial | optuna.Trial], outer: optuna.Study, folder: RunFolder
-) -> None:
-    """Remove the artifacts of trials that failed. In a bucket that is away they stay."""
-    metas = [
-        meta for trial in trials for meta in get_all_artifact_meta(trial, storage=outer._storage)
-    ]
+def remove_artifacts(trial: optuna.Trial, outer: optuna.Study, folder: RunFolder) -> None:
+    """Remove the artifacts of a trial that failed. In a bucket that is away they stay."""
+    metas = get_all_artifact_meta(trial, storage=outer._storage)
     with suppress(Exception):  # boto3 has a class for each thing that may be wrong
         store = _store_at(outer.user_attrs.get(ARTIFACTS), folder)
         for meta in metas:

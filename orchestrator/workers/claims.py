@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -15,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.errors import RunError
 from orchestrator.runs.artifacts import remove_artifacts
-from orchestrator.runs.records import BEGAN, FAILURE, HOME, LAST_SEEN, WORKER
+from orchestrator.runs.records import BEGAN, FAILURE, HOME, LAST_SEEN, POPULATION, WORKER
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.workers.heartbeat import Watch, end_record, workers_of
 
@@ -23,15 +22,15 @@ HALT = "halt"
 """Study attribute: the token of a launch whose workers are to claim nothing more."""
 RETRY_OF = "retry_of"
 """Trial attribute: the number of the trial that was cut off, and whose knobs this one has."""
-_RETRIES = "retries"
-"""Trial attribute: how often these knobs may have been what made a worker end."""
-_MOST_RETRIES = 2
-"""After that the knobs themselves may be what kills."""
-GIVEN_UP = (UpdateFinishedTrialError, ValueError)
+DEATHS_ALONE = "deaths_alone"
+"""Trial attribute: how often a worker died while it trained these knobs and no others. A trial that
+has it, be it 0, is trained alone: a worker has died with it, and may do so again."""
+_MOST_DEATHS = 2
+"""After one more the knobs are dropped: they may be what kills."""
+ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)
 """What Optuna raises for an attribute, and for the values, of a trial that has ended already."""
-Fate = Literal["drop", "ask again", "ask again a few times"]
-"""What becomes of the knobs of a trial that failed; a few times: as often as a worker may die with
-them."""
+Retry = Literal["never", "always", "limited"]
+"""Whether the knobs of a failed trial are tried again; limited: as after the death of a worker."""
 
 _TAKEN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 
@@ -65,38 +64,45 @@ class Claims:
     def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
         """Claim up to `most` trials, fewer or none where that many are running or finished.
 
-        First those of dead workers are failed, and asked again. `note` gets a line on each.
+        First those of dead workers are failed, and their knobs enqueued. A trial that is to train
+        alone is claimed alone. `note` gets a line on each trial that was failed.
         """
         claimed: list[optuna.Trial] = []
         try:
             with self._folder.in_turn("claim"):
                 self._check_home()
                 taken = self._outer.get_trials(deepcopy=False, states=_TAKEN)
-                lost = self._bury([t for t in taken if t.state is TrialState.RUNNING], note)
-                wanted = min(most, self._wanted - len(taken) + len(lost))
-                while len(claimed) < wanted:
-                    trial = self._outer.ask()
-                    claimed.append(trial)
-                    trial.set_user_attr(WORKER, self._worker)
-                    trial.set_user_attr(BEGAN, time.time())
-                    if self._asked_twice(trial):
-                        fail(self._outer, trial, "its knobs were asked for twice")
-                        claimed.remove(trial)
-            remove_artifacts(lost, self._outer, self._folder)
+                lost = self._fail_orphans([t for t in taken if t.state is TrialState.RUNNING], note)
+                self._ask(claimed, min(most, self._wanted - len(taken) + lost))
             for trial in claimed:
                 draw(trial, self._space)
-        except RunError:  # the storage is away: others bury these trials
+        except RunError:  # the storage is away: others fail these trials
             raise
         except BaseException as error:  # Ctrl-C, while a sampler takes its time
             ctrl_c = isinstance(error, KeyboardInterrupt)
             reason = "interrupted" if ctrl_c else f"{type(error).__name__}: {error}"
-            innocent = ctrl_c or isinstance(error, OSError)  # a full disk is no fault of knobs
             for trial in claimed:
-                fail(
-                    self._outer, trial, reason, "ask again" if innocent else "ask again a few times"
-                )
+                fail_trial(self._outer, self._folder, trial.number, {FAILURE: reason}, "always")
             raise
         return claimed
+
+    def _ask(self, claimed: list[optuna.Trial], wanted: int) -> None:
+        """Add trials to the claimed ones: enqueued knobs first, in the order of their numbers."""
+        waiting = iter(self._outer.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+        while len(claimed) < wanted:
+            upcoming = next(waiting, None)
+            if claimed and upcoming is not None and DEATHS_ALONE in upcoming.user_attrs:
+                return
+            trial = self._outer.ask()
+            claimed.append(trial)
+            trial.set_user_attr(WORKER, self._worker)
+            trial.set_user_attr(BEGAN, time.time())
+            if self._is_duplicate(trial):
+                why = {FAILURE: "its knobs were asked for twice"}
+                fail_trial(self._outer, self._folder, trial.number, why)
+                claimed.remove(trial)
+            elif DEATHS_ALONE in trial.user_attrs:
+                return
 
     def _check_home(self) -> None:
         """Raise RunError if another launch, which began in the same moment, has bound the study to
@@ -108,7 +114,7 @@ class Claims:
                 f"{home['host']}) at the same time; name that folder with --out"
             )
 
-    def _asked_twice(self, trial: optuna.Trial) -> bool:
+    def _is_duplicate(self, trial: optuna.Trial) -> bool:
         """Whether an earlier trial has its knobs: they were enqueued again, since the storage's
         answer to the first time was lost."""
         cut_off = trial.user_attrs.get(RETRY_OF)
@@ -117,85 +123,97 @@ class Claims:
             for known in self._outer.get_trials(deepcopy=False)
         )
 
-    def bury(self) -> None:
+    def fail_orphans(self) -> None:
         """Fail the trials that dead workers left running, where no more are wanted."""
         with self._folder.in_turn("claim"):
             running = self._outer.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-            lost = self._bury(running, lambda _: None)
-        remove_artifacts(lost, self._outer, self._folder)
+            self._fail_orphans(running, lambda _: None)
 
-    def _bury(
-        self, running: Sequence[FrozenTrial], note: Callable[[str], object]
-    ) -> list[FrozenTrial]:
-        """Fail the trials of dead workers; which they are."""
+    def _fail_orphans(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
+        """Fail the trials of dead workers; how many these are."""
         workers = workers_of(self._outer)
         dead = self._watch.dead(workers)
-        lost = []
+        lost = 0
         for trial in running:
             owner = trial.user_attrs.get(WORKER)
             if owner == self._worker or (owner in workers and owner not in dead):
                 continue
-            seen = workers[owner].at if owner in workers else 0.0
-            if self._fail(trial, seen, note):
-                lost.append(trial)
+            why = {LAST_SEEN: workers[owner].at if owner in workers else 0.0}
+            if fail_trial(self._outer, self._folder, trial.number, why, "limited"):
+                lost += 1
+                retried = _is_retried(self._outer, trial.number)
+                note(
+                    f"trial {trial.number}: its worker died"
+                    + (", its knobs are tried again" if retried else "")
+                )
         for name in dead:
             if not workers[name].ended:
                 end_record(self._outer, workers[name])
                 self._folder.worker(name).unlink(missing_ok=True)
         return lost
 
-    def _fail(self, trial: FrozenTrial, seen: float, note: Callable[[str], object]) -> bool:
-        """Fail a trial whose worker died, `seen` for the last time then, and ask again.
 
-        False if its worker has told it just now.
-        """
-        if self._outer.get_trials(deepcopy=False)[trial.number].state is not TrialState.RUNNING:
-            return False
-        again = ask_again(self._outer, trial, blamed=WORKER in trial.user_attrs)
-        try:
-            optuna.Trial(self._outer, trial._trial_id).set_user_attr(LAST_SEEN, seen)
-            self._outer.tell(trial.number, state=TrialState.FAIL)
-        except GIVEN_UP:  # its worker lives after all, and told it
-            return False
-        folder = self._folder.trial(trial.number)
-        for left in (folder, folder.with_name(f".{folder.name}.unfinished")):
-            shutil.rmtree(left, ignore_errors=True)
-        note(
-            f"trial {trial.number}: its worker died"
-            + (", its knobs are tried again" if again else "")
-        )
-        return True
+def fail_trial(
+    outer: optuna.Study,
+    folder: RunFolder,
+    number: int,
+    why: Mapping[str, Any],
+    retry: Retry = "never",
+) -> bool:
+    """Fail a running trial and remove what it has written; False if it has ended already.
 
-
-def fail(outer: optuna.Study, trial: optuna.Trial, reason: str, knobs: Fate = "drop") -> bool:
-    """Fail a trial of one's own; False if it has ended already, told or given up by others."""
-    with suppress(*GIVEN_UP):
-        trial.set_user_attr(FAILURE, reason)
-        if knobs != "drop":
-            known = outer.get_trials(deepcopy=False)[trial.number]
-            ask_again(outer, known, blamed=knobs == "ask again a few times")
-        outer.tell(trial, state=TrialState.FAIL)
-        return True
-    return False
+    `why` becomes attributes of it.
+    """
+    known = outer.get_trials(deepcopy=False)[number]
+    if known.state is not TrialState.RUNNING:
+        return False
+    trial = optuna.Trial(outer, known._trial_id)
+    try:
+        if retry != "never":
+            enqueue_again(outer, known, limited=retry == "limited")
+        for name, value in why.items():
+            trial.set_user_attr(name, value)
+        outer.tell(number, state=TrialState.FAIL)
+    except ALREADY_ENDED:  # told or failed by another worker just now
+        return False
+    remove_files(outer, folder, trial)
+    return True
 
 
-def ask_again(outer: optuna.Study, trial: FrozenTrial, *, blamed: bool) -> bool:
-    """Enqueue the knobs of a trial that is about to be failed; whether they are tried again.
+def remove_files(outer: optuna.Study, folder: RunFolder, trial: optuna.Trial) -> None:
+    """Remove what a trial that failed has written."""
+    files = folder.trial(trial.number)
+    for left in (files, files.with_name(f".{files.name}.unfinished")):
+        shutil.rmtree(left, ignore_errors=True)
+    remove_artifacts(trial, outer, folder)
 
-    They are not if they were `blamed` once too often. The knobs are enqueued before the trial is
-    failed: if this process is killed in between, whoever fails the trial next finds them enqueued
-    and adds nothing. Optuna's own retry would carry over artifacts, and constraints, which cannot
-    be set twice.
+
+def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> None:
+    """Enqueue the knobs of a trial that is about to be failed, unless they were enqueued before.
+
+    If `limited`, its worker died or ended with it. That counts against the knobs where they trained
+    alone, and they are dropped after `_MOST_DEATHS`; where others trained beside them, any of these
+    may be to blame, so that each is tried alone.
+
+    The knobs are enqueued before the trial is failed: if this process is killed in between, whoever
+    fails the trial next finds them enqueued and adds nothing. Optuna's own retry would carry over
+    artifacts, and constraints, which cannot be set twice.
     """
     knobs = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
-    retries = trial.user_attrs.get(_RETRIES, 0) + blamed
-    again = bool(knobs) and retries <= _MOST_RETRIES
-    asked = any(
-        known.user_attrs.get(RETRY_OF) == trial.number for known in outer.get_trials(deepcopy=False)
-    )
-    if again and not asked:
-        outer.enqueue_trial(knobs, user_attrs={RETRY_OF: trial.number, _RETRIES: retries})
-    return again
+    attributes = {RETRY_OF: trial.number}
+    deaths = trial.user_attrs.get(DEATHS_ALONE)
+    if limited and (together := trial.user_attrs.get(POPULATION)) is not None:
+        deaths = (deaths or 0) + (together == 1)
+    if deaths is not None:
+        attributes[DEATHS_ALONE] = deaths
+    dropped = not knobs or (deaths or 0) > _MOST_DEATHS
+    if not dropped and not _is_retried(outer, trial.number):
+        outer.enqueue_trial(knobs, user_attrs=attributes)
+
+
+def _is_retried(outer: optuna.Study, number: int) -> bool:
+    """Whether the knobs of this trial were enqueued again."""
+    return any(t.user_attrs.get(RETRY_OF) == number for t in outer.get_trials(deepcopy=False))
 
 
 def draw(trial: optuna.Trial, space: Mapping[str, BaseDistribution]) -> None:

@@ -64,9 +64,13 @@ def _dask(address: str | None) -> Iterator[dict[str, Any]]:
         raise RunError("--backend dask needs --cluster tcp://SCHEDULER:8786")
     try:
         with ThreadPoolExecutor(1) as aside:  # a notebook has a loop of its own
-            aside.submit(asyncio.run, _greet(address)).result()
+            aside.submit(asyncio.run, _handshake(address)).result()
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError, MemoryError) as error:  # the last: no length, but a greeting
+    except (
+        OSError,
+        ValueError,
+        MemoryError,
+    ) as error:  # the last: what answers has another protocol
         said = str(error) or "silence"
         raise RunError(f"no Dask scheduler answers at {address} ({said})") from error
     with client:
@@ -75,7 +79,7 @@ def _dask(address: str | None) -> Iterator[dict[str, Any]]:
         yield {"client": client}
 
 
-async def _greet(address: str) -> None:
+async def _handshake(address: str) -> None:
     """One handshake in time: a `Client` waits for minutes where something else listens."""
     from distributed.comm.core import connect
 

@@ -113,7 +113,7 @@ def launch_workers(
             raise
         if finished_trials(outer) < study.trials:
             raise RunError(_unfinished(study, outer, ended))
-        Claims(outer, folder, study.space, "", study.trials).bury()
+        Claims(outer, folder, study.space, "", study.trials).fail_orphans()
         return record_of(outer, folder.path)
 
 

@@ -18,7 +18,7 @@ from objectives.search_method import spaces_of
 from objectives.workbench.inputs import Inputs, read_inputs
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
-from orchestrator.runs.artifacts import settle_artifacts
+from orchestrator.runs.artifacts import set_artifact_store
 from orchestrator.runs.records import (
     WANTED,
     RunRecord,
@@ -33,13 +33,13 @@ from orchestrator.study import PopulationSize, Study
 from orchestrator.workers.claims import Claims
 from orchestrator.workers.heartbeat import Heartbeat, living
 from orchestrator.workers.opening import (
+    bind_folder,
     check_no_trials,
     check_room,
     describe,
     finished_trials,
     join_study,
     open_study,
-    settle,
 )
 from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.worker import Callback, Worker
@@ -102,7 +102,7 @@ def work(
         outer = join_study(study, folder, opened_storage, definition)
         if trials is None:
             study = replace(study, trials=outer.user_attrs.get(WANTED, study.trials))
-        settle(folder, outer, hidden(parse_url(url)))
+        bind_folder(folder, outer, hidden(parse_url(url)))
         check_room(url, living(outer, folder))
         speaker = "worker" if number is None else f"worker {number}"
         progress = LaunchProgress(study, console, speaker)
@@ -150,10 +150,10 @@ def opened(
             check_no_trials(folder)  # before an empty database lies where the lost one belongs
         opened_storage = server or open_storage(url)
         outer = open_study(study, folder, opened_storage, definition, own=own)
-        settle(folder, outer, shown)
+        bind_folder(folder, outer, shown)
         check_room(url, living(outer, folder), workers)
         describe(outer, study, device)
-        settle_artifacts(outer, artifacts)
+        set_artifact_store(outer, artifacts)
         yield outer, inputs
 
 
@@ -232,7 +232,7 @@ def _serve(
         claims = Claims(outer, folder, study.space, heart.record.name, study.trials, token)
         if (finished := finished_trials(outer)) >= study.trials:
             progress.note(f"{finished} trials are finished, {study.trials} wanted: nothing to do")
-            claims.bury()
+            claims.fail_orphans()
             return
         with progress:
             progress.finished(finished)

@@ -124,7 +124,7 @@ def join_study(
     return optuna.load_study(study_name=study.name, storage=storage)
 
 
-def settle(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
+def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
     """Bind folder and study to each other, if the storage lies elsewhere.
 
     `storage` is its URL without a password. Raises RunError if either is bound to another.
@@ -149,7 +149,7 @@ def settle(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
 
 
 def _half_bound(folder: RunFolder, outer: optuna.Study, storage: str) -> bool:
-    """Whether a launch was killed between the two writes of `settle`, before there was a trial.
+    """Whether a launch was killed between the two writes of `bind_folder`, before there was a trial.
 
     A folder with trials whose study knows nothing of them is another matter: that one was lost.
     """

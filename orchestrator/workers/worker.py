@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, Literal
 
 import optuna
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
-from objectives.device import free_memory, out_of_memory
+from objectives.device import free_memory, matmul_dtype, out_of_memory
 from objectives.errors import UserError
 from objectives.measures.measured import WrongCostError
 from objectives.progress import Progress
@@ -30,10 +29,14 @@ from objectives.search_method import (
 )
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
-from orchestrator.runs.artifacts import remove_artifacts, upload
+from orchestrator.runs.artifacts import upload
 from orchestrator.runs.records import (
     BUDGET,
+    DEVICE,
+    FAILURE,
     NOTES,
+    POPULATION,
+    PRECISION,
     RESULT,
     UNPRUNED,
     RunRecord,
@@ -47,7 +50,7 @@ from orchestrator.runs.records import (
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.trial_files import write_rungs, write_trial
 from orchestrator.study import Study
-from orchestrator.workers.claims import GIVEN_UP, Claims, Fate, fail
+from orchestrator.workers.claims import ALREADY_ENDED, Claims, Retry, fail_trial, remove_files
 from orchestrator.workers.heartbeat import living
 from orchestrator.workers.opening import finished_trials
 from orchestrator.workers.progress import LaunchProgress
@@ -160,18 +163,18 @@ class Worker:
             for places in populations([method for _, method in members]):
                 self._search([members[place] for place in places])
         except KeyboardInterrupt:
-            self._fail_all("interrupted", "ask again")
+            self._fail(self.running, "interrupted", "always")
             raise
         except OSError as error:
-            self._fail_all(f"the disk refused a write: {error}", "ask again")
+            self._fail(self.running, f"the disk refused a write: {error}", "always")
             raise
         except UserError as error:  # what no other trial of the study would do better
-            self._fail_all(str(error), "drop")
+            self._fail(self.running, str(error))
             raise
-        except RunError:  # the storage is away: others bury these trials
+        except RunError:  # the storage is away: others fail these trials
             raise
         except Exception as error:  # not of the search, but of what keeps its results
-            self._fail_all(f"{type(error).__name__}: {error}", "ask again a few times")
+            self._fail(self.running, f"{type(error).__name__}: {error}", "limited")
             raise
         return True
 
@@ -182,7 +185,7 @@ class Worker:
             try:
                 members.append((number, self.study.trial_method(trial.params)))
             except UserError as error:
-                self._fail(number, str(error))
+                self._fail([number], str(error))
         return members
 
     def _search(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
@@ -201,14 +204,14 @@ class Worker:
             for start in range(0, len(left), half):
                 self._search(left[start : start + half])
             return
-        for number, _ in left:
-            self._fail(number, reason)
+        self._fail([number for number, _ in left], reason)
 
     def _outcomes(
         self, group: Sequence[tuple[int, SearchMethod]]
     ) -> tuple[str, Literal["done", "raised", "out of memory"]]:
         """Search and tell; why those that are left have no outcome, and how the search ended."""
         methods = [method for _, method in group]
+        self._record_how(group)
         progress: Progress = self.progress
         if self.study.early_stopping is not None:
             trials = [self.running[number] for number, _ in group]
@@ -239,18 +242,30 @@ class Worker:
                 return "the method gave no outcome for it", "done"
             self._tell(*told)  # what fails here is no fault of the trial's
 
+    def _record_how(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
+        """Keep with each trial what decides its last digits beside its knobs, before it begins: if
+        this worker dies, how many trained together says whether the knobs may be to blame."""
+        device = self.bench.problem.device
+        for number, method in group:
+            how = {POPULATION: len(group), DEVICE: device.partition(":")[0]}
+            if (precision := getattr(method, "precision", None)) is not None:
+                how[PRECISION] = str(matmul_dtype(precision, device)).removeprefix("torch.")
+            with suppress(UpdateFinishedTrialError):  # others took this worker for dead
+                for name, value in how.items():
+                    self.running[number].set_user_attr(name, value)
+
     def _tell(self, number: int, outcome: Outcome, result: TrialResult | None) -> None:
         """Keep and tell one outcome; `result` is the score of a student that was found."""
         trial = self.running[number]
         if isinstance(outcome, SearchFailure):
-            self._fail(number, outcome.reason)
+            self._fail([number], outcome.reason)
             return
         if isinstance(outcome, Stopped):
             self._stop(number)
             return
         assert result is not None, "what was found was scored"
         if not math.isfinite(result.metric):
-            self._fail(number, f"its {self.bench.metric} is {result.metric}")
+            self._fail([number], f"its {self.bench.metric} is {result.metric}")
             return
         with self._still_ours(number):
             full = self.bench.unpruned.widths
@@ -292,11 +307,11 @@ class Worker:
         """Drop the result of a trial that others took for dead: its knobs were asked again."""
         try:
             yield
-        except (*GIVEN_UP, OSError):  # the others remove what it writes
+        except (*ALREADY_ENDED, OSError):  # the others remove what it writes
             if self.outer.get_trials(deepcopy=False)[number].state is not TrialState.FAIL:
                 raise
-            self._remove(number)
-            self._ended(number, "given up by the other workers, who missed this one", counts=False)
+            remove_files(self.outer, self.folder, self.running[number])
+            self._ended(number, "failed by the other workers, who missed this one", counts=False)
 
     def _score(self, found: SearchResult) -> TrialResult:
         return TrialResult(
@@ -306,21 +321,11 @@ class Worker:
             tolerance=float(found.tolerance),
         )
 
-    def _fail(self, number: int, reason: str, knobs: Fate = "drop") -> None:
-        if fail(self.outer, self.running[number], reason, knobs):
-            self._remove(number)
-        self.failed.append(reason)
-        self._ended(number, f"failed: {reason}", counts=False)
-
-    def _remove(self, number: int) -> None:
-        """Remove what a trial that failed has written."""
-        shutil.rmtree(self.folder.trial(number), ignore_errors=True)
-        remove_artifacts([self.running[number]], self.outer, self.folder)
-
-    def _fail_all(self, reason: str, knobs: Fate) -> None:
-        """Fail what is running."""
-        for number in list(self.running):
-            self._fail(number, reason, knobs)
+    def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
+        for number in list(numbers):
+            fail_trial(self.outer, self.folder, number, {FAILURE: reason}, retry)
+            self.failed.append(reason)
+            self._ended(number, f"failed: {reason}", counts=False)
 
     def _ended(self, number: int, line: str, *, counts: bool) -> None:
         del self.running[number]

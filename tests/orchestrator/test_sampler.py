@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 
-from orchestrator.sampler import FairTpe, SamplerName, make_sampler
+from orchestrator.sampler import SamplerName, make_sampler
 
 KNOB = {"x": FloatDistribution(0, 1)}
 
@@ -58,12 +57,6 @@ def quietly(make: Callable[[], BaseSampler]) -> BaseSampler:
         return make()
 
 
-def stock_tpe() -> BaseSampler:
-    return quietly(
-        lambda: TPESampler(seed=1, n_startup_trials=8, multivariate=False, constant_liar=True)
-    )
-
-
 def make(name: SamplerName) -> BaseSampler:
     return quietly(lambda: make_sampler(1, 0, 4, name=name))
 
@@ -71,55 +64,11 @@ def make(name: SamplerName) -> BaseSampler:
 STOPPED = [0.1 + 0.001 * place for place in range(6)] + [0.5 + 0.001 * x for x in range(54)]
 
 
-@pytest.mark.parametrize("violation", [-1.0, 1.0], ids=["in budget", "outside"])
-def test_tpe_does_not_take_stopped_trials_for_good_ones(violation: float) -> None:
-    """Two finished far from sixty that were stopped: Optuna's own returns to the first of these."""
-    finished = [0.9, 0.95]
-    stock = drawn(study_of(stock_tpe(), finished, STOPPED, violation))
-    ours = drawn(study_of(make("tpe"), finished, STOPPED, violation))
-    near = [sum(0.05 <= x <= 0.15 for x in xs) for xs in (stock, ours)]
-    assert near[0] > 0, "the trap that this test is for is gone: drop FairTpe"
-    assert near[1] == 0
-    if violation < 0:
-        assert statistics.median(ours) > 0.8
-
-
-@pytest.mark.parametrize("trials", [40, 300])
-def test_tpe_is_optunas_own_where_none_was_stopped(trials: int) -> None:
-    """Of 300, too: a tenth of them, not the 25 that it stops at where there is one objective."""
-    finished = [place / trials for place in range(trials)]
-    assert drawn(study_of(stock_tpe(), finished, [])) == drawn(
-        study_of(quietly(lambda: FairTpe(seed=1, n_startup_trials=8)), finished, [])
-    )
-
-
-def test_tpe_reads_the_study_once_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a server each reading is six statements, and a knob more is no reading more."""
-    study = study_of(make("tpe"), [place / 12 for place in range(12)], STOPPED[:3])
-    readings = []
-    read = study._storage.get_all_trials
-
-    def counted(*args: Any, **kwargs: Any) -> list[FrozenTrial]:
-        readings.append(args)
-        return read(*args, **kwargs)
-
-    monkeypatch.setattr(study._storage, "get_all_trials", counted)
-    for trial in (study.ask(), study.ask()):
-        readings.clear()
-        for knob in "xyz":
-            trial.suggest_float(knob, 0, 1)
-        assert len(readings) == 1
-
-
-def test_tpe_sees_at_each_trial_what_others_asked_before() -> None:
-    """Ten trials in flight, none told: were the look an old one, the liar would not spread them."""
-    finished = [place / 40 for place in range(40)]
-    ours, stock = (
-        study_of(sampler, finished, [])
-        for sampler in (quietly(lambda: FairTpe(seed=1, n_startup_trials=8)), stock_tpe())
-    )
-    in_flight = [[study.ask(dict(KNOB)).params["x"] for _ in range(10)] for study in (ours, stock)]
-    assert in_flight[0] == in_flight[1]
+def test_tpe_spreads_what_is_asked_together() -> None:
+    """Ten trials in flight, none told: without the liar they lie within 0.05 of each other."""
+    study = study_of(make("tpe"), [place / 40 for place in range(40)], [])
+    in_flight = [study.ask(dict(KNOB)).params["x"] for _ in range(10)]
+    assert max(in_flight) - min(in_flight) > 0.1
 
 
 @pytest.mark.parametrize("name", ["gp", "nsgaii", "random"])

@@ -33,9 +33,9 @@ def test_status_counts_trials_workers_and_failures(
     dead = Heartbeat(outer, RunFolder(folder), "cpu")
     dead._beat()
     dead._file.touch()
-    with Heartbeat(outer, RunFolder(folder), "cuda") as heart:
+    with Heartbeat(outer, RunFolder(folder), "cuda") as beating:
         idle = "\n".join(run_status(folder).lines())
-        outer.ask().set_user_attr(WORKER, heart.record.name)
+        outer.ask().set_user_attr(WORKER, beating.record.name)
         status = run_status(folder)
         lines = "\n".join(status.lines())
     counts = {state: count for state, count in status.trials.items() if count}
@@ -47,9 +47,9 @@ def test_status_counts_trials_workers_and_failures(
     assert status.failures == {"the loss is nan at step 3": 1}
     assert [trial.number for trial in status.front] == [trial.number for trial in run.front]
     alive = {worker["name"]: worker["alive"] for worker in status.workers}
-    assert alive == {heart.record.name: True, dead.record.name: False}
-    assert f"{heart.record.name} on cuda: alive, runs [4]" in lines
-    assert f"{heart.record.name} on cuda: alive, between trials" in idle
+    assert alive == {beating.record.name: True, dead.record.name: False}
+    assert f"{beating.record.name} on cuda: alive, runs [4]" in lines
+    assert f"{beating.record.name} on cuda: alive, between trials" in idle
     assert f"{dead.record.name} on cpu: dead" in lines
     assert "failed     1 times: the loss is nan at step 3" in lines
     elsewhere = storage_status(f"sqlite:///{folder}/study.db", None)

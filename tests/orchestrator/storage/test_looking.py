@@ -76,13 +76,13 @@ def test_one_that_is_at_work_can_be_looked_at_too(study: Study, tmp_path: Path) 
     folder = tmp_path / "run"
     launch(scripted(study, "result"), trials=1, out=folder, device="cpu")
     outer = load_run(folder)
-    with Heartbeat(outer, RunFolder(folder), "cpu") as heart:
+    with Heartbeat(outer, RunFolder(folder), "cpu") as beating:
         outer.ask()
         take_away_writing(folder)
         lines = as_a_reader("status", folder)
         (folder / "workers").chmod(0o755)
     assert "1 finished, 1 running" in lines
-    assert f"{heart.record.name} on cpu: alive" in lines
+    assert f"{beating.record.name} on cpu: alive" in lines
 
 
 def test_a_look_makes_no_storage(tmp_path: Path) -> None:

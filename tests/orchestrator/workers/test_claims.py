@@ -18,14 +18,14 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
-from orchestrator.runs.records import FAILURE, HOME, WORKER, trial_record
+from orchestrator.runs.records import FAILURE, HOME, POPULATION, WORKER, trial_record
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage.connect import open_storage
 from orchestrator.workers import heartbeat
-from orchestrator.workers.claims import HALT, RETRY_OF, Claims, ask_again
+from orchestrator.workers.claims import DEATHS_ALONE, HALT, RETRY_OF, Claims, enqueue_again
 from orchestrator.workers.heartbeat import GRACE, Heartbeat, Watch, WorkerRecord, workers_of
-from orchestrator.workers.opening import settle
+from orchestrator.workers.opening import bind_folder
 from tests.servers import MariaDb, Postgres, proxy
 
 SPACE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(1e-3, 1, log=True)}
@@ -65,8 +65,8 @@ def claims_of(
     study: optuna.Study, folder: RunFolder, stack: ExitStack, wanted: int, token: str = ""
 ) -> Claims:
     """Claims of a living worker."""
-    heart = stack.enter_context(Heartbeat(study, folder, "cpu"))
-    return Claims(study, folder, SPACE, heart.record.name, wanted, token)
+    beating = stack.enter_context(Heartbeat(study, folder, "cpu"))
+    return Claims(study, folder, SPACE, beating.record.name, wanted, token)
 
 
 def tell(study: optuna.Study, trials: list[optuna.Trial]) -> None:
@@ -146,7 +146,7 @@ def test_nothing_is_claimed_into_a_folder_that_another_launch_got_ahead_of(
 ) -> None:
     """Both found the study without a home, and each gave it one."""
     folder, study = RunFolder(tmp_path / "run"), study_of(url)
-    settle(folder, study, url)
+    bind_folder(folder, study, url)
     with ExitStack() as stack:
         claims = claims_of(study, folder, stack, wanted=3)
         assert len(claims.take(1)) == 1
@@ -192,13 +192,58 @@ with ExitStack() as stack:
 """
 
 
+def dies_with(trials: list[optuna.Trial], worker: str) -> None:
+    """A worker that nobody knows has these in training, together."""
+    for trial in trials:
+        trial.set_user_attr(POPULATION, len(trials))
+        trial.set_user_attr(WORKER, worker)
+
+
+def test_of_a_population_that_a_worker_died_with_each_is_tried_alone_and_only_one_that_kills_dropped(
+    tmp_path: Path,
+) -> None:
+    folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
+    first = [{"x": x, "y": 0.5} for x in (0.1, 0.2, 0.3, 0.4)]
+    killer = first[1]
+    for knobs in first:
+        study.enqueue_trial(knobs)
+    deaths, together = 0, []
+    with ExitStack() as stack:
+        claims = claims_of(study, folder, stack, wanted=4)
+        while claimed := claims.take(4):
+            together.append([trial.params["x"] for trial in claimed])
+            if killer in [trial.params for trial in claimed]:
+                deaths += 1
+                dies_with(claimed, f"dead{deaths}")
+            else:
+                tell(study, claimed)
+    finished = study.get_trials(states=[TrialState.COMPLETE])
+    assert [trial.params for trial in finished if trial.params in first] == [*first[:1], *first[2:]]
+    assert deaths == 4, "once in company, three times alone"
+    assert together[:-1] == [[0.1, 0.2, 0.3, 0.4], [0.1], [0.2], [0.3], [0.4], [0.2], [0.2]]
+    assert DEATHS_ALONE not in finished[-1].user_attrs, "drawn in place of what kills"
+
+
+def test_a_worker_that_dies_before_it_trains_is_no_fault_of_its_knobs(tmp_path: Path) -> None:
+    folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
+    study.enqueue_trial({"x": 0.1, "y": 0.5})
+    with ExitStack() as stack:
+        claims = claims_of(study, folder, stack, wanted=2)
+        for attempt in range(5):
+            claimed = claims.take(2)
+            assert len(claimed) == 2, "nothing is to train alone"
+            for trial in claimed:
+                trial.set_user_attr(WORKER, f"dead{attempt}")
+        assert {"x": 0.1, "y": 0.5} in [trial.params for trial in claims.take(2)]
+
+
 def test_knobs_that_kill_are_tried_three_times(tmp_path: Path) -> None:
     folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
     with ExitStack() as stack:
         claims = claims_of(study, folder, stack, wanted=1)
         for attempt in range(4):
             (trial,) = claims.take(1)
-            trial.set_user_attr(WORKER, f"dead{attempt}")
+            dies_with([trial], f"dead{attempt}")
     params = [tuple(trial.params.values()) for trial in study.trials]
     assert params[0] == params[1] == params[2] != params[3]
     assert RETRY_OF not in study.trials[3].user_attrs
@@ -232,13 +277,13 @@ def test_an_outage_of_the_storage_makes_nobody_dead(tmp_path: Path) -> None:
     assert watch.dead({"far": other}) == set()
 
 
-def test_a_heart_beats_from_a_thread_and_says_when_it_ends(
+def test_a_heartbeat_comes_from_a_thread_and_says_when_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = study_of(f"sqlite:///{tmp_path}/study.db")
     folder = RunFolder(tmp_path / "run")
-    with Heartbeat(study, folder, "cpu", beat=0.01) as heart:
-        name = heart.record.name
+    with Heartbeat(study, folder, "cpu", beat=0.01) as beating:
+        name = beating.record.name
         first = workers_of(study)[name].beat
         assert first >= 1
         while workers_of(study)[name].beat < first + 3:
@@ -270,7 +315,7 @@ def test_knobs_are_asked_again_once_though_a_worker_was_killed_before_it_said_so
     with ExitStack() as stack:
         claims = claims_of(study, RunFolder(tmp_path), stack, wanted=1)
         (trial,) = claims.take(1)
-    assert ask_again(study, study.trials[trial.number], blamed=False)
+    enqueue_again(study, study.trials[trial.number], limited=False)
     with ExitStack() as stack:  # here it was killed: the trial is not told
         other = claims_of(study, RunFolder(tmp_path), stack, wanted=1)
         (again,) = other.take(1)

@@ -42,7 +42,15 @@ from objectives.workbench.workbench import Workbench
 from orchestrator import Study, launch, launch_workers, work
 from orchestrator.dashboard.view import DashboardView, Source
 from orchestrator.errors import RunError
-from orchestrator.runs.records import BUDGET, RESULT, load_run, read_run
+from orchestrator.runs.records import (
+    BUDGET,
+    DEVICE,
+    POPULATION,
+    PRECISION,
+    RESULT,
+    load_run,
+    read_run,
+)
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.study_file import load_study
@@ -141,6 +149,24 @@ def test_every_trial_leaves_a_model_that_scores_what_was_told(study: Study, tmp_
     assert run.trials[0].knobs["target_ratio"] == 0.5
     assert run.unpruned.unit == "flops@16"
     assert "rows read" in run.notes[0]
+
+
+def test_each_trial_says_what_decided_its_last_digits(study: Study, tmp_path: Path) -> None:
+    for precision, recorded in (("float32", "float32"), ("bfloat16", "bfloat16")):
+        method = replace(study.method, precision=precision)  # type: ignore[call-arg]
+        asked = replace(study, method=method, name=precision, trials=3, population=2)
+        run = launch(asked, out=tmp_path / precision, device="cpu")
+        how = [[t.attributes[name] for name in (POPULATION, DEVICE, PRECISION)] for t in run.trials]
+        assert how == [[2, "cpu", recorded], [2, "cpu", recorded], [1, "cpu", recorded]]
+
+
+def test_a_population_that_goes_on_in_halves_says_how_many_trained_together_at_last(
+    study: Study, tmp_path: Path
+) -> None:
+    ends = scripted(study, "memory", "memory", "memory", "memory", population=4)
+    run = launch(ends, out=tmp_path / "run", device="cpu")
+    assert [trial.attributes[POPULATION] for trial in run.trials] == [2] * 4
+    assert [PRECISION in trial.attributes for trial in run.trials] == [False] * 4, "it has none"
 
 
 def test_the_optuna_study_has_two_named_objectives_and_the_budget(
