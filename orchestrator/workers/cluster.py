@@ -66,11 +66,7 @@ def _dask(address: str | None) -> Iterator[dict[str, Any]]:
         with ThreadPoolExecutor(1) as aside:  # a notebook has a loop of its own
             aside.submit(asyncio.run, _handshake(address)).result()
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (
-        OSError,
-        ValueError,
-        MemoryError,
-    ) as error:  # the last: what answers has another protocol
+    except (OSError, ValueError, MemoryError) as error:  # the last: another protocol
         said = str(error) or "silence"
         raise RunError(f"no Dask scheduler answers at {address} ({said})") from error
     with client:

@@ -132,7 +132,9 @@ def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
     if folder.is_own(storage):
         return
     home = outer.user_attrs.get(HOME)
-    if home is None and (folder.identity is None or _half_bound(folder, outer, storage)):
+    # A launch that was killed between the two writes below has left the first.
+    half_bound = (folder.storage, folder.study_name) == (storage, outer.study_name)
+    if home is None and (folder.identity is None or half_bound):
         home = {
             "folder": folder.identity or secrets.token_hex(8),
             "path": str(folder.path.absolute()),
@@ -146,18 +148,6 @@ def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
             f"'{folder.path}' is not where the files of study '{outer.study_name}' lie, which is "
             f"{where}; name that folder, shared by all machines, with --out"
         )
-
-
-def _half_bound(folder: RunFolder, outer: optuna.Study, storage: str) -> bool:
-    """Whether a launch was killed between the two writes of `bind_folder`, before there was a trial.
-
-    A folder with trials whose study knows nothing of them is another matter: that one was lost.
-    """
-    return (
-        (folder.storage, folder.study_name) == (storage, outer.study_name)
-        and not folder.trial(0).parent.exists()
-        and all(t.state is TrialState.WAITING for t in outer.get_trials(deepcopy=False))
-    )
 
 
 def _check_same(

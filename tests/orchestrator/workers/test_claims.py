@@ -199,7 +199,7 @@ def dies_with(trials: list[optuna.Trial], worker: str) -> None:
         trial.set_user_attr(WORKER, worker)
 
 
-def test_of_a_population_that_a_worker_died_with_each_is_tried_alone_and_only_one_that_kills_dropped(
+def test_trials_that_died_together_are_tried_alone_and_only_what_kills_is_dropped(
     tmp_path: Path,
 ) -> None:
     folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
