@@ -5,10 +5,12 @@ All of it lies in the Optuna study, so that any dashboard on the storage shows i
 
 from __future__ import annotations
 
+import hashlib
 import re
 import warnings
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import optuna
 import plotly.graph_objects as go
@@ -28,19 +30,20 @@ from reports.recommended import recommendations
 
 FRONT = "front"
 """Id of the figure in the study."""
+_OWN_NOTES = "maskfront:notes"
+"""System attribute of the study: digests of the note that `publish` found and of the one that it
+wrote. A note with another digest is a reader's."""
 
 
 def publish(run: RunRecord) -> None:
     """Write the notes of the study and of its ended trials, and its front, into the Optuna study.
 
-    A trial's note is written once and never over what a reader wrote in its place.
+    None is written over what a reader wrote in its place; a trial's is written once.
     """
     study = load_run(run.folder)
     attributes = study._storage.get_study_system_attrs(study._study_id)
     ids = {trial.number: trial._trial_id for trial in study.get_trials(deepcopy=False)}
-    note = _study_note(run)
-    if get_note_from_system_attrs(attributes, None)["body"] != note:
-        save_note(study, note)
+    _write_study_note(study, attributes, _study_note(run))
     for trial in run.trials:
         text = _trial_note(run, trial)
         if text and not attributes.get(note_ver_key(ids[trial.number])):
@@ -51,6 +54,17 @@ def publish(run: RunRecord) -> None:
             save_note(cast(optuna.Trial, place), text)
     with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
         save_plotly_graph_object(study, _front(run), graph_object_id=FRONT)
+
+
+def _write_study_note(study: optuna.Study, attributes: Mapping[str, Any], note: str) -> None:
+    """Replace the study's note if it is our own, or if there is none."""
+    known = get_note_from_system_attrs(attributes, None)
+    digests = [hashlib.sha256(text.encode()).hexdigest() for text in (known["body"], note)]
+    own = known["version"] == 0 or digests[0] in attributes.get(_OWN_NOTES, ())
+    if own and known["body"] != note:
+        # Before the note: of a launch that is killed in between, the old one is still our own.
+        study._storage.set_study_system_attr(study._study_id, _OWN_NOTES, digests)
+        save_note(study, note)
 
 
 def _front(run: RunRecord) -> go.Figure:

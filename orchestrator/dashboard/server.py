@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from orchestrator.runs.artifacts import stores_of
 from orchestrator.runs.records import ARTIFACTS, DEFINITION, HOME
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
-from orchestrator.storage.urls import hidden, parse_url
+from orchestrator.storage.urls import hidden, is_file, parse_url
 
 HOST = "127.0.0.1"
 """The dashboard has no authentication: it is never bound wider."""
@@ -52,10 +53,14 @@ def application(source: str | Path) -> App:
     if "://" in str(source):
         return _of_storage(str(source))
     folder = Path(source)
-    found = _runs_in(folder)
-    if not found:
+    if not _runs_in(folder):
         RunFolder(folder).existing()  # says what is missing
-    opened: Callable[[str], BaseStorage] = cache(read_storage)
+
+    @cache
+    def opened(url: str, file: object) -> BaseStorage:
+        """The storage; another one where its file has been replaced."""
+        del file
+        return read_storage(url)
 
     def readable() -> dict[Path, Source]:
         """The study of each run; of many, one that is damaged hides no other."""
@@ -63,7 +68,8 @@ def application(source: str | Path) -> App:
         for run in _runs_in(folder):
             paths = RunFolder(run)
             try:
-                sources[run] = Source(opened(paths.storage), paths.study_name)
+                url = paths.storage
+                sources[run] = Source(opened(url, _file_of(url)), paths.study_name)
             except RunError as error:
                 errors.append(error)
         if errors and not sources:
@@ -83,9 +89,19 @@ def application(source: str | Path) -> App:
 
     readable()  # says at once what is wrong with all of them
     app: App = optuna_dashboard.wsgi(
-        DashboardView(sources, joined=found != [folder]), artifact_store=ArtifactsView(artifacts)
+        DashboardView(sources), artifact_store=ArtifactsView(artifacts)
     )
     return guarded(app)
+
+
+def _file_of(url: str) -> object:
+    """Which file a storage is, if it is one: a run that is deleted may be followed by another."""
+    if not is_file(url):
+        return None
+    with suppress(FileNotFoundError):
+        at = Path(str(parse_url(url).database)).stat()
+        return at.st_dev, at.st_ino
+    return None
 
 
 def _of_storage(url: str) -> App:
@@ -110,7 +126,7 @@ def _of_storage(url: str) -> App:
             "given that folder"
         }
 
-    view = DashboardView(lambda: {"": Source(storage)}, joined=False, remarks=missing)
+    view = DashboardView(lambda: {"": Source(storage)}, remarks=missing)
     app: App = optuna_dashboard.wsgi(view, artifact_store=ArtifactsView(artifacts))
     return guarded(app)
 

@@ -21,8 +21,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.storage.patience import reason_of
 
-_STRIDE = 10_000
-"""Sources that one view may join: an id is that of the storage times this, plus its place."""
+_IDS = 10**9
+"""More than a storage has of one kind: an id of the view is the storage's own plus its place times
+this."""
 _CONSTRAINTS = "constraints"
 """System attribute in which the dashboard looks for constraints; Optuna 5 has one for each."""
 _ARTIFACTS = "artifacts:"
@@ -59,47 +60,45 @@ Sources = Mapping[str, Source]
 class DashboardView(BaseStorage):
     """Several sources shown as one storage, which is read-only but for notes.
 
-    `find` gives the sources. It is called whenever studies are listed, so that a new run appears.
-    A single source, not `joined` by others, keeps its ids. `remarks` makes of the user attributes
-    of a study what is shown before them. Every other write raises PermissionError: no launch would
-    continue a run that a dashboard had renamed or deleted in part.
+    `find` gives the sources. It is called whenever studies are listed, so that a new run appears
+    and one that was deleted goes. Each source keeps its ids for good: none is another run's later.
+    `remarks` makes of the user attributes of a study what is shown before them. Every other write
+    raises PermissionError: no launch would continue a run that a dashboard had renamed or deleted
+    in part.
     """
 
     def __init__(
         self,
         find: Callable[[], Sources],
-        *,
-        joined: bool,
         remarks: Callable[[Attributes], Attributes] = lambda attributes: {},
     ):
         self._find, self._remarks = find, remarks
-        self._stride = _STRIDE if joined else 1
         self._lock = Lock()
-        self._names: list[str] = []
-        self._sources: list[Source] = []
-        self._refresh()
+        self._known: list[tuple[str, Source]] = []
+        """By place."""
+        self._places()
 
-    def _refresh(self) -> None:
+    def _places(self) -> list[int]:
+        """Those of the sources that are there now."""
         with self._lock:
-            for name, source in self._find().items():
-                if name not in self._names:
-                    self._names.append(name)
-                    self._sources.append(source)
+            found = list(self._find().items())
+            self._known += [source for source in found if source not in self._known]
+            return [self._known.index(source) for source in found]
 
     def _own(self, shared: int) -> tuple[int, BaseStorage, int]:
         """Of an id of the view: place of the source, its storage, and its own id."""
-        own, place = divmod(shared, self._stride)
-        if place >= len(self._sources):
+        place, own = divmod(shared, _IDS)
+        if place >= len(self._known):
             raise KeyError(f"no study or trial {shared}")
-        return place, self._sources[place].storage, own
+        return place, self._known[place][1].storage, own
 
     def _called(self, place: int, name: str) -> str:
-        prefix = self._names[place]
+        prefix, _ = self._known[place]
         return name if prefix in ("", name) else f"{prefix}: {name}"
 
     def _trial(self, trial: FrozenTrial, place: int) -> FrozenTrial:
         shown = copy.copy(trial)
-        shown._trial_id = trial._trial_id * self._stride + place
+        shown._trial_id = place * _IDS + trial._trial_id
         constraints = trial.constraints
         if constraints:
             shown._system_attrs = {**trial.system_attrs, _CONSTRAINTS: list(constraints.values())}
@@ -113,19 +112,18 @@ class DashboardView(BaseStorage):
 
     def _attributes(self, attributes: Mapping[str, Any], place: int) -> dict[str, Any]:
         def shared(found: re.Match[str]) -> str:
-            return f"{found[1]}{int(found[2]) * self._stride + place}{found[3]}"
+            return f"{found[1]}{place * _IDS + int(found[2])}{found[3]}"
 
         return {_OF_TRIAL.sub(shared, name): value for name, value in attributes.items()}
 
     # What can be looked at.
 
     def get_all_studies(self) -> list[FrozenStudy]:
-        self._refresh()
         studies = []
-        for place, source in enumerate(self._sources):
-            for study in source.studies():
+        for place in self._places():
+            for study in self._known[place][1].studies():
                 shown = copy.copy(study)
-                shown._study_id = study._study_id * self._stride + place
+                shown._study_id = place * _IDS + study._study_id
                 shown.study_name = self._called(place, study.study_name)
                 shown.system_attrs = self._attributes(study.system_attrs, place)
                 shown.user_attrs = {**self._remarks(study.user_attrs), **study.user_attrs}

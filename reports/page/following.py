@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.terminal import say_to_stderr
 from reports.dashboard import publish
 from reports.page.page import write_report
 
@@ -18,11 +20,21 @@ thousands of trials that takes seconds, in which the worker that writes does not
 
 
 class Following:
-    """A callback of a launch that writes page, notes and front; of its calls some are left out."""
+    """A callback of a launch that writes page, notes and front; of its calls some are left out.
 
-    def __init__(self, command: str, source: str, clock: Callable[[], float] = time.monotonic):
+    At the end of a launch nothing is raised: what cannot be written is noted.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        source: str,
+        clock: Callable[[], float] = time.monotonic,
+        note: Callable[[str], object] = say_to_stderr,
+    ):
         """`command` launched the run, from a study file with the text `source`."""
-        self._command, self._source, self._clock = command, source, clock
+        self._command, self._source = command, source
+        self._clock, self._note = clock, note
         self._began, self._spent = clock(), 0.0
         self._folder: Path | None = None
 
@@ -39,14 +51,20 @@ class Following:
 
     def end(self, run: RunRecord) -> None:
         """Write the run as it has ended."""
-        self._write(run, live=False)
+        try:
+            self._write(run, live=False)
+        except Exception as error:
+            self._note(
+                f"the report could not be written ({type(error).__name__}: {error}); the run is "
+                f"whole: maskfront report {shlex.quote(str(run.folder))} writes it again"
+            )
 
     def cut_short(self) -> None:
         """Write the run as an interrupt or an error left it, if there is a page that calls it
         running; what goes wrong with that is not told beside what ended the launch."""
         if self._folder is not None:
             with suppress(Exception):
-                self.end(read_run(self._folder))
+                self._write(read_run(self._folder), live=False)
 
     def _write(self, run: RunRecord, live: bool) -> None:
         folder = RunFolder(run.folder)

@@ -14,10 +14,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
 import waitress
+from optuna_dashboard import get_note
 from optuna_dashboard._note import concat_body
 
 from orchestrator.dashboard.server import HOST, application
@@ -209,6 +211,32 @@ def test_a_note_can_be_written_and_is_kept(
     assert again[2]["note"]["body"] == f"mine, of {name}"
 
 
+def test_a_note_on_a_study_is_kept_and_until_then_follows_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = RunFolder(tmp_path / "run")
+    paths.artifacts.mkdir(parents=True)
+    store_run(paths, many_run(4, seed=0))
+    study, texts = load_run(paths.path), iter(["one", "two", "three", "four"])
+    monkeypatch.setattr("reports.dashboard._study_note", lambda run: next(texts))
+
+    def published() -> str:
+        publish(read_run(paths.path))
+        return get_note(study)
+
+    assert [published(), published()] == ["one", "two"]
+    with monkeypatch.context() as killed:
+        killed.setattr("reports.dashboard.save_note", Mock(side_effect=SystemExit))
+        with pytest.raises(SystemExit):
+            published()
+    assert published() == "four", "what a killed launch left is its own"
+    with closing(Served(paths.path)) as served:
+        version = served.json("/api/studies/1")["note"]["version"] + 1
+        served.ask("/api/studies/1/note", "PUT", {"body": "mine", "version": version}).close()
+    texts = iter(["five", "six"])
+    assert [published(), published()] == ["mine", "mine"]
+
+
 def test_a_run_that_cannot_be_written_keeps_no_note(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +263,48 @@ def test_a_folder_of_runs_is_one_dashboard(runs: Path, both: Served) -> None:
         artifact = trial["artifacts"][0]["artifact_id"]
         path = f"/artifacts/{studies[name]}/{trial['trial_id']}/{artifact}"
         with both.ask(path) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize("source", ["one run", "a folder of runs"])
+def test_a_run_that_was_deleted_goes_and_another_at_its_path_comes(
+    tmp_path: Path, source: str
+) -> None:
+    kept, gone = RunFolder(tmp_path / "kept"), RunFolder(tmp_path / "gone")
+
+    def make(paths: RunFolder, name: str) -> None:
+        paths.artifacts.mkdir(parents=True)
+        store_run(paths, many_run(3, name=name))
+
+    make(kept, "kept")
+    make(gone, "old")
+    alone = source == "one run"
+    with closing(Served(gone.path if alone else tmp_path)) as served:
+
+        def seen() -> dict[str, int]:
+            summaries = served.json("/api/studies")["study_summaries"]
+            return {study["study_name"].split(": ")[-1]: study["study_id"] for study in summaries}
+
+        others = set() if alone else {"kept"}
+        before = seen()
+        assert set(before) == {"old"} | others
+        shutil.rmtree(gone.path)
+        assert set(seen()) == others
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            served.ask(f"/api/studies/{before['old']}")
+        with caught.value as error:
+            assert error.code == 404
+        make(gone, "new")
+        after = seen()
+        assert set(after) == {"new"} | others
+        assert after["new"] != before["old"], "a page that is open takes one for the other"
+        shutil.rmtree(gone.path)
+        make(gone, "newer")  # nobody looked while it was gone
+        assert set(seen()) == {"newer"} | others
+        trial = served.json(f"/api/studies/{seen()['newer']}")["trials"][0]
+        artifact = trial["artifacts"][0]["artifact_id"]
+        address = f"/artifacts/{seen()['newer']}/{trial['trial_id']}/{artifact}"
+        with served.ask(address) as answer:
             assert answer.status == 200
 
 

@@ -446,7 +446,7 @@ def test_a_trial_that_failed_leaves_no_weights(
     assert list(folder.artifacts.iterdir()) == []
     assert list(folder.trial(0).parent.iterdir()) == []
     storage = read_storage(folder.storage)
-    view = DashboardView(lambda: {"": Source(storage, "tiny")}, joined=False)
+    view = DashboardView(lambda: {"": Source(storage, "tiny")})
     shown = view.get_all_trials(storage.get_study_id_from_name("tiny"))[0]
     assert get_all_artifact_meta(shown, storage=view) == []
 

@@ -50,6 +50,27 @@ def test_what_takes_longer_than_its_share_waits_for_a_later_population(
     assert written == [12.0, 48.0, 84.0, 120.0]
 
 
+def test_a_report_that_fails_is_a_note_and_no_error_of_a_finished_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    notes: list[str] = []
+    run = many_run(2, folder=tmp_path)
+    monkeypatch.setattr(following, "write_report", refuse)
+    follow = Following("maskfront run study.py", "", note=notes.append)
+    follow.end(run)
+    assert notes == [
+        "the report could not be written (OSError: [Errno 28] No space left on device); the run is "
+        f"whole: maskfront report {tmp_path} writes it again"
+    ]
+    with pytest.raises(OSError, match="No space"):
+        follow(run)  # the launch notes it, and calls again
+    follow.cut_short()
+    assert len(notes) == 1
+
+
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_the_last_state_is_written_and_no_page_says_that_the_study_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
