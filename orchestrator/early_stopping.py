@@ -81,7 +81,8 @@ class SuccessiveHalving(EarlyStopping):
 
 @dataclass(frozen=True, kw_only=True)
 class Hurdles(EarlyStopping):
-    """Progressive dynamic hurdles (So et al. 2019), for two objectives.
+    """Progressive dynamic hurdles (So et al. 2019), for two objectives. Experimental: on replayed
+    trials they saved nothing for certain.
 
     Of the trials at a rung the first n by number set the hurdle, n the largest multiple of `every`
     that have arrived. The fitness of a trial is the number of these n that dominate it, the hurdle

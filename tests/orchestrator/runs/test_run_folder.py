@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import optuna
@@ -61,20 +60,3 @@ def test_a_damaged_address_is_said_and_a_damaged_launch_is_none(tmp_path: Path) 
     with pytest.raises(RunError, match=r"storage\.json' is damaged .*: put it back from a copy"):
         _ = folder.storage
     assert folder.read_launch() is None
-
-
-@pytest.mark.parametrize("name", ["../victim", "/victim", "a/b"])
-def test_a_worker_whose_name_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    """Claims unlink the file of a worker that died, and its name stands in the storage."""
-    with pytest.raises(RunError, match=f"a worker '{name}', which is no name of a file"):
-        RunFolder(tmp_path).worker(name)
-
-
-def test_no_link_that_was_laid_beside_a_file_is_written_through(tmp_path: Path) -> None:
-    """A run that someone sent could hold one for every number of a process."""
-    (tmp_path / "mine").write_text("keep")
-    for number in (os.getpid(), os.getpid() + 1):
-        (tmp_path / f".page.unfinished-{number}").symlink_to(tmp_path / "mine")
-    write_file_whole(tmp_path / "page", "theirs")
-    assert (tmp_path / "mine").read_text() == "keep"
-    assert (tmp_path / "page").read_text() == "theirs"

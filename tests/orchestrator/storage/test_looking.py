@@ -146,25 +146,6 @@ def test_a_look_that_lasts_sees_what_is_written_meanwhile(
     assert len(look.get_trials(deepcopy=False)) == 2
 
 
-@pytest.mark.parametrize("look", [open_storage, read_storage])
-def test_no_look_deletes_a_file_that_a_journal_names(tmp_path: Path, look: object) -> None:
-    """SQLite rolls back a journal that it finds, and removes the file that its end names."""
-    assert callable(look)
-    database, thesis = tmp_path / "study.db", tmp_path / "thesis.txt"
-    optuna.create_study(storage=sqlite_url(database))
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("PRAGMA journal_mode=DELETE")
-    thesis.write_text("years of work")
-    magic, name = bytes.fromhex("d9d505f920a163d7"), str(thesis).encode()
-    header = magic + bytes(4) + b"none" + bytes(4) + (512).to_bytes(4, "big") * 2
-    number = (1 + (1 << 30) // 4096).to_bytes(4, "big")
-    end = number + name + len(name).to_bytes(4, "big") + sum(name).to_bytes(4, "big") + magic
-    (tmp_path / "study.db-journal").write_bytes(header.ljust(512, b"\0") + end)
-    with pytest.raises(RunError, match=r"study\.db-journal' is no journal of Optuna's"):
-        look(sqlite_url(database))
-    assert thesis.read_text() == "years of work"
-
-
 def test_a_look_at_a_server_makes_no_tables(postgres: Postgres) -> None:
     url = postgres.new_database()
     with pytest.raises(RunError, match="no database of Optuna, or an empty one"):

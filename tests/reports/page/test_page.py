@@ -168,7 +168,7 @@ def test_page_shows_how_the_run_was_launched(
     assert "study = Study(name='</pre>')" in text
 
 
-def test_a_damaged_trial_is_named_and_the_page_is_written(
+def test_damaged_files_are_left_out_and_the_page_is_written(
     make_many: Callable[..., RunRecord], tmp_path: Path
 ) -> None:
     run = make_many(12, folder=tmp_path / "run")
@@ -177,18 +177,10 @@ def test_a_damaged_trial_is_named_and_the_page_is_written(
         if trial.result is not None:
             write_trial_files(RunFolder(run.folder).trial(trial.number), trial.result)
     whole = Page(write_report([run], tmp_path / "report.html"))
-    assert "are damaged" not in whole.words
     for name in ("architecture.json", "result.json", "curve.csv"):
         file = RunFolder(run.folder).trial(run.front[1].number) / name
         file.write_text(file.read_text()[:-9])
     page = Page(write_report([run], tmp_path / "report.html"))
-    assert (
-        "Files of 1 trial are damaged; all numbers here are from the storage, and hold"
-        in page.words
-    )
-    number = run.front[1].number
-    assert f"trial {number}: architecture.json is no JSON (Expecting" in page.words
-    assert "curve.csv ends in the middle of a line; result.json is no JSON" in page.words
     assert "figure-consensus" in whole.documents
     assert "figure-consensus" not in page.documents
 
