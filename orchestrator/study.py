@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from optuna.distributions import (
     BaseDistribution,
@@ -30,6 +30,9 @@ from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.teacher import Teacher
 from orchestrator.early_stopping import EarlyStopping
 from orchestrator.sampler import SamplerName
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PopulationSize = int | Literal["auto"]
 
@@ -266,7 +269,6 @@ class Study:
         student compute, so that neither a folder's name nor a function's identity counts, but
         what they hold; `augmentation` is its `Augmenter.definition`.
         """
-        tuned = set(self.space)
         parts: dict[str, Any] = {
             "name": self.name,
             "seed": self.seed,
@@ -277,23 +279,49 @@ class Study:
             "task.data": data,
             "task.metric": self.task.metric,
             "task.max_length": self.task.max_length,
-            "teacher": {**asdict(self.teacher), "checkpoint": checkpoint},
+            **{name: value for name, value, _ in self._settings()},
+            "teacher.checkpoint": checkpoint,
             "method": type(self.method).__name__,
         }
         if augmentation is not None:
-            parts["augmentation"] = dict(augmentation)
-        if self.fidelity != FULL:
-            parts["fidelity"] = asdict(self.fidelity)
-        settings = asdict(self.method)
-        parts |= {f"method.{name}": settings[name] for name in settings if name not in tuned}
+            parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
         parts |= {f"space.{name}": distribution_to_json(d) for name, d in self.space.items()}
-        flat: dict[str, str] = {}
-        for name, value in parts.items():
-            if isinstance(value, dict):
-                flat |= {f"{name}.{key}": str(inner) for key, inner in value.items()}
-            else:
-                flat[name] = str(value)
-        return flat
+        return {name: str(value) for name, value in parts.items()}
+
+    def at_default(self) -> Set[str]:
+        """The entries of the definition that stand at the default of their field: a run of an
+        earlier version, which lacks one of them, was made without it and goes on."""
+        return {name for name, _, default in self._settings() if default}
+
+    def _settings(self) -> Iterator[tuple[str, object, bool]]:
+        """Settings of teacher, fidelity and method that are not tuned: entry, value, and whether
+        that is the default."""
+        yield from _entries("teacher", self.teacher)
+        if self.fidelity != FULL:
+            yield from _entries("fidelity", self.fidelity)
+        tuned = {f"method.{name}" for name in self.space}
+        yield from (entry for entry in _entries("method", self.method) if entry[0] not in tuned)
+
+
+def _entries(
+    place: str, owner: DataclassInstance, default: bool = False
+) -> Iterator[tuple[str, object, bool]]:
+    """What `Study._settings` gives, of one dataclass; of all of it that is part of a `default`."""
+    for field in fields(owner):
+        name, value = f"{place}.{field.name}", getattr(owner, field.name)
+        made = field.default if field.default_factory is MISSING else field.default_factory()
+        stands = default or value == made
+        if is_dataclass(value) and not isinstance(value, type):
+            yield from _entries(name, value, stands)
+        elif isinstance(value, tuple) and any(map(is_dataclass, value)):
+            yield name, ", ".join(entry.name for entry in value), stands
+            for entry in value:
+                inner = f"{name}.{entry.name}"
+                yield from (
+                    one for one in _entries(inner, entry, stands) if one[0] != f"{inner}.name"
+                )
+        else:
+            yield name, value, stands
 
 
 def _extremes(knob: BaseDistribution) -> tuple[Any, ...]:

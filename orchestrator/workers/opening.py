@@ -76,10 +76,12 @@ def open_study(
         directions=_DIRECTIONS,
         load_if_exists=True,
     )
-    if DEFINITION not in outer.user_attrs:
+    known = outer.user_attrs.get(DEFINITION)
+    if known is None:
         _ask_first(outer, study)
         for source, knobs in warm:
             outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
+    if known != definition:  # it may lack settings that are newer than the run
         outer.set_user_attr(DEFINITION, definition)
     return outer
 
@@ -158,7 +160,11 @@ def _check_same(
     *,
     own: bool,
 ) -> None:
-    """Refuse another study of the same name, and in a run's own database any other study."""
+    """Refuse another study of the same name, and in a run's own database any other study.
+
+    A setting that the run lacks is newer than the run: at its default it makes no other study.
+    """
+    newer = study.at_default()
     for known in storage.get_all_studies():
         if known.study_name != study.name and not own:
             continue
@@ -179,7 +185,7 @@ def _check_same(
         differs = [
             _difference(key, was.get(key, "not set"), definition.get(key, "not set"))
             for key in sorted(was.keys() | definition.keys())
-            if was.get(key) != definition.get(key)
+            if was.get(key) != definition.get(key) and (key in was or key not in newer)
         ]
         if was and differs:
             raise RunError(
