@@ -19,6 +19,7 @@ from optuna.artifacts import (
     upload_artifact,
 )
 from optuna.artifacts.exceptions import ArtifactNotFound
+from optuna.trial import FrozenTrial
 
 from orchestrator.errors import RunError
 from orchestrator.runs.records import ARTIFACTS
@@ -120,7 +121,9 @@ def upload(
     return ""
 
 
-def remove_artifacts(trial: optuna.Trial, outer: optuna.Study, folder: RunFolder) -> None:
+def remove_artifacts(
+    trial: FrozenTrial | optuna.Trial, outer: optuna.Study, folder: RunFolder
+) -> None:
     """Remove the artifacts of a trial that failed. In a bucket that is away they stay."""
     metas = get_all_artifact_meta(trial, storage=outer._storage)
     with suppress(Exception):  # boto3 has a class for each thing that may be wrong

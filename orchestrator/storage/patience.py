@@ -25,7 +25,7 @@ def patient(storage: _Storage, shown: str, seconds: float = PATIENCE) -> _Storag
     """Let every call of `storage` try again, with growing pauses, while its server is away.
 
     Each call is one transaction, and all may be made twice: a second result of the same trial is
-    recognised, and a trial that was created in vain is unowned, so that the next claim buries it;
+    recognised, and a trial that was created in vain is unowned, so that the next claim fails it;
     knobs that were enqueued in vain are tried twice, which costs that time alone, but for those of
     a trial that is tried again (`Claims`).
     After `seconds` the call raises RunError, which shows the storage as `shown`.

@@ -164,15 +164,14 @@ def fail_trial(
 
     `why` becomes attributes of it.
     """
-    known = outer.get_trials(deepcopy=False)[number]
-    if known.state is not TrialState.RUNNING:
+    trial = outer.get_trials(deepcopy=False)[number]
+    if trial.state is not TrialState.RUNNING:
         return False
-    trial = optuna.Trial(outer, known._trial_id)
     try:
         if retry != "never":
-            enqueue_again(outer, known, limited=retry == "limited")
+            enqueue_again(outer, trial, limited=retry == "limited")
         for name, value in why.items():
-            trial.set_user_attr(name, value)
+            outer._storage.set_trial_user_attr(trial._trial_id, name, value)
         outer.tell(number, state=TrialState.FAIL)
     except ALREADY_ENDED:  # told or failed by another worker just now
         return False
@@ -180,7 +179,7 @@ def fail_trial(
     return True
 
 
-def remove_files(outer: optuna.Study, folder: RunFolder, trial: optuna.Trial) -> None:
+def remove_files(outer: optuna.Study, folder: RunFolder, trial: FrozenTrial | optuna.Trial) -> None:
     """Remove what a trial that failed has written."""
     files = folder.trial(trial.number)
     for left in (files, files.with_name(f".{files.name}.unfinished")):

@@ -1,11 +1,14 @@
-"""Which workers live: each beats from one thread for all its trials, on every storage.
+"""Which workers live, told twice, since neither way serves all.
+
+A worker holds a lock that ends with its process: those of its machine know at once that it died, so
+that a launch goes on without a wait. Other machines may not see the lock (not every shared folder
+passes locks on, and a machine that is gone releases none): for them it beats into the storage.
 
 Optuna's own heartbeats exist inside `Study.optimize` alone, and not for journals or the proxy.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import secrets
@@ -67,10 +70,8 @@ def workers_of(outer: optuna.Study) -> dict[str, WorkerRecord]:
 
 
 class Heartbeat:
-    """Says from a thread of its own that this worker lives, from `with` to its end.
-
-    The lock on its file in the run folder says the same, at once, to the workers of this machine:
-    it ends with the process, however that ends.
+    """Holds the lock, and beats from a thread of its own for all trials of the worker, from `with`
+    to its end.
     """
 
     def __init__(self, outer: optuna.Study, folder: RunFolder, device: str, beat: float = BEAT):
@@ -115,7 +116,8 @@ class Heartbeat:
 
 
 def is_alive(record: WorkerRecord, folder: RunFolder | None) -> bool:
-    """Whether a worker lives, as one look can tell: of this machine by its lock, if it has one."""
+    """Whether a worker lives, as one look can tell: of this machine by its lock, where that can be
+    opened, else by its latest beat."""
     if folder is not None and record.machine == this_machine():
         free = is_free(folder.worker(record.name))
         if free is not None:
@@ -168,18 +170,10 @@ class Watch:
 
 
 def is_free(lock: Path) -> bool | None:
-    """Whether nobody holds this lock file; None if there is none, or one of another user's that
-    may not even be read."""
-    for mode in (os.O_RDWR, os.O_RDONLY):  # the first for NFS, which locks no file for reading
-        try:
-            file = os.open(lock, mode | os.O_CLOEXEC)
-            break
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EROFS):
-                raise
-    else:
+    """Whether nobody holds this lock file; None if there is none, or if it may not be opened."""
+    try:
+        file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)  # for writing: NFS locks no other
+    except OSError:
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -59,7 +59,7 @@ from orchestrator.workers.rungs import WithRungs
 Callback = Callable[[RunRecord], object]
 """Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
 
-_HOPELESS = 8
+_MOST_FAILURES = 8
 """A worker gives up when so many trials in a row have failed, in two populations at least, or when
 all of its first two populations have."""
 _IDLE = 2.0
@@ -91,7 +91,7 @@ class Worker:
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Populations until enough trials are finished, by whomever."""
         self._record_unpruned()
-        barren = 0  # populations in a row of which no trial counted
+        fruitless = 0  # populations in a row of which no trial counted
         while (finished := finished_trials(self.outer)) < self.study.trials:
             if self.claims.halted:
                 raise KeyboardInterrupt
@@ -100,10 +100,10 @@ class Worker:
             if not self._population():  # all that is wanted runs elsewhere, and may fail there
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
                 continue
-            barren = barren + 1 if self.counted == before else 0
+            fruitless = fruitless + 1 if self.counted == before else 0
             call_back(callbacks, self.outer, self.folder, self.progress.note)
-            enough = len(self.failed) >= _HOPELESS or not self.counted
-            if barren >= 2 and self.failed and enough:
+            enough = len(self.failed) >= _MOST_FAILURES or not self.counted
+            if fruitless >= 2 and self.failed and enough:
                 raise RunError(
                     f"study '{self.study.name}': {len(self.failed)} trials in a row failed; the "
                     f"newest with: {self.failed[-1]}"
@@ -193,7 +193,7 @@ class Worker:
         raises, which is no fault of the others."""
         reason, ended = self._outcomes(group)
         left = [(number, method) for number, method in group if number in self.running]
-        raised = ended == "raised" and len(self.failed) < _HOPELESS
+        raised = ended == "raised" and len(self.failed) < _MOST_FAILURES
         if left and len(group) > 1 and (raised or ended == "out of memory"):
             half = -(-len(group) // 2)
             if ended == "out of memory":

@@ -383,19 +383,19 @@ def test_a_model_that_memory_does_not_hold_when_it_is_scored_is_tried_in_a_small
     assert [trial.state for trial in run.trials] == ["finished", "finished"]
 
 
-def test_a_trial_that_others_gave_up_while_it_was_written_ends_quietly(
+def test_a_trial_that_others_failed_while_it_was_written_ends_quietly(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = worker.write_trial
 
-    def given_up(folder: Path, *arguments: Any) -> list[Path]:
+    def failed_meanwhile(folder: Path, *arguments: Any) -> list[Path]:
         outer = load_run(tmp_path / "run")
         if folder.name == "00000":
             outer.tell(0, state=optuna.trial.TrialState.FAIL)
             raise FileNotFoundError(2, "No such file or directory", str(folder))
         return write(folder, *arguments)
 
-    monkeypatch.setattr(worker, "write_trial", given_up)
+    monkeypatch.setattr(worker, "write_trial", failed_meanwhile)
     run = launch(scripted(study, "result", "result"), trials=2, out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["failed", "finished", "finished"]
 
@@ -557,7 +557,7 @@ def test_ctrl_c_fails_the_running_trials_and_keeps_the_finished(
 def test_the_knobs_of_an_interrupted_trial_are_tried_again_however_often(
     study: Study, tmp_path: Path
 ) -> None:
-    """Three times and a fourth: only knobs with which workers died are given up."""
+    """Three times and a fourth: only knobs with which workers died are dropped."""
     interrupted = scripted(study, "result", "ctrl-c", population=1)
     for _ in range(4):
         with pytest.raises(KeyboardInterrupt):
