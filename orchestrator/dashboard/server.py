@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -13,10 +13,10 @@ import waitress
 from optuna.storages import BaseStorage
 
 from orchestrator.dashboard.guard import App, guarded
-from orchestrator.dashboard.view import ArtifactsView, Attributes, DashboardView, Source, Sources
+from orchestrator.dashboard.view import ArtifactsView, DashboardView, Source, Sources
 from orchestrator.errors import RunError
 from orchestrator.runs.artifacts import stores_of
-from orchestrator.runs.records import ARTIFACTS, DEFINITION, HOME
+from orchestrator.runs.records import HOME
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 from orchestrator.storage.urls import hidden, is_file, parse_url
@@ -88,10 +88,7 @@ def application(source: str | Path) -> App:
         ]
 
     readable()  # says at once what is wrong with all of them
-    app: App = optuna_dashboard.wsgi(
-        DashboardView(sources), artifact_store=ArtifactsView(artifacts)
-    )
-    return guarded(app)
+    return _guarded_view(sources, artifacts)
 
 
 def _file_of(url: str) -> object:
@@ -115,23 +112,17 @@ def _of_storage(url: str) -> App:
             for store in stores_of(study.user_attrs, _home(study.user_attrs, url))
         ]
 
-    def missing(attributes: Attributes) -> Attributes:
-        here = ARTIFACTS in attributes or _home(attributes, url) is not None
-        if DEFINITION not in attributes or here:
-            return {}
-        home = attributes.get(HOME)
-        where = "in its run folder" if home is None else f"in {home['path']} on {home['host']}"
-        return {
-            "artifacts": f"not here: they lie {where}; maskfront dashboard shows them there, "
-            "given that folder"
-        }
+    return _guarded_view(lambda: {"": Source(storage)}, artifacts)
 
-    view = DashboardView(lambda: {"": Source(storage)}, remarks=missing)
+
+def _guarded_view(sources: Callable[[], Sources], artifacts: Callable[[], list[Any]]) -> App:
+    # What a view does not define is defined to refuse.
+    view = DashboardView(sources)  # type: ignore[abstract]
     app: App = optuna_dashboard.wsgi(view, artifact_store=ArtifactsView(artifacts))
     return guarded(app)
 
 
-def _home(attributes: Attributes, storage: str) -> RunFolder | None:
+def _home(attributes: Mapping[str, Any], storage: str) -> RunFolder | None:
     """The run folder of a study with these user attributes, if it is on this machine."""
     home = attributes.get(HOME)
     if home is not None:

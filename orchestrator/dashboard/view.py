@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from abc import update_abstractmethods
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Any, BinaryIO, NoReturn
 
 from bottle import HTTPError
 from optuna.artifacts.exceptions import ArtifactNotFound
-from optuna.distributions import BaseDistribution
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
@@ -31,9 +31,6 @@ _ARTIFACTS = "artifacts:"
 _OF_TRIAL = re.compile(r"(dashboard:)(\d+)(:.*)")
 """The dashboard keeps the notes of a trial at its study, under the trial's id."""
 _NOTES = re.compile(r"dashboard:(\d+:)?note_(ver|str:\d+)")
-
-Attributes = Mapping[str, Any]
-"""User attributes of a study."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +59,12 @@ class DashboardView(BaseStorage):
 
     `find` gives the sources. It is called whenever studies are listed, so that a new run appears
     and one that was deleted goes. Each source keeps its ids for good: none is another run's later.
-    `remarks` makes of the user attributes of a study what is shown before them. Every other write
-    raises PermissionError: no launch would continue a run that a dashboard had renamed or deleted
-    in part.
+    Whatever is not defined here raises PermissionError: no launch would continue a run that a
+    dashboard had renamed or deleted in part.
     """
 
-    def __init__(
-        self,
-        find: Callable[[], Sources],
-        remarks: Callable[[Attributes], Attributes] = lambda attributes: {},
-    ):
-        self._find, self._remarks = find, remarks
+    def __init__(self, find: Callable[[], Sources]):
+        self._find = find
         self._lock = Lock()
         self._known: list[tuple[str, Source]] = []
         """By place."""
@@ -126,7 +118,6 @@ class DashboardView(BaseStorage):
                 shown._study_id = place * _IDS + study._study_id
                 shown.study_name = self._called(place, study.study_name)
                 shown.system_attrs = self._attributes(study.system_attrs, place)
-                shown.user_attrs = {**self._remarks(study.user_attrs), **study.user_attrs}
                 studies.append(shown)
         return studies
 
@@ -146,8 +137,7 @@ class DashboardView(BaseStorage):
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
         _, storage, own = self._own(study_id)
-        attributes = storage.get_study_user_attrs(own)
-        return {**self._remarks(attributes), **attributes}
+        return storage.get_study_user_attrs(own)
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
         place, storage, own = self._own(study_id)
@@ -172,7 +162,7 @@ class DashboardView(BaseStorage):
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         if not _NOTES.fullmatch(key):
-            self._refuse()
+            _refuse()
         _, storage, own = self._own(study_id)
 
         def local(found: re.Match[str]) -> str:
@@ -184,49 +174,14 @@ class DashboardView(BaseStorage):
             reason = f"no note can be kept: the run cannot be written ({reason_of(error)})"
             raise HTTPError(403, reason) from error
 
-    # What cannot.
 
-    def _refuse(self) -> NoReturn:
-        raise PermissionError("the dashboard shows runs and keeps notes; it changes nothing else")
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise PermissionError("the dashboard shows runs and keeps notes; it changes nothing else")
 
-    def create_new_study(
-        self, directions: Sequence[StudyDirection], study_name: str | None = None
-    ) -> int:
-        self._refuse()
 
-    def delete_study(self, study_id: int) -> None:
-        self._refuse()
-
-    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        self._refuse()
-
-    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        self._refuse()
-
-    def set_trial_param(
-        self,
-        trial_id: int,
-        param_name: str,
-        param_value_internal: float,
-        distribution: BaseDistribution,
-    ) -> None:
-        self._refuse()
-
-    def set_trial_state_values(
-        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
-    ) -> bool:
-        self._refuse()
-
-    def set_trial_intermediate_value(
-        self, trial_id: int, step: int, intermediate_value: float
-    ) -> None:
-        self._refuse()
-
-    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
-        self._refuse()
-
-    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        self._refuse()
+for _method in DashboardView.__abstractmethods__:
+    setattr(DashboardView, _method, _refuse)
+update_abstractmethods(DashboardView)  # type: ignore[type-abstract]
 
 
 class ArtifactsView:
