@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import optuna_dashboard
@@ -56,6 +57,8 @@ def application(source: str | Path) -> App:
     if not _runs_in(folder):
         RunFolder(folder).existing()  # says what is missing
 
+    turns = Lock()  # a storage opened twice would be two sources
+
     @cache
     def opened(url: str, file: object) -> BaseStorage:
         """The storage; another one where its file has been replaced."""
@@ -69,7 +72,9 @@ def application(source: str | Path) -> App:
             paths = RunFolder(run)
             try:
                 url = paths.storage
-                sources[run] = Source(opened(url, _file_of(url)), paths.study_name)
+                with turns:
+                    storage = opened(url, _file_of(url))
+                sources[run] = Source(storage, paths.study_name)
             except RunError as error:
                 errors.append(error)
         if errors and not sources:
