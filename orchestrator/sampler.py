@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +12,11 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
+from objectives.errors import UserError
+
 SamplerName = Literal["tpe", "gp", "nsgaii", "random"]
+SamplerFactory = Callable[[int], BaseSampler]
+"""From a seed to a sampler: of OptunaHub, or of one's own."""
 
 _RANDOM_TRIALS = 8
 """Random trials before a sampler models the outcome."""
@@ -23,9 +27,10 @@ def make_sampler(
     trials_so_far: int,
     population: int,
     worker: int = 0,
-    name: SamplerName = "tpe",
+    name: SamplerName | SamplerFactory = "tpe",
 ) -> BaseSampler:
-    """Optuna's sampler of this name, seeded so that it never repeats its draws.
+    """Optuna's sampler of this name, or what a factory makes, seeded so that it never repeats its
+    draws.
 
     One with a fixed seed does when a study is resumed or a worker joins (Optuna issue 3255), so the
     seed is mixed with the number of trials that the study already holds and with the worker's own
@@ -38,6 +43,11 @@ def make_sampler(
     """
     mixed = int(np.random.SeedSequence([seed, trials_so_far, worker]).generate_state(1)[0])
     at_random = max(_RANDOM_TRIALS, population)
+    if not isinstance(name, str):
+        made = name(mixed)
+        if not isinstance(made, BaseSampler):
+            raise UserError(f"Study.sampler returned {made!r}; it must return an Optuna sampler")
+        return made
     if name == "gp":
         return GPSampler(seed=mixed, n_startup_trials=at_random)
     if name == "nsgaii":

@@ -25,7 +25,7 @@ from orchestrator.runs.records import (
     WORKER,
     FinishedTrial,
     TrialRecord,
-    load_run,
+    load_optuna_study,
     pareto_front,
     trial_record,
     unpruned_result,
@@ -117,7 +117,7 @@ def _duration(seconds: float) -> str:
 
 def run_status(folder: Path) -> Status:
     """The status of a run folder. Raises RunError if no run lies there."""
-    return status_of(load_run(folder), RunFolder(folder))
+    return status_of(load_optuna_study(folder), RunFolder(folder))
 
 
 def storage_status(url: str, name: str | None) -> Status:

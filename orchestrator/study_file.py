@@ -52,6 +52,18 @@ def load_study_of(path: Path, run_name: str) -> Study:
     raise RunError(f"study file '{path}': no study is named '{run_name}'; its studies: {names}")
 
 
+def file_of(study: Study) -> Path | None:
+    """The file that a study is from: the study file that holds it, else the script at work.
+
+    None where there is none, as in a notebook.
+    """
+    module = sys.modules.get(_MODULE)
+    if module is None or all(value is not study for value in vars(module).values()):
+        module = sys.modules["__main__"]
+    file = vars(module).get("__file__")
+    return None if file is None else Path(file)
+
+
 def own_modules() -> list[ModuleType]:
     """The study file, if one was run, and the modules beside it that it imported."""
     study = sys.modules.get(_MODULE)

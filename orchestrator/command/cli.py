@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from orchestrator.command.shared import front_table, interrupted, mendable, next_commands
+from orchestrator.command.shared import (
+    CommandConsole,
+    front_table,
+    in_flags,
+    interrupted,
+    mendable,
+    next_commands,
+)
 from orchestrator.errors import RunError
 from orchestrator.terminal import say, say_to_stderr
 
@@ -92,45 +99,26 @@ def run(
     ] = None,
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
-    from orchestrator.storage.urls import without_password
+    from orchestrator.launching import launch
     from orchestrator.study_file import load_study
-    from orchestrator.workers.fleet import default_workers, launch_workers
-    from orchestrator.workers.loop import launch
-    from reports.page.following import Following
 
-    command = ["maskfront", *sys.argv[1:]]
-    if storage is not None:
-        shown = without_password(storage)
-        command = [argument.replace(storage, shown) for argument in command]
-        storage = shown
-    console = Console()
+    console = CommandConsole()
     with mendable(), interrupted("finished trials are kept, launch again to go on"):
-        loaded = load_study(study, name)
-        following = Following(shlex.join(command), study.read_text(encoding="utf-8"))
-        if workers is None:
-            workers = default_workers(device)
-        launches = (
-            launch
-            if workers == 1 and backend == "loky" and cluster is None
-            else partial(launch_workers, workers=workers, backend=backend, cluster=cluster)
+        finished = launch(
+            load_study(study, name),
+            trials=trials,
+            population=population,
+            workers=workers,
+            out=out,
+            storage=storage,
+            device=device,
+            artifacts=artifacts,
+            backend=backend,
+            cluster=cluster,
+            command=shlex.join(["maskfront", *sys.argv[1:]]),
+            console=console,
         )
-        try:
-            finished = launches(
-                loaded,
-                trials=trials,
-                population=population,
-                out=out,
-                device=device,
-                storage=storage,
-                artifacts=artifacts,
-                callbacks=[following],
-                console=console,
-            )
-        except BaseException:
-            following.cut_short()
-            raise
     show_front(finished, console)
-    following.end(finished)
     for line in next_commands(finished):
         say(console, line)
 
@@ -163,6 +151,7 @@ def work(
             out=out,
             device=device,
             storage=storage,
+            console=CommandConsole(),
         )
 
 
@@ -424,7 +413,7 @@ def main() -> None:
     try:
         app()
     except RunError as error:
-        say_to_stderr(str(error))
+        say_to_stderr(in_flags(str(error)))
         sys.exit(2)
     except OSError as error:
         named = f"'{error.filename}' could not be written or read ({error.strerror})"

@@ -305,7 +305,7 @@ def _sizes_of(measured: Measured) -> dict[str, Any]:
 def read_run(folder: str | Path) -> RunRecord:
     """Read a run folder, finished or running. Raises RunError if no run lies there."""
     folder = Path(folder)
-    study = load_run(folder)
+    study = load_optuna_study(folder)
     if UNPRUNED not in study.user_attrs:
         raise RunError(
             f"'{folder}': its first trial has not begun; if a launch is at work its teacher is not "
@@ -314,7 +314,7 @@ def read_run(folder: str | Path) -> RunRecord:
     return record_of(study, folder)
 
 
-def load_run(folder: Path) -> optuna.Study:
+def load_optuna_study(folder: Path) -> optuna.Study:
     """The Optuna study of a run folder. Raises RunError if no run lies there."""
     paths = RunFolder(folder).existing()
     storage = read_storage(paths.storage)

@@ -71,7 +71,7 @@ def launch_workers(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """`launch` with this many workers: one a GPU where there are any, else the cores divided.
+    """`run_study` with this many workers: one a GPU where there are any, else the cores divided.
 
     `backend` says what starts them: "loky" processes of this machine, "dask" or "ray" tasks of the
     cluster at the address `cluster`, whose machines share the run folder. A worker that dies is

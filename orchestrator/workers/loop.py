@@ -1,4 +1,4 @@
-"""The outer loop: `launch` opens a study and serves it; `work` joins one that is open."""
+"""The outer loop: `run_study` opens a study and serves it; `work` joins one that is open."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.worker import Callback, Worker
 
 
-def launch(
+def run_study(
     study: Study,
     *,
     trials: int | None = None,
@@ -57,7 +57,7 @@ def launch(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """Run the study until `trials` are finished, or continue it if its folder holds a run.
+    """Run the study in this process, without a report: see `orchestrator.launch`.
 
     `trials` and `population` stand in for the study's own; `out` is the run folder (runs/NAME by
     default); `device` is "auto", "cpu" or a CUDA device; `storage` the URL of a storage other than
