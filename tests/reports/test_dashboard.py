@@ -22,7 +22,7 @@ from optuna_dashboard._note import concat_body
 
 from orchestrator.dashboard.server import HOST, application
 from orchestrator.errors import RunError
-from orchestrator.runs.records import HOME, RunRecord, front_document, load_run, read_run
+from orchestrator.runs.records import HOME, RunRecord, front_document, load_optuna_study, read_run
 from orchestrator.runs.run_folder import RunFolder
 from reports.dashboard import _front, _trial_note, markdown, publish
 from tests.reports.conftest import many_run, store_run
@@ -357,7 +357,7 @@ def test_notes_take_no_markup_from_anyone(mixed_run: RunRecord) -> None:
 
 
 def test_publishing_again_changes_nothing(runs: Path) -> None:
-    study = load_run(runs / "seed-0")
+    study = load_optuna_study(runs / "seed-0")
     before = study._storage.get_study_system_attrs(study._study_id)
     publish(read_run(runs / "seed-0"))
     assert study._storage.get_study_system_attrs(study._study_id) == before
