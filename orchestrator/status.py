@@ -128,12 +128,12 @@ def storage_status(url: str, name: str | None) -> Status:
         (name,) = names
     if not names:
         raise RunError(
-            f"storage {hidden(parse_url(url))} holds no study; `maskfront run STUDY.py --storage` "
+            f"storage {hidden(parse_url(url))} holds no study; `maskfront run` with this storage "
             "starts one there"
         )
     if name not in names:
-        asked = "names none" if name is None else f"is {name}"
-        raise RunError(f"--study {asked}; the storage has {', '.join(names)}: name one of these")
+        asked = "no study is named" if name is None else f"there is no study '{name}'"
+        raise RunError(f"{asked}; the storage has {', '.join(names)}: name one of these")
     return status_of(optuna.load_study(study_name=name, storage=storage), None)
 
 

@@ -17,14 +17,22 @@ _MODULE = "maskfront_study"
 """The name under which a study file is imported."""
 
 
-def load_study(path: Path, name: str = "study") -> Study:
-    """Run the file and return the study in it whose variable, or whose own name, is `name`.
+def load_study(path: str | Path, name: str = "study") -> Study:
+    """Run a study file.
 
-    Raises RunError if there is none, or if the file raises.
+    Args:
+        path: the file; it may import those beside it.
+        name: the variable that holds the study, or the study's own name.
+
+    Returns:
+        The study of this name.
+
+    Raises:
+        RunError: if there is none, or if the file raises.
     """
     from orchestrator.study import Study
 
-    module = _run(path)
+    module = _run(Path(path))
     variable = getattr(module, name, None)
     study = variable if isinstance(variable, Study) else _named(module, name) or variable
     if not isinstance(study, Study):

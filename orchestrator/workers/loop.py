@@ -120,7 +120,7 @@ def as_asked(
     if not isinstance(study, Study):
         raise RunError(
             f"a launch takes a Study, not a {type(study).__name__}; that of a file is "
-            "orchestrator.study_file.load_study(Path('study.py'))"
+            "orchestrator.load_study('study.py')"
         )
     study = replace(
         study,
@@ -167,8 +167,8 @@ def address(folder: RunFolder, storage: str | None) -> str:
     known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))
     if known != asked and (folder.address.exists() or folder.database.exists()):
         raise RunError(
-            f"'{folder.path}' has its study in {known}, not in {asked}; leave --storage out, or "
-            "choose another folder with --out"
+            f"'{folder.path}' has its study in {known}, not in {asked}; leave storage=... out, or "
+            "choose another folder with out=..."
         )
     return storage
 
@@ -209,7 +209,7 @@ def _unwritable(path: object, reason: object) -> RunError:
     full = any(word in str(reason) for word in ("No space", "full", "quota"))
     return RunError(
         f"'{path}' could not be written ({reason}); finished trials are kept: "
-        f"{'free the disk or ' * full}choose another folder with --out, and launch again"
+        f"{'free the disk or ' * full}choose another folder with out=..., and launch again"
     )
 
 

@@ -145,7 +145,7 @@ def test_status_is_json_without_torch_and_names_what_is_not_there(
         ([], "name a run folder, or a storage"),
         ([tmp_path / "nowhere"], "is no run folder"),
         (["--storage", f"sqlite:///{tmp_path}/nowhere.db"], "there is no storage sqlite"),
-        (["--storage", url, "--study", "other"], "--study is other; the storage has tiny"),
+        (["--storage", url, "--study", "other"], "there is no study 'other'; the storage has tiny"),
         (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
     ):
         done = maskfront("status", *arguments)
@@ -179,18 +179,16 @@ def test_a_run_whose_study_lies_in_a_server(
 def test_a_storage_without_the_study_says_what_to_do(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     storage = open_storage(folder.storage)
-    with pytest.raises(
-        RunError, match=r"study\.db holds no study; `maskfront run STUDY\.py --stor"
-    ):
+    with pytest.raises(RunError, match=r"study\.db holds no study; `maskfront run` with this stor"):
         storage_status(folder.storage, None)
     with pytest.raises(RunError, match=r"holds 0 studies, a run has exactly one; launch it again"):
         load_optuna_study(tmp_path)
     for name in ("one", "other"):
         optuna.create_study(study_name=name, storage=storage)
-    with pytest.raises(RunError, match=r"^--study names none; the storage has one, other: name"):
+    with pytest.raises(RunError, match=r"^no study is named; the storage has one, other: name"):
         storage_status(folder.storage, None)
     folder.write_address(folder.storage, "gone", "id")
-    with pytest.raises(RunError, match=r"no study 'gone' any more; bring it back .* with --out$"):
+    with pytest.raises(RunError, match=r"no study 'gone' any more; .* with out=\.\.\.$"):
         load_optuna_study(tmp_path)
 
 

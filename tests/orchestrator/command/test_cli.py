@@ -359,12 +359,18 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
     ("arguments", "message"),
     [
         (["--workers", 0], "workers is 0; it must be at least 1"),
-        (["--storage", "nonsense"], "is no URL of a storage"),
+        (["--storage", "nonsense"], "--storage is no URL of a storage"),
         (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
-        (["--storage", "journal:///{folder}/j", "--workers", 9], "a journal file serves 8 workers"),
+        (
+            ["--storage", "journal:///{folder}/j", "--workers", 9],
+            "8 workers, .*: --storage postgresql://",
+        ),
         (["--workers", 2, "--device", "tpu9"], "device 'tpu9' cannot be used here"),
         (["--backend", "dask"], "--backend dask needs --cluster"),
-        (["--cluster", "tcp://127.0.0.1:1"], "--cluster is .*; add --backend dask or ray"),
+        (
+            ["--cluster", "tcp://127.0.0.1:1"],
+            "--cluster tcp://.*; add --backend dask or --back",
+        ),
         (["--backend", "dask", "--cluster", "tcp://127.0.0.1:1"], "no Dask scheduler answers at"),
     ],
 )
@@ -437,6 +443,7 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
     [
         ([], "choose a model in one way: .*; got none of them"),
         (["--knee", "--trial", 0], "got --trial and --knee"),
+        (["--max-ratio", 50], "--max-ratio 50 is no share"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
         (["--max-ratio", 1, "--int8"], "--int8 and --study-file go together"),
@@ -496,7 +503,7 @@ def test_the_line_of_an_error_is_told_though_the_path_is_relative(
     (tmp_path / "study.py").write_text("\n\n1 / 0\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match=r"'study\.py', line 3 raises ZeroDivisionError"):
-        load_study(Path("study.py"))
+        load_study("study.py")
 
 
 def test_what_a_run_folder_does_not_take_is_shown_and_said(
