@@ -60,6 +60,11 @@ HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "pandas", "plo
         ("import orchestrator.command.cli", set()),
         ("from orchestrator import Run, RunError, load_run", {"optuna"}),
         ("from reports import choose", {"optuna"}),
+        (
+            "from objectives import Augmentation, FisherSearch, Stage, Task, Teacher\n"
+            "from orchestrator import Study",
+            HEAVY - {"sklearn", "plotly"},
+        ),
         ("import objectives", {"torch", "transformers", "scipy"}),  # scipy: transformers' own
     ],
 )

@@ -51,13 +51,14 @@ def test_every_such_parameter_is_an_option() -> None:
     assert {f"--{name.replace('_', '-')}" for name in names.split("|")} <= options
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_error_below_the_command_line_speaks_of_flags(path: Path) -> None:
+def test_no_error_below_the_command_line_speaks_of_flags() -> None:
     said = [
         text.value
+        for path in FILES
         for error in ast.walk(ast.parse(path.read_text()))
         if isinstance(error, ast.Raise)
         for text in ast.walk(error)
         if isinstance(text, ast.Constant) and isinstance(text.value, str)
     ]
+    assert len(said) > 100
     assert [text for text in said if re.search(r"(?<![\w-])--[a-z]", text)] == []
