@@ -46,9 +46,7 @@ def launch(
     """Run the study until its trials are finished, or continue it if its folder holds a run.
 
     Finished trials outlive whatever ends the launch: launch again to go on. Ctrl-C fails the
-    running trials, whose knobs the next launch tries again, and raises KeyboardInterrupt. With
-    several workers a script is imported by each of them: call `launch` under
-    `if __name__ == "__main__":`.
+    running trials, whose knobs the next launch tries again, and raises KeyboardInterrupt.
 
     Args:
         study: what to run.

@@ -12,24 +12,31 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from orchestrator.command.options import (
+    AsJson,
+    Device,
+    Name,
+    Population,
+    Run,
+    Runs,
+    Storage,
+    Trials,
+)
 from orchestrator.command.shared import (
     CommandConsole,
-    front_table,
     in_flags,
     interrupted,
     mendable,
     next_commands,
+    show_front,
 )
 from orchestrator.errors import RunError
 from orchestrator.terminal import say, say_to_stderr
-
-if TYPE_CHECKING:
-    from orchestrator.runs.records import RunRecord
 
 app = typer.Typer(
     name="maskfront",
@@ -38,37 +45,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Run = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
-]
-Runs = Annotated[
-    list[Path],
-    typer.Argument(metavar="RUN...", help="Folders of runs; several share the same axes."),
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or "
-        "journal:///FILE; the run folder's own by default. The password can be set in the "
-        "environment: MASKFRONT_STORAGE_PASSWORD."
-    ),
-]
-Name = Annotated[str, typer.Option("--study", help="Variable or name of the study.")]
-Trials = Annotated[
-    int | None,
-    typer.Option(help="Trials wanted, counting stopped ones; by default the study's own number."),
-]
-Population = Annotated[
-    Any,  # int, or "auto": typer takes no other union than that with None
-    typer.Option(
-        metavar="K|auto",
-        parser=lambda text: text if text == "auto" else int(text),
-        help="Trials that train together; by default the study's own number.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
 
 
 @app.command()
@@ -397,15 +373,6 @@ def bench(
         kept = keep_speeds(record, timed)
         if not as_json:
             typer.echo(f"kept in {kept}; maskfront report shows it")
-
-
-def show_front(record: RunRecord, console: Console) -> None:
-    """The front as a table, and a sentence where it has no model."""
-    from reports.pareto import answer, pareto_view
-
-    console.print(front_table(record))
-    if not record.front:
-        say(console, answer(pareto_view(record)))
 
 
 def main() -> None:

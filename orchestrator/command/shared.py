@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.errors import RunError
-from orchestrator.terminal import say_to_stderr, visible
+from orchestrator.terminal import say, say_to_stderr, visible
 
 if TYPE_CHECKING:
     from orchestrator.runs.records import RunRecord
@@ -69,6 +69,15 @@ def interrupted(remark: str) -> Iterator[None]:
     except KeyboardInterrupt:
         say_to_stderr(f"interrupted; {remark}")
         raise typer.Exit(130) from None
+
+
+def show_front(run: RunRecord, console: Console) -> None:
+    """The front as a table, and a sentence where it has no model."""
+    from reports.pareto import answer, pareto_view
+
+    console.print(front_table(run))
+    if not run.front:
+        say(console, answer(pareto_view(run)))
 
 
 def front_table(run: RunRecord) -> Table:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -23,13 +24,13 @@ from reports.page.following import Following
 from tests.orchestrator.conftest import WriteStudy
 from tests.orchestrator.workers.test_launch import scripted
 
-_SCRIPT = """
-if __name__ == "__main__":
-    from orchestrator import launch
+_LAUNCH = """
+from orchestrator import launch
 
-    run = launch(study, trials=2, workers={workers}, device="cpu")
-    print(len(run.front), "on the front")
+run = launch(study, trials=2, workers={workers}, device="cpu")
+print(len(run.front), "on the front")
 """
+_SCRIPT = "\nif __name__ == '__main__':" + textwrap.indent(_LAUNCH, "    ")
 
 
 def ran(arguments: Sequence[object], folder: Path) -> str:
@@ -83,7 +84,7 @@ def test_workers_of_a_script_get_its_own_sampler_and_what_lies_beside_it(
     )
     script = write_study(("study = Study(", "import beside\nstudy = Study("))
     text = script.read_text().replace("seed=3,", "seed=3,\n    sampler=lambda s: beside.own(s),")
-    script.write_text(text + _SCRIPT.format(workers=2))
+    script.write_text(text + _LAUNCH.format(workers=2))
     assert "on the front" in ran(["study.py"], tmp_path)
     outer = load_optuna_study(tmp_path / "runs" / "tiny")
     assert sum(trial.state.is_finished() for trial in outer.trials) == 2
