@@ -40,10 +40,11 @@ from objectives.training.stages import Stage
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import prepare
-from orchestrator import Study, launch
+from orchestrator import Study
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder, write_file_whole
+from orchestrator.workers.loop import run_study
 from reports.page.picture import write_picture
 from studies.quickstart import minilm
 
@@ -167,7 +168,7 @@ def contest(
             folder.mkdir(exist_ok=True)
             if not os.path.lexists(folder / "cache"):
                 (folder / "cache").symlink_to(cache.absolute())
-            own.append(launch(study, population=population, out=folder, device=device))
+            own.append(run_study(study, population=population, out=folder, device=device))
     inputs = read_inputs(task, teacher)
     samples = Resampled(inputs, kept=out / "samples", device=choose_device(device))
     comparison = compare(runs, baselines=BASELINES, samples=samples)

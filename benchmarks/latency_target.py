@@ -32,8 +32,9 @@ from objectives.device import quiet_libraries
 from objectives.measures.cost import CostName
 from objectives.methods.fisher_search import FisherSearch
 from objectives.training.stages import Stage
-from orchestrator import Study, launch
+from orchestrator import Study
 from orchestrator.runs.records import RunRecord
+from orchestrator.workers.loop import run_study
 from reports.exporting.export import export
 from reports.timings import timings_document
 from studies.quickstart import study as quickstart
@@ -69,7 +70,7 @@ def run_both(out: Path, seed: int, trials: int) -> list[RunRecord]:
         folder = out / f"{cost}-{seed}"
         if runs and not folder.exists():
             shutil.copytree(runs[0].folder / "cache", folder / "cache")
-        runs.append(launch(study(cost, seed, trials), out=folder))
+        runs.append(run_study(study(cost, seed, trials), out=folder))
     return runs
 
 

@@ -26,9 +26,10 @@ from objectives.methods.fisher_search import FisherSearch
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
-from orchestrator import Study, launch
+from orchestrator import Study
 from orchestrator.early_stopping import SuccessiveHalving
 from orchestrator.runs.records import RunRecord
+from orchestrator.workers.loop import run_study
 from studies.quickstart import minilm, tweets
 
 RESULTS = Path(__file__).parent / "results" / "recorded_trials.json"
@@ -97,7 +98,7 @@ def main() -> None:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(document(run), indent=1) + "\n")
 
-    launch(study, trials=options.trials, out=options.out, device="cpu", callbacks=[keep])
+    run_study(study, trials=options.trials, out=options.out, device="cpu", callbacks=[keep])
 
 
 if __name__ == "__main__":

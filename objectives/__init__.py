@@ -4,9 +4,110 @@ Importing it makes the cut model known to transformers, so that
 `AutoModelForSequenceClassification.from_pretrained` loads one without custom code.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 
+if TYPE_CHECKING:
+    from objectives.delivery.bench import bench
+    from objectives.errors import UserError
+    from objectives.methods.fisher_pruning import FisherPruning
+    from objectives.methods.fisher_search import FisherSearch
+    from objectives.methods.head_importance import HeadImportance
+    from objectives.methods.magnitude_pruning import MagnitudePruning
+    from objectives.methods.mask_search import MaskSearch
+    from objectives.methods.random_pruning import RandomPruning
+    from objectives.methods.width_search import WidthSearch
+    from objectives.problem import Problem
+    from objectives.progress import Progress
+    from objectives.search.one_shot import OneShot, ScopedOneShot
+    from objectives.search.staged_method import StagedMethod
+    from objectives.search.staged_search import Alpha, staged_search
+    from objectives.search_method import SearchFailure, SearchMethod, SearchResult, Stopped
+    from objectives.text.augmentation import Augmentation
+    from objectives.text.glue import glue
+    from objectives.text.task import Task
+    from objectives.training.stages import FOUR_STEPS, Stage
+    from objectives.workbench.fidelity import Fidelity
+    from objectives.workbench.teacher import Teacher
+
+__all__ = [
+    "FOUR_STEPS",
+    "Alpha",
+    "Augmentation",
+    "Fidelity",
+    "FisherPruning",
+    "FisherSearch",
+    "HeadImportance",
+    "MagnitudePruning",
+    "MaskSearch",
+    "OneShot",
+    "Problem",
+    "Progress",
+    "RandomPruning",
+    "ScopedOneShot",
+    "SearchFailure",
+    "SearchMethod",
+    "SearchResult",
+    "Stage",
+    "StagedMethod",
+    "Stopped",
+    "Task",
+    "Teacher",
+    "UserError",
+    "WidthSearch",
+    "bench",
+    "glue",
+    "staged_search",
+]
+
 AutoConfig.register(PrunedBertConfig.model_type, PrunedBertConfig)
 AutoModelForSequenceClassification.register(PrunedBertConfig, PrunedBertForSequenceClassification)
+
+_HOMES = {
+    "bench": "objectives.delivery.bench",
+    "UserError": "objectives.errors",
+    "FisherPruning": "objectives.methods.fisher_pruning",
+    "FisherSearch": "objectives.methods.fisher_search",
+    "HeadImportance": "objectives.methods.head_importance",
+    "MagnitudePruning": "objectives.methods.magnitude_pruning",
+    "MaskSearch": "objectives.methods.mask_search",
+    "RandomPruning": "objectives.methods.random_pruning",
+    "WidthSearch": "objectives.methods.width_search",
+    "Problem": "objectives.problem",
+    "Progress": "objectives.progress",
+    "OneShot": "objectives.search.one_shot",
+    "ScopedOneShot": "objectives.search.one_shot",
+    "StagedMethod": "objectives.search.staged_method",
+    "Alpha": "objectives.search.staged_search",
+    "staged_search": "objectives.search.staged_search",
+    "SearchFailure": "objectives.search_method",
+    "SearchMethod": "objectives.search_method",
+    "SearchResult": "objectives.search_method",
+    "Stopped": "objectives.search_method",
+    "Augmentation": "objectives.text.augmentation",
+    "glue": "objectives.text.glue",
+    "Task": "objectives.text.task",
+    "FOUR_STEPS": "objectives.training.stages",
+    "Stage": "objectives.training.stages",
+    "Fidelity": "objectives.workbench.fidelity",
+    "Teacher": "objectives.workbench.teacher",
+}
+"""Where each of them is, imported when it is asked for."""
+
+
+if not TYPE_CHECKING:  # else mypy would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

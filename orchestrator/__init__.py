@@ -9,24 +9,51 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.dashboard.server import serve
+    from orchestrator.early_stopping import EarlyStopping, Hurdles, SuccessiveHalving
+    from orchestrator.errors import RunError
+    from orchestrator.launching import launch
+    from orchestrator.run import Run, load_run
     from orchestrator.study import Study
-    from orchestrator.workers.fleet import launch_workers
-    from orchestrator.workers.loop import launch, work
+    from orchestrator.study_file import load_study
+    from orchestrator.workers.loop import work
 
-__all__ = ["Study", "launch", "launch_workers", "work"]
+__all__ = [
+    "EarlyStopping",
+    "Hurdles",
+    "Run",
+    "RunError",
+    "Study",
+    "SuccessiveHalving",
+    "launch",
+    "load_run",
+    "load_study",
+    "serve",
+    "work",
+]
 
 _HOMES = {
-    "Study": "study",
-    "launch": "workers.loop",
-    "launch_workers": "workers.fleet",
-    "work": "workers.loop",
+    "serve": "orchestrator.dashboard.server",
+    "EarlyStopping": "orchestrator.early_stopping",
+    "Hurdles": "orchestrator.early_stopping",
+    "SuccessiveHalving": "orchestrator.early_stopping",
+    "RunError": "orchestrator.errors",
+    "launch": "orchestrator.launching",
+    "Run": "orchestrator.run",
+    "load_run": "orchestrator.run",
+    "Study": "orchestrator.study",
+    "load_study": "orchestrator.study_file",
+    "work": "orchestrator.workers.loop",
 }
+"""Where each of them is, imported when it is asked for."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"orchestrator.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'orchestrator' has no attribute '{name}'")
+if not TYPE_CHECKING:  # else mypy would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
+from objectives.errors import UserError
+
 SamplerName = Literal["tpe", "gp", "nsgaii", "random"]
+SamplerFactory = Callable[[int], BaseSampler]
+"""From a seed to a sampler: of OptunaHub, or of one's own."""
 
 _RANDOM_TRIALS = 8
 """Random trials before a sampler models the outcome."""
@@ -18,9 +23,10 @@ def make_sampler(
     trials_so_far: int,
     population: int,
     worker: int = 0,
-    name: SamplerName = "tpe",
+    name: SamplerName | SamplerFactory = "tpe",
 ) -> BaseSampler:
-    """Optuna's sampler of this name, seeded so that it never repeats its draws.
+    """Optuna's sampler of this name, or what a factory makes, seeded so that it never repeats its
+    draws.
 
     One with a fixed seed does when a study is resumed or a worker joins (Optuna issue 3255), so the
     seed is mixed with the number of trials that the study already holds and with the worker's own
@@ -33,6 +39,11 @@ def make_sampler(
     """
     mixed = int(np.random.SeedSequence([seed, trials_so_far, worker]).generate_state(1)[0])
     at_random = max(_RANDOM_TRIALS, population)
+    if not isinstance(name, str):
+        made = name(mixed)
+        if not isinstance(made, BaseSampler):
+            raise UserError(f"Study.sampler returned {made!r}; it must return an Optuna sampler")
+        return made
     if name == "gp":
         return GPSampler(seed=mixed, n_startup_trials=at_random)
     if name == "nsgaii":

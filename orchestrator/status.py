@@ -25,7 +25,7 @@ from orchestrator.runs.records import (
     WORKER,
     FinishedTrial,
     TrialRecord,
-    load_run,
+    load_optuna_study,
     pareto_front,
     trial_record,
     unpruned_result,
@@ -117,7 +117,7 @@ def _duration(seconds: float) -> str:
 
 def run_status(folder: Path) -> Status:
     """The status of a run folder. Raises RunError if no run lies there."""
-    return status_of(load_run(folder), RunFolder(folder))
+    return status_of(load_optuna_study(folder), RunFolder(folder))
 
 
 def storage_status(url: str, name: str | None) -> Status:
@@ -128,12 +128,12 @@ def storage_status(url: str, name: str | None) -> Status:
         (name,) = names
     if not names:
         raise RunError(
-            f"storage {hidden(parse_url(url))} holds no study; `maskfront run STUDY.py --storage` "
+            f"storage {hidden(parse_url(url))} holds no study; `maskfront run` with this storage "
             "starts one there"
         )
     if name not in names:
-        asked = "names none" if name is None else f"is {name}"
-        raise RunError(f"--study {asked}; the storage has {', '.join(names)}: name one of these")
+        asked = "no study is named" if name is None else f"there is no study '{name}'"
+        raise RunError(f"{asked}; the storage has {', '.join(names)}: name one of these")
     return status_of(optuna.load_study(study_name=name, storage=storage), None)
 
 

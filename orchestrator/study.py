@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from optuna.distributions import (
     BaseDistribution,
@@ -29,7 +29,7 @@ from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.teacher import Teacher
 from orchestrator.early_stopping import EarlyStopping
-from orchestrator.sampler import SamplerName
+from orchestrator.sampler import SamplerFactory, SamplerName
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -80,8 +80,9 @@ class Study:
     fidelity: Fidelity = FULL
     """How much of the full training each trial gets: less is cheaper, and is on no front with more.
     Begin a full study with what a cheap one found by `warm_start`."""
-    sampler: SamplerName = "tpe"
-    """What draws the knobs: Optuna's "tpe", "gp", "nsgaii" or "random". Like `early_stopping` it
+    sampler: SamplerName | SamplerFactory = "tpe"
+    """What draws the knobs: Optuna's "tpe", "gp", "nsgaii" or "random", or a function from a seed
+    to any other sampler, such as `lambda seed: QMCSampler(seed=seed)`. Like `early_stopping` it
     decides no result, and so may change from launch to launch."""
     early_stopping: EarlyStopping | None = None
     """Who of the trials goes on at a rung: `SuccessiveHalving()`, `Hurdles()`, or None for all."""
@@ -131,6 +132,11 @@ class Study:
                     ">= 1, or 'auto'",
                 ),
                 "seq_len": (seq_len is None or seq_len >= 1, ">= 1, or None"),
+                "sampler": (
+                    callable(self.sampler) or self.sampler in get_args(SamplerName),
+                    f"one of {', '.join(get_args(SamplerName))}, or a function from a seed to a "
+                    "sampler",
+                ),
                 "seed": (self.seed >= 0, ">= 0"),
             },
         )

@@ -17,14 +17,22 @@ _MODULE = "maskfront_study"
 """The name under which a study file is imported."""
 
 
-def load_study(path: Path, name: str = "study") -> Study:
-    """Run the file and return the study in it whose variable, or whose own name, is `name`.
+def load_study(path: str | Path, name: str = "study") -> Study:
+    """Run a study file.
 
-    Raises RunError if there is none, or if the file raises.
+    Args:
+        path: the file; it may import those beside it.
+        name: the variable that holds the study, or the study's own name.
+
+    Returns:
+        The study of this name.
+
+    Raises:
+        RunError: if there is none, or if the file raises.
     """
     from orchestrator.study import Study
 
-    module = _run(path)
+    module = _run(Path(path))
     variable = getattr(module, name, None)
     study = variable if isinstance(variable, Study) else _named(module, name) or variable
     if not isinstance(study, Study):
@@ -50,6 +58,18 @@ def load_study_of(path: Path, run_name: str) -> Study:
         return study
     names = ", ".join(f"'{study.name}'" for study in _studies(module)) or "none"
     raise RunError(f"study file '{path}': no study is named '{run_name}'; its studies: {names}")
+
+
+def file_of(study: Study) -> Path | None:
+    """The file that a study is from: the study file that holds it, else the script at work.
+
+    None where there is none, as in a notebook.
+    """
+    module = sys.modules.get(_MODULE)
+    if module is None or all(value is not study for value in vars(module).values()):
+        module = sys.modules["__main__"]
+    file = vars(module).get("__file__")
+    return None if file is None else Path(file)
 
 
 def own_modules() -> list[ModuleType]:

@@ -11,11 +11,11 @@ from reports.recommended import knee as find_knee
 
 
 def check_run(run: object) -> None:
-    """Raises RunError for what is no RunRecord, such as the folder of a run."""
+    """Raises RunError for what is no run, such as the folder of a run."""
     if not isinstance(run, RunRecord):
         raise RunError(
-            f"{run!r} is a {type(run).__name__}, not a RunRecord; that of a run's folder is "
-            "orchestrator.runs.records.read_run('runs/STUDY')"
+            f"{run!r} is a {type(run).__name__}, not a Run; that of a run's folder is "
+            "orchestrator.load_run('runs/STUDY')"
         )
 
 
@@ -38,10 +38,10 @@ def choose(
     """
     check_run(run)
     ways = {
-        "--trial": trial is not None,
-        "--max-ratio": max_ratio is not None,
-        "--min-metric": min_metric is not None,
-        "--knee": knee,
+        "trial=...": trial is not None,
+        "max_ratio=...": max_ratio is not None,
+        "min_metric=...": min_metric is not None,
+        "knee=True": knee,
     }
     chosen = [way for way, given in ways.items() if given]
     if len(chosen) != 1:
@@ -51,12 +51,10 @@ def choose(
         check_finished(run, trial)
         return trial
     if max_ratio is not None and not 0 < max_ratio <= 1:
-        raise RunError(
-            f"--max-ratio is {max_ratio:g}; it is a share above 0, 1 at most: 0.5, not 50"
-        )
+        raise RunError(f"max_ratio={max_ratio:g} is no share above 0 and at most 1: 0.5, not 50")
     points = [(row.number, row.result) for row in run.front]
     if not points:
-        raise RunError(f"'{run.folder}' has no model on its front yet; name one with --trial")
+        raise RunError(f"'{run.folder}' has no model on its front yet; name one with trial=...")
     if max_ratio is not None:
         within = [number for number, result in points if result.ratio <= max_ratio]
         if not within:
@@ -79,7 +77,7 @@ def choose(
     if bend is None:
         raise RunError(
             f"the front of '{run.folder}' ({len(points)} models) bends nowhere: name a model with "
-            "--max-ratio, --min-metric or --trial"
+            "max_ratio=..., min_metric=... or trial=..."
         )
     return points[bend][0]
 

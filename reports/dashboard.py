@@ -21,7 +21,7 @@ from optuna_dashboard._note import (  # its own asks the storage each time
     note_ver_key,
 )
 
-from orchestrator.runs.records import RunRecord, TrialRecord, load_run
+from orchestrator.runs.records import RunRecord, TrialRecord, load_optuna_study
 from orchestrator.runs.sizes import in_numbers
 from reports.figures.front import front_figure
 from reports.overlay import overlay
@@ -40,7 +40,7 @@ def publish(run: RunRecord) -> None:
 
     None is written over what a reader wrote in its place; a trial's is written once.
     """
-    study = load_run(run.folder)
+    study = load_optuna_study(run.folder)
     attributes = study._storage.get_study_system_attrs(study._study_id)
     ids = {trial.number: trial._trial_id for trial in study.get_trials(deepcopy=False)}
     _write_study_note(study, attributes, _study_note(run))

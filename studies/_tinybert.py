@@ -10,10 +10,7 @@ from typing import Literal
 
 from optuna.distributions import FloatDistribution
 
-from objectives.methods.mask_search import MaskSearch
-from objectives.text.glue import glue
-from objectives.training.stages import FOUR_STEPS
-from objectives.workbench.teacher import Teacher
+from objectives import FOUR_STEPS, MaskSearch, Teacher, glue
 from orchestrator import Study
 
 TEACHER = "bert-base-uncased"

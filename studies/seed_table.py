@@ -9,10 +9,8 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
-from objectives.methods.mask_search import MaskSearch
-from objectives.training.stages import FOUR_STEPS
-from orchestrator import Study, launch
-from orchestrator.runs.records import RunRecord
+from objectives import FOUR_STEPS, MaskSearch
+from orchestrator import Run, Study, launch
 from studies._tinybert import tinybert_study
 
 
@@ -82,7 +80,7 @@ def table_study(task: str) -> Study:
     )
 
 
-def table(task: str, run: RunRecord) -> Table:
+def table(task: str, run: Run) -> Table:
     """What the run found beside what the source reports."""
     printed = Table(title=f"{task}: input dimensions of a 4x312 TinyBERT ({run.metric_name})")
     for column in ("target", "source", "ratio", "here, held out", "selected on", "ratio"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import torch
-from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS  # 318 words, in place of NLTK's
 from torch import Tensor
 from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
@@ -21,6 +21,14 @@ from objectives.text.word_vectors import WordVectors
 
 _BATCH_SIZE = 64
 """Masked sentences that go through the masked LM together."""
+
+
+@cache
+def _stop_words() -> frozenset[str]:
+    """318 words, in place of NLTK's."""
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS  # a second, for few studies
+
+    return frozenset(ENGLISH_STOP_WORDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +71,7 @@ class Sentence:
         return [
             place
             for place, word in enumerate(self.words)
-            if word.isalpha() and word.lower() not in ENGLISH_STOP_WORDS
+            if word.isalpha() and word.lower() not in _stop_words()
         ]
 
     def position(self, place: int) -> int:

@@ -18,7 +18,6 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, load_dataset, load_from_disk
 from datasets.exceptions import DatasetGenerationError, DatasetsError
 from datasets.table import CastError
-from sklearn.model_selection import train_test_split
 
 from objectives.errors import UserError, a_few, causes, first_line
 from objectives.text.scanning import Rows, scan
@@ -281,6 +280,8 @@ def _take(
             f"task '{task.name}': cannot take {wanted} {kind}rows for '{role}' out of "
             f"{len(rows)}: {reason}"
         )
+    from sklearn.model_selection import train_test_split  # as in `metric_value`
+
     rest, taken = train_test_split(
         np.arange(len(rows)),
         test_size=wanted,

@@ -12,8 +12,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from datasets import Dataset, DatasetDict
-from scipy.stats import rankdata
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import PreTrainedTokenizerBase
 
 from objectives.errors import UserError, check_ranges, check_types
@@ -223,6 +221,12 @@ def metric_value(
     `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more
     the mean over those that occur.
     """
+    from sklearn.metrics import (  # a second, which a study that is only defined need not wait for
+        accuracy_score,
+        f1_score,
+        matthews_corrcoef,
+    )
+
     if metric == "accuracy":
         return float(accuracy_score(labels, predictions))
     if metric == "mcc":
@@ -230,6 +234,8 @@ def metric_value(
     if metric == "pearson_spearman":
         if not np.isfinite(predictions).all():
             return float("nan")
+        from scipy.stats import rankdata
+
         pearson = _correlation(labels, predictions)
         return (pearson + _correlation(rankdata(labels), rankdata(predictions))) / 2
     average = "binary" if classes == 2 else "macro"

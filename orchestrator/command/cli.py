@@ -12,17 +12,31 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from orchestrator.command.shared import front_table, interrupted, mendable, next_commands
+from orchestrator.command.options import (
+    AsJson,
+    Device,
+    Name,
+    Population,
+    Run,
+    Runs,
+    Storage,
+    Trials,
+)
+from orchestrator.command.shared import (
+    CommandConsole,
+    in_flags,
+    interrupted,
+    mendable,
+    next_commands,
+    show_front,
+)
 from orchestrator.errors import RunError
 from orchestrator.terminal import say, say_to_stderr
-
-if TYPE_CHECKING:
-    from orchestrator.runs.records import RunRecord
 
 app = typer.Typer(
     name="maskfront",
@@ -31,37 +45,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Run = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
-]
-Runs = Annotated[
-    list[Path],
-    typer.Argument(metavar="RUN...", help="Folders of runs; several share the same axes."),
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or "
-        "journal:///FILE; the run folder's own by default. The password can be set in the "
-        "environment: MASKFRONT_STORAGE_PASSWORD."
-    ),
-]
-Name = Annotated[str, typer.Option("--study", help="Variable or name of the study.")]
-Trials = Annotated[
-    int | None,
-    typer.Option(help="Trials wanted, counting stopped ones; by default the study's own number."),
-]
-Population = Annotated[
-    Any,  # int, or "auto": typer takes no other union than that with None
-    typer.Option(
-        metavar="K|auto",
-        parser=lambda text: text if text == "auto" else int(text),
-        help="Trials that train together; by default the study's own number.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
 
 
 @app.command()
@@ -92,45 +75,26 @@ def run(
     ] = None,
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
-    from orchestrator.storage.urls import without_password
+    from orchestrator.launching import launch
     from orchestrator.study_file import load_study
-    from orchestrator.workers.fleet import default_workers, launch_workers
-    from orchestrator.workers.loop import launch
-    from reports.page.following import Following
 
-    command = ["maskfront", *sys.argv[1:]]
-    if storage is not None:
-        shown = without_password(storage)
-        command = [argument.replace(storage, shown) for argument in command]
-        storage = shown
-    console = Console()
+    console = CommandConsole()
     with mendable(), interrupted("finished trials are kept, launch again to go on"):
-        loaded = load_study(study, name)
-        following = Following(shlex.join(command), study.read_text(encoding="utf-8"))
-        if workers is None:
-            workers = default_workers(device)
-        launches = (
-            launch
-            if workers == 1 and backend == "loky" and cluster is None
-            else partial(launch_workers, workers=workers, backend=backend, cluster=cluster)
+        finished = launch(
+            load_study(study, name),
+            trials=trials,
+            population=population,
+            workers=workers,
+            out=out,
+            storage=storage,
+            device=device,
+            artifacts=artifacts,
+            backend=backend,
+            cluster=cluster,
+            command=shlex.join(["maskfront", *sys.argv[1:]]),
+            console=console,
         )
-        try:
-            finished = launches(
-                loaded,
-                trials=trials,
-                population=population,
-                out=out,
-                device=device,
-                storage=storage,
-                artifacts=artifacts,
-                callbacks=[following],
-                console=console,
-            )
-        except BaseException:
-            following.cut_short()
-            raise
     show_front(finished, console)
-    following.end(finished)
     for line in next_commands(finished):
         say(console, line)
 
@@ -163,6 +127,7 @@ def work(
             out=out,
             device=device,
             storage=storage,
+            console=CommandConsole(),
         )
 
 
@@ -410,21 +375,12 @@ def bench(
             typer.echo(f"kept in {kept}; maskfront report shows it")
 
 
-def show_front(record: RunRecord, console: Console) -> None:
-    """The front as a table, and a sentence where it has no model."""
-    from reports.pareto import answer, pareto_view
-
-    console.print(front_table(record))
-    if not record.front:
-        say(console, answer(pareto_view(record)))
-
-
 def main() -> None:
     """Entry point: an error that the user can mend is one line and exit code 2."""
     try:
         app()
     except RunError as error:
-        say_to_stderr(str(error))
+        say_to_stderr(in_flags(str(error)))
         sys.exit(2)
     except OSError as error:
         named = f"'{error.filename}' could not be written or read ({error.strerror})"

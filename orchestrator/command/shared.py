@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from orchestrator.errors import RunError
-from orchestrator.terminal import say_to_stderr, visible
+from orchestrator.terminal import say, say_to_stderr, visible
 
 if TYPE_CHECKING:
-    from orchestrator.runs.records import Measured, RunRecord
+    from orchestrator.runs.records import RunRecord
+
+
+_PARAMETER = re.compile(
+    r"(?<![\w(])(out|storage|workers|population|device|artifacts|backend|cluster|port|trial"
+    r"|max_ratio|min_metric|knee|int8|push_to_hub)=(?:\.\.\.|True|\"([^\"]*)\"|(-?[\d.]+))"
+)
+"""How errors and notes name a parameter of a Python call: out=..., knee=True, backend="dask"."""
+
+
+def in_flags(text: str) -> str:
+    """The same in the words of the command line: --out, --knee, --backend dask."""
+
+    def flag(found: re.Match[str]) -> str:
+        return " ".join(filter(None, [f"--{found[1].replace('_', '-')}", found[2], found[3]]))
+
+    return _PARAMETER.sub(flag, text)
+
+
+class CommandConsole(Console):
+    """A terminal whose user knows flags, and no parameters."""
+
+    def out(self, *texts: Any, **style: Any) -> None:
+        """Write a line: all that a launch has to say comes here."""
+        super().out(*(in_flags(str(text)) for text in texts), **style)
 
 
 @contextmanager
@@ -45,18 +71,27 @@ def interrupted(remark: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def front_table(record: RunRecord) -> Table:
+def show_front(run: RunRecord, console: Console) -> None:
+    """The front as a table, and a sentence where it has no model."""
+    from reports.pareto import answer, pareto_view
+
+    console.print(front_table(run))
+    if not run.front:
+        say(console, answer(pareto_view(run)))
+
+
+def front_table(run: RunRecord) -> Table:
     """The models of the front by rising cost, and the unpruned one."""
-    unpruned = record.unpruned
-    title = f"{record.name}: {record.metric_name} against {unpruned.cost_name}"
+    from orchestrator.run import front_rows
+
+    title, columns, rows = front_rows(run)
     table = Table(title=Text(visible(title)))
-    ratio = f"{unpruned.cost_name} ratio"
-    for column in ("trial", record.metric_name, "held out", ratio, *unpruned.sizes):
+    for column in columns:
         table.add_column(Text(visible(column)), justify="right")
-    for trial in record.front:
-        table.add_row(str(trial.number), *_cells(trial.result))
+    for row in rows[:-1]:
+        table.add_row(*row)
     table.add_section()
-    table.add_row(unpruned.label, *_cells(unpruned))
+    table.add_row(*rows[-1])
     return table
 
 
@@ -75,10 +110,3 @@ def next_commands(record: RunRecord) -> list[str]:
             for best in half[-1:] or record.front[:1]
         ),
     ]
-
-
-def _cells(model: Measured) -> list[str]:
-    from orchestrator.runs.records import size_text
-
-    numbers = (f"{model.metric:.4f}", f"{model.heldout_metric:.4f}", f"{model.ratio:.3f}")
-    return [*numbers, *map(size_text, model.sizes.values())]

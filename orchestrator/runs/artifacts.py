@@ -56,9 +56,9 @@ def bucket_store(url: str) -> Boto3ArtifactStore:
     """
     parts = urlsplit(url)
     if parts.scheme != "s3" or not parts.netloc or parts.path.strip("/"):
-        raise RunError(f"--artifacts is '{url}'; it must be s3://BUCKET, without a path")
+        raise RunError(f'artifacts="{url}" must be s3://BUCKET, without a path')
     if find_spec("boto3") is None:
-        raise RunError("--artifacts needs boto3: pip install -c constraints.txt -e '.[s3]'")
+        raise RunError("artifacts=... needs boto3: pip install -c constraints.txt -e '.[s3]'")
     import boto3
     from botocore.config import Config
 
@@ -79,7 +79,7 @@ def set_artifact_store(outer: optuna.Study, url: str | None) -> None:
     store = bucket_store(url)
     if known is not None or any(t.state.is_finished() for t in outer.get_trials(deepcopy=False)):
         raise RunError(
-            f"--artifacts is '{url}', but those of study '{outer.study_name}' so far lie in "
+            f'artifacts="{url}", but those of study "{outer.study_name}" so far lie in '
             f"{known or 'its run folder'}; leave it as it was, or give the study another name"
         )
     try:

@@ -311,7 +311,7 @@ def _sizes_of(measured: Measured) -> dict[str, Any]:
 def read_run(folder: str | Path) -> RunRecord:
     """Read a run folder, finished or running. Raises RunError if no run lies there."""
     folder = Path(folder)
-    study = load_run(folder)
+    study = load_optuna_study(folder)
     if UNPRUNED not in study.user_attrs:
         raise RunError(
             f"'{folder}': its first trial has not begun; if a launch is at work its teacher is not "
@@ -320,7 +320,7 @@ def read_run(folder: str | Path) -> RunRecord:
     return record_of(study, folder)
 
 
-def load_run(folder: Path) -> optuna.Study:
+def load_optuna_study(folder: Path) -> optuna.Study:
     """The Optuna study of a run folder. Raises RunError if no run lies there."""
     paths = RunFolder(folder).existing()
     storage = read_storage(paths.storage)
@@ -338,7 +338,7 @@ def load_run(folder: Path) -> optuna.Study:
     except KeyError as error:
         raise RunError(
             f"storage {paths.storage} holds no study '{name}' any more; bring it back from a copy, "
-            "or launch the study into another folder with --out"
+            "or launch the study into another folder with out=..."
         ) from error
 
 

@@ -183,8 +183,8 @@ class _NoClearPassword:
 
     def authenticate(self, _packet: object) -> None:
         raise RunError(
-            "--storage: the server wants the password as it is, which anyone could be; name the "
-            "certificate that it is known by: ?ssl_ca=FILE"
+            "the server of storage=... wants the password as it is, which anyone could be; name "
+            "the certificate that it is known by: ?ssl_ca=FILE"
         )
 
 
@@ -205,8 +205,8 @@ def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
             proxy.get_study_id_from_name("")
     except ConnectionError as error:
         raise RunError(
-            f"no storage proxy answers at grpc://{host}:{port}; start one there: "
-            f"maskfront serve-storage --storage postgresql://... --port {port}"
+            f"no storage proxy answers at grpc://{host}:{port}; start one there, on that port, "
+            "with `maskfront serve-storage`"
         ) from error
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:

@@ -40,7 +40,7 @@ def serve_storage(url: str, port: int, started: Callable[[str], None], host: str
         except OSError as error:
             raise RunError(
                 f"port {port} of {host} cannot be used ({error.strerror}); choose another with "
-                "--port"
+                "port=..."
             ) from error
     started(f"grpc://{host}:{port}")
     with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):

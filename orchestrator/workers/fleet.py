@@ -71,7 +71,7 @@ def launch_workers(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """`launch` with this many workers: one a GPU where there are any, else the cores divided.
+    """`run_study` with this many workers: one a GPU where there are any, else the cores divided.
 
     `backend` says what starts them: "loky" processes of this machine, "dask" or "ray" tasks of the
     cluster at the address `cluster`, whose machines share the run folder. A worker that dies is
@@ -79,7 +79,7 @@ def launch_workers(
     have finished, once a second at most. Ctrl-C ends them all.
     """
     if cluster is not None and backend == "loky":
-        raise RunError(f"--cluster is '{cluster}', but says not of what; add --backend dask or ray")
+        raise RunError(f'cluster="{cluster}" says not of what; add backend="dask" or backend="ray"')
     study, folder = as_asked(study, trials, population, out)
     environments = _environments(workers, device) if backend == "loky" else []
     note = partial(say, console or Console())
@@ -127,12 +127,12 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
     if workers < 1:
         raise RunError(f"workers is {workers}; it must be at least 1")
     if ":" in device and workers > 1:
-        raise RunError(f"{workers} workers cannot share '{device}'; leave --device out")
+        raise RunError(f'{workers} workers cannot share device="{device}"; leave it out')
     gpus = visible_gpus() if device in ("auto", "cuda") else []
     if gpus and workers > len(gpus):
         raise RunError(
-            f"{workers} workers, but {len(gpus)} GPUs; one worker fills a GPU by --population, "
-            "and --device cpu uses none"
+            f"{workers} workers, but {len(gpus)} GPUs; one worker fills a GPU by population=..., "
+            'and device="cpu" uses none'
         )
     if gpus:
         return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]]
@@ -223,8 +223,8 @@ def _follow(
                     note(f"worker {one.number} ended: {one.reason}")
                     if pending:
                         note(
-                            "  the others go on, and try its trials again; another joins them with "
-                            f"`maskfront work STUDY.py --out {folder.path}`"
+                            "  the others go on, and try its trials again; another joins them by "
+                            f'`work` with out="{folder.path}"'
                         )
         finished = finished_trials(outer)
         if finished != shown and UNPRUNED in outer.user_attrs:

@@ -1,4 +1,4 @@
-"""The outer loop: `launch` opens a study and serves it; `work` joins one that is open."""
+"""The outer loop: `run_study` opens a study and serves it; `work` joins one that is open."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.worker import Callback, Worker
 
 
-def launch(
+def run_study(
     study: Study,
     *,
     trials: int | None = None,
@@ -57,7 +57,7 @@ def launch(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """Run the study until `trials` are finished, or continue it if its folder holds a run.
+    """Run the study in this process, without a report: see `orchestrator.launch`.
 
     `trials` and `population` stand in for the study's own; `out` is the run folder (runs/NAME by
     default); `device` is "auto", "cpu" or a CUDA device; `storage` the URL of a storage other than
@@ -120,7 +120,7 @@ def as_asked(
     if not isinstance(study, Study):
         raise RunError(
             f"a launch takes a Study, not a {type(study).__name__}; that of a file is "
-            "orchestrator.study_file.load_study(Path('study.py'))"
+            "orchestrator.load_study('study.py')"
         )
     study = replace(
         study,
@@ -167,8 +167,8 @@ def address(folder: RunFolder, storage: str | None) -> str:
     known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))
     if known != asked and (folder.address.exists() or folder.database.exists()):
         raise RunError(
-            f"'{folder.path}' has its study in {known}, not in {asked}; leave --storage out, or "
-            "choose another folder with --out"
+            f"'{folder.path}' has its study in {known}, not in {asked}; leave storage=... out, or "
+            "choose another folder with out=..."
         )
     return storage
 
@@ -209,7 +209,7 @@ def _unwritable(path: object, reason: object) -> RunError:
     full = any(word in str(reason) for word in ("No space", "full", "quota"))
     return RunError(
         f"'{path}' could not be written ({reason}); finished trials are kept: "
-        f"{'free the disk or ' * full}choose another folder with --out, and launch again"
+        f"{'free the disk or ' * full}choose another folder with out=..., and launch again"
     )
 
 

@@ -51,7 +51,7 @@ def export(
             "trial, or put the file back from a copy"
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"'{out}' exists and is not an empty folder; choose another with --out")
+        raise RunError(f"'{out}' exists and is not an empty folder; choose another with out=...")
 
     from objectives.bert.exporting import write_model
     from objectives.cache import written_whole  # torch, which a front does without

@@ -26,11 +26,11 @@ sys.stdout.buffer.write(figure.to_image(format=sys.argv[1]))
 """
 
 
-def front_image(runs: Sequence[RunRecord], target: Path) -> Path:
+def front_image(runs: RunRecord | Sequence[RunRecord], target: str | Path) -> Path:
     """Write the front on white, 760 x 440; returns `target`. Raises what `write_picture` does."""
     figure = front_figure(overlay(runs))
     figure.update_layout(width=760, height=440)
-    return write_picture(figure, target)
+    return write_picture(figure, Path(target))
 
 
 def write_picture(figure: go.Figure, target: Path) -> Path:

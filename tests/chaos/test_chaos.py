@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from safetensors import safe_open
 
 from objectives.bert.architecture import BertArchitecture
-from orchestrator.runs.records import BUDGET, RESULT, load_run, trial_record
+from orchestrator.runs.records import BUDGET, RESULT, load_optuna_study, trial_record
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.locks import kernel_lock
 from orchestrator.workers.claims import RETRY_OF
@@ -90,7 +90,7 @@ def disturbed(study: Path, out: Path, url: str, at_half: Callable[[], object]) -
 
 def check_all_is_well(out: Path) -> None:
     """What was wanted is complete, once, and on disk; nothing else is left."""
-    study = load_run(out)
+    study = load_optuna_study(out)
     trials = study.get_trials(deepcopy=False)
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
     assert len(complete) == WANTED

@@ -46,7 +46,8 @@ from objectives.training.stages import Stage
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
-from orchestrator import Study, launch
+from orchestrator import Study
+from orchestrator.workers.loop import run_study
 from tests.conftest import TINY, graded_rows, planted_rows
 from tests.gpu.cuda import Cuda
 from tests.gpu.stand_in import StandIn, Wait
@@ -270,7 +271,7 @@ def launch_in_bfloat16(checkpoint: str, folder: Path) -> None:
     )
     gpu = make_gpu(bfloat16=True)
     with gpu.plugged_in():
-        launch(study, out=folder / "run", device="cuda", console=Console(quiet=True))
+        run_study(study, out=folder / "run", device="cuda", console=Console(quiet=True))
     products = {str(dtype): count for dtype, count in gpu.products.items()}
     (folder / "products.json").write_text(json.dumps(products))
 
@@ -290,7 +291,7 @@ def launch_with_numbers(checkpoint: str, masked_lm: str, folder: Path) -> None:
         population=2,
     )
     with make_gpu(bfloat16=False).plugged_in():
-        launch(study, out=folder / "numbers", device="cuda", console=Console(quiet=True))
+        run_study(study, out=folder / "numbers", device="cuda", console=Console(quiet=True))
 
 
 def main() -> None:

@@ -11,9 +11,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from objectives.errors import UserError
 from objectives.text.task import Task
 from objectives.workbench.teacher import Teacher
-from orchestrator import Study, launch
+from orchestrator import Study
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
+from orchestrator.workers.loop import run_study
 from tests.conftest import MARKERS, planted_rows
 from tests.kin import write_kin
 from tests.orchestrator.conftest import WriteStudy
@@ -37,7 +38,7 @@ def test_any_kind_of_teacher_is_searched_cut_and_served(
     study: Study, tmp_path: Path, kind: str, labels: list[str] | None
 ) -> None:
     checkpoint = write_kin(kind, tmp_path / kind, labels)
-    run = launch(replace(study, teacher=Teacher(checkpoint=checkpoint)), out=tmp_path / "run")
+    run = run_study(replace(study, teacher=Teacher(checkpoint=checkpoint)), out=tmp_path / "run")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     folder = RunFolder(run.folder).model(0)
     serve = pipeline("text-classification", model=str(folder), tokenizer=str(folder))
@@ -53,5 +54,5 @@ def test_a_teacher_that_knows_other_labels_is_refused_before_anything_is_written
 ) -> None:
     checkpoint = write_kin("roberta", tmp_path / "roberta", ["good", "bad", "neutral"])
     with pytest.raises(UserError, match=r"does not know the label\(s\) happy, sad of the task; it"):
-        launch(replace(study, teacher=Teacher(checkpoint=checkpoint)), out=tmp_path / "run")
+        run_study(replace(study, teacher=Teacher(checkpoint=checkpoint)), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

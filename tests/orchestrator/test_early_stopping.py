@@ -27,7 +27,7 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome, SearchMethod, SearchResult, Stopped
 from objectives.training.stages import Stage
-from orchestrator import Study, launch, launch_workers
+from orchestrator import Study
 from orchestrator.early_stopping import (
     EarlyStopping,
     Hurdles,
@@ -37,9 +37,11 @@ from orchestrator.early_stopping import (
     spread,
     times_dominated,
 )
-from orchestrator.runs.records import RUNG, WORKER, load_run, read_run
+from orchestrator.runs.records import RUNG, WORKER, load_optuna_study, read_run
 from orchestrator.status import run_status
 from orchestrator.storage.connect import open_storage
+from orchestrator.workers.fleet import launch_workers
+from orchestrator.workers.loop import run_study
 from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.rungs import WithRungs
 from tests.waiting import wait_for
@@ -292,7 +294,9 @@ def test_stopped_trials_are_told_as_pruned_with_what_they_were_worth(
     study: Study, tmp_path: Path
 ) -> None:
     """The second is dominated; the third is not; the fourth neither, nor of the better half."""
-    run = launch(planted(study, (5, 5), (4, 6), (6, 7), (2, 9)), out=tmp_path / "run", device="cpu")
+    run = run_study(
+        planted(study, (5, 5), (4, 6), (6, 7), (2, 9)), out=tmp_path / "run", device="cpu"
+    )
     assert [trial.state for trial in run.trials] == ["finished", "stopped", "finished", "stopped"]
     full = run.unpruned.cost_full
     reported = [[(rung.share, rung.metric) for rung in trial.rungs] for trial in run.trials]
@@ -304,7 +308,7 @@ def test_stopped_trials_are_told_as_pruned_with_what_they_were_worth(
     assert not any(name.startswith(RUNG) for t in run.trials for name in t.attributes)
     assert read_run(tmp_path / "run").trials == run.trials
 
-    told = load_run(tmp_path / "run").get_trials()
+    told = load_optuna_study(tmp_path / "run").get_trials()
     assert [trial.state for trial in told[:2]] == [TrialState.COMPLETE, TrialState.PRUNED]
     assert told[1].values is None
     assert (tmp_path / "run" / "trials" / "00001" / "rungs.json").read_text() == (
@@ -320,24 +324,24 @@ def test_stopped_trials_are_told_as_pruned_with_what_they_were_worth(
 def test_a_population_decides_together(study: Study, tmp_path: Path) -> None:
     """One by one the first would go on, whatever comes after; together the best halves do."""
     trials = ((2, 6), (4, 6), (6, 6), (8, 6))
-    run = launch(planted(study, *trials, population=4), out=tmp_path / "run", device="cpu")
+    run = run_study(planted(study, *trials, population=4), out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["stopped", "stopped", "stopped", "finished"]
     assert [len(trial.rungs) for trial in run.trials] == [1, 1, 2, 2]
 
 
 def test_without_a_policy_nobody_reports(study: Study, tmp_path: Path) -> None:
     free = replace(planted(study, (5, 5), (4, 6)), early_stopping=None)
-    run = launch(free, out=tmp_path / "run", device="cpu")
+    run = run_study(free, out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     assert not any(trial.rungs for trial in run.trials)
 
 
 def test_a_policy_may_come_and_go_while_a_study_runs(study: Study, tmp_path: Path) -> None:
     halving = planted(study, (5, 5), (4, 6), (3, 7))
-    launch(replace(halving, early_stopping=None), trials=1, out=tmp_path / "run", device="cpu")
-    launch(halving, trials=2, out=tmp_path / "run", device="cpu")
+    run_study(replace(halving, early_stopping=None), trials=1, out=tmp_path / "run", device="cpu")
+    run_study(halving, trials=2, out=tmp_path / "run", device="cpu")
     hurdles = replace(halving, early_stopping=Hurdles(rungs=(0.25,), every=2))
-    run = launch(hurdles, trials=3, out=tmp_path / "run", device="cpu")
+    run = run_study(hurdles, trials=3, out=tmp_path / "run", device="cpu")
     # The first never reported; the second was alone at its rung; the third is worse than the mean.
     assert [trial.state for trial in run.trials] == ["finished", "finished", "stopped"]
 
@@ -350,8 +354,8 @@ def test_the_real_search_stops_and_what_finishes_is_the_same(study: Study, tmp_p
     space = {name: study.space[name] for name in ("target_ratio", "flops_weight")}
     whole = replace(study, method=method, space=space, first=(), trials=8, sampler="random")
     halving = SuccessiveHalving(rungs=(0.25, 0.5), keep=0.25)
-    free = launch(whole, out=tmp_path / "free", device="cpu")
-    run = launch(replace(whole, early_stopping=halving), out=tmp_path / "run", device="cpu")
+    free = run_study(whole, out=tmp_path / "free", device="cpu")
+    run = run_study(replace(whole, early_stopping=halving), out=tmp_path / "run", device="cpu")
     states = Counter(trial.state for trial in run.trials)
     assert states["stopped"] > 0
     assert states["finished"] > 0

@@ -13,6 +13,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import TrialState, create_trial
 
+from objectives.errors import UserError
 from orchestrator.sampler import SamplerName, make_sampler
 
 KNOB = {"x": FloatDistribution(0, 1)}
@@ -88,3 +89,20 @@ def test_a_sampler_by_name(name: SamplerName) -> None:
     assert all(0 <= x <= 1 for x in drawn(study, trials=2))
     kinds = {"tpe": TPESampler, "gp": GPSampler, "nsgaii": NSGAIISampler, "random": RandomSampler}
     assert isinstance(study.sampler, kinds[name])
+
+
+def test_a_sampler_of_ones_own_gets_a_seed_that_never_comes_again() -> None:
+    seeds: list[int] = []
+
+    def own(seed: int) -> BaseSampler:
+        seeds.append(seed)
+        return RandomSampler(seed=seed)
+
+    for so_far, worker in ((0, 0), (0, 1), (4, 0)):
+        sampler = make_sampler(1, so_far, 4, worker, own)
+        assert isinstance(sampler, RandomSampler)
+    assert len(set(seeds)) == 3
+    make_sampler(1, 0, 4, 0, own)
+    assert seeds[-1] == seeds[0]
+    with pytest.raises(UserError, match=r"returned 'tpe'; it must return an Optuna"):
+        make_sampler(1, 0, 4, 0, lambda seed: "tpe")  # type: ignore[arg-type, return-value]

@@ -11,14 +11,15 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from orchestrator import Study, launch
+from orchestrator import Study
 from orchestrator.errors import RunError
-from orchestrator.runs.records import WORKER, State, TrialRecord, load_run
+from orchestrator.runs.records import WORKER, State, TrialRecord, load_optuna_study
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.status import run_status, storage_status, trials_per_second
 from orchestrator.storage.connect import open_storage
 from orchestrator.workers import heartbeat
 from orchestrator.workers.heartbeat import Heartbeat
+from orchestrator.workers.loop import run_study
 from tests.orchestrator.command.test_cli import assert_one_clear_line, maskfront
 from tests.orchestrator.workers.test_launch import scripted
 from tests.servers import Postgres
@@ -28,8 +29,8 @@ def test_status_counts_trials_workers_and_failures(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    run = launch(scripted(study, "result", "fail", "stop"), trials=3, out=folder, device="cpu")
-    outer = load_run(folder)
+    run = run_study(scripted(study, "result", "fail", "stop"), trials=3, out=folder, device="cpu")
+    outer = load_optuna_study(folder)
     dead = Heartbeat(outer, RunFolder(folder), "cpu")
     dead._beat()
     dead._file.touch()
@@ -134,7 +135,7 @@ def test_the_rate_knows_the_time_that_failures_took_and_not_the_nights() -> None
 def test_status_is_json_without_torch_and_names_what_is_not_there(
     study: Study, tmp_path: Path
 ) -> None:
-    launch(scripted(study, "result"), trials=1, out=tmp_path / "run", device="cpu")
+    run_study(scripted(study, "result"), trials=1, out=tmp_path / "run", device="cpu")
     done = maskfront("status", tmp_path / "run", "--json")
     document = json.loads(done.stdout)
     assert document["trials"]["finished"] == 1
@@ -144,7 +145,7 @@ def test_status_is_json_without_torch_and_names_what_is_not_there(
         ([], "name a run folder, or a storage"),
         ([tmp_path / "nowhere"], "is no run folder"),
         (["--storage", f"sqlite:///{tmp_path}/nowhere.db"], "there is no storage sqlite"),
-        (["--storage", url, "--study", "other"], "--study is other; the storage has tiny"),
+        (["--storage", url, "--study", "other"], "there is no study 'other'; the storage has tiny"),
         (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
     ):
         done = maskfront("status", *arguments)
@@ -160,37 +161,35 @@ def test_a_run_whose_study_lies_in_a_server(
     user = postgres.new_user("eve", "s3cret")
     url = user.format(password="s3cret")
     small = scripted(study, "result", "result")
-    launch(small, trials=1, out=tmp_path / "run", device="cpu", storage=url)
+    run_study(small, trials=1, out=tmp_path / "run", device="cpu", storage=url)
     for path in (tmp_path / "run").rglob("*"):
         assert not path.is_file() or b"s3cret" not in path.read_bytes()
-    run = launch(small, trials=2, out=tmp_path / "run", device="cpu")
+    run = run_study(small, trials=2, out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     assert run_status(tmp_path / "run").trials["finished"] == 2
     with pytest.raises(RunError, match=r"is not where the files of study 'tiny' lie, which is /"):
-        launch(small, out=tmp_path / "else", device="cpu", storage=url)
+        run_study(small, out=tmp_path / "else", device="cpu", storage=url)
     with pytest.raises(RunError, match=r"has its study in postgresql.*, not in sqlite"):
-        launch(small, out=tmp_path / "run", device="cpu", storage=f"sqlite:///{tmp_path}/x.db")
+        run_study(small, out=tmp_path / "run", device="cpu", storage=f"sqlite:///{tmp_path}/x.db")
     optuna.create_study(study_name="taken", storage=open_storage(url))
     with pytest.raises(RunError, match=r"a study 'taken' with other objectives than metric"):
-        launch(replace(small, name="taken"), out=tmp_path / "new", device="cpu", storage=url)
+        run_study(replace(small, name="taken"), out=tmp_path / "new", device="cpu", storage=url)
 
 
 def test_a_storage_without_the_study_says_what_to_do(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     storage = open_storage(folder.storage)
-    with pytest.raises(
-        RunError, match=r"study\.db holds no study; `maskfront run STUDY\.py --stor"
-    ):
+    with pytest.raises(RunError, match=r"study\.db holds no study; `maskfront run` with this stor"):
         storage_status(folder.storage, None)
     with pytest.raises(RunError, match=r"holds 0 studies, a run has exactly one; launch it again"):
-        load_run(tmp_path)
+        load_optuna_study(tmp_path)
     for name in ("one", "other"):
         optuna.create_study(study_name=name, storage=storage)
-    with pytest.raises(RunError, match=r"^--study names none; the storage has one, other: name"):
+    with pytest.raises(RunError, match=r"^no study is named; the storage has one, other: name"):
         storage_status(folder.storage, None)
     folder.write_address(folder.storage, "gone", "id")
-    with pytest.raises(RunError, match=r"no study 'gone' any more; bring it back .* with --out$"):
-        load_run(tmp_path)
+    with pytest.raises(RunError, match=r"no study 'gone' any more; .* with out=\.\.\.$"):
+        load_optuna_study(tmp_path)
 
 
 def test_a_study_of_another_tool_is_left_alone(study: Study, tmp_path: Path) -> None:
@@ -200,7 +199,7 @@ def test_a_study_of_another_tool_is_left_alone(study: Study, tmp_path: Path) -> 
     )
     theirs.tell(theirs.ask(), state=TrialState.FAIL)
     with pytest.raises(RunError, match="a study 'tiny' that maskfront did not make"):
-        launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", storage=url)
+        run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu", storage=url)
     assert len(theirs.trials) == 1
 
 

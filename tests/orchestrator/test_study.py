@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import RandomSampler
 
 from objectives.bert.architecture import BertShape
 from objectives.errors import UserError
@@ -231,6 +232,7 @@ def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None
         ({"space": None}, r"Study\.space is None; it must be a dict of knobs"),
         ({"seq_len": -1}, r"Study\.seq_len is -1; it must be >= 1, or None"),
         ({"sampler": "cma"}, r"Study\.sampler is 'cma'; it must be one of tpe, gp"),
+        ({"sampler": RandomSampler()}, r"sampler is <.*; it must be .*function from a seed to a s"),
     ],
 )
 def test_what_a_study_refuses(study: Study, changes: dict[str, Any], message: str) -> None:

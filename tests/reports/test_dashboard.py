@@ -24,7 +24,7 @@ from optuna_dashboard._note import concat_body
 
 from orchestrator.dashboard.server import HOST, application
 from orchestrator.errors import RunError
-from orchestrator.runs.records import HOME, RunRecord, front_document, load_run, read_run
+from orchestrator.runs.records import HOME, RunRecord, front_document, load_optuna_study, read_run
 from orchestrator.runs.run_folder import RunFolder
 from reports.dashboard import _front, _trial_note, markdown, publish
 from tests.reports.conftest import many_run, store_run
@@ -200,7 +200,7 @@ def test_a_note_on_a_study_is_kept_and_until_then_follows_the_run(
     paths = RunFolder(tmp_path / "run")
     paths.artifacts.mkdir(parents=True)
     store_run(paths, many_run(4, seed=0))
-    study, texts = load_run(paths.path), iter(["one", "two", "three", "four"])
+    study, texts = load_optuna_study(paths.path), iter(["one", "two", "three", "four"])
     monkeypatch.setattr("reports.dashboard._study_note", lambda run: next(texts))
 
     def published() -> str:
@@ -399,7 +399,7 @@ def test_notes_take_no_markup_from_anyone(mixed_run: RunRecord) -> None:
 
 
 def test_publishing_again_changes_nothing(runs: Path) -> None:
-    study = load_run(runs / "seed-0")
+    study = load_optuna_study(runs / "seed-0")
     before = study._storage.get_study_system_attrs(study._study_id)
     publish(read_run(runs / "seed-0"))
     assert study._storage.get_study_system_attrs(study._study_id) == before

@@ -21,7 +21,7 @@ from optuna.distributions import (
 )
 from optuna.exceptions import ExperimentalWarning
 
-from orchestrator.runs.records import Rung, RunRecord, load_run
+from orchestrator.runs.records import Rung, RunRecord, load_optuna_study
 from reports.curves import Curve
 from reports.figures.budget import budget_section
 from reports.figures.knobs import knob_panels
@@ -99,7 +99,7 @@ def test_the_caption_says_where_the_reference_point_is(
 
 def test_hypervolume_and_importance_are_those_of_the_storage(stored_run: RunRecord) -> None:
     """Optuna's own functions on the study in the storage; a metric is negated for importance."""
-    study = load_run(stored_run.folder)
+    study = load_optuna_study(stored_run.folder)
     full, metric = stored_run.unpruned.cost_full, stored_run.unpruned.metric
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)

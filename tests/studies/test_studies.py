@@ -23,9 +23,9 @@ from objectives.text.roles import load
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
-from orchestrator import launch
 from orchestrator.runs.records import TrialRecord, read_run
 from orchestrator.study_file import load_study
+from orchestrator.workers.loop import run_study
 from studies import seed_table
 from tests.glue_shaped import write_glue
 
@@ -112,7 +112,7 @@ def test_a_glue_study_runs_on_local_folders(local: Path) -> None:
         method=replace(method, stages=once),
         first=({"target_ratio": 0.6, "tolerance": 0.1},),
     )
-    run = launch(quick, trials=1, population=1, out=local / "run", device="cpu")
+    run = run_study(quick, trials=1, population=1, out=local / "run", device="cpu")
     (trial,) = run.trials
     assert trial.state == "finished"
     assert trial.result is not None
@@ -136,7 +136,7 @@ def test_the_table_of_the_source_is_rerun_row_by_row(local: Path) -> None:
         teacher=replace(study.teacher, epochs=1),
         method=replace(method, stages=tuple(replace(s, epochs=0.2) for s in method.stages)),
     )
-    run = launch(quick, out=local / "run", device="cpu")
+    run = run_study(quick, out=local / "run", device="cpu")
     assert [trial.knobs for trial in run.trials] == [row.knobs for row in seed_table.rows_of("rte")]
     assert all(trial.feasible for trial in run.trials)
     assert run.unpruned.unit == "units@input_qkv"

@@ -19,13 +19,13 @@ from optuna_dashboard import get_note
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
-from orchestrator import Study, launch
+from orchestrator import Study, launching
 from orchestrator.command.cli import app
 from orchestrator.command.shared import next_commands
 from orchestrator.errors import RunError
-from orchestrator.runs.records import load_run, read_run
+from orchestrator.runs.records import load_optuna_study, read_run
 from orchestrator.study_file import load_study, load_study_of
-from orchestrator.workers import loop
+from orchestrator.workers.loop import run_study
 from orchestrator.workers.worker import Callback
 from tests.orchestrator.workers.test_launch import Scripted, scripted
 from tests.servers import Postgres
@@ -50,7 +50,7 @@ def maskfront(*arguments: object, cwd: Path | None = None) -> subprocess.Complet
 def run_folder(tmp_path_factory: pytest.TempPathFactory, tiny_study_file: Path) -> Path:
     """A finished run of the tiny study."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    launch(load_study(tiny_study_file), out=folder, device="cpu")
+    run_study(load_study(tiny_study_file), out=folder, device="cpu")
     return folder
 
 
@@ -63,7 +63,7 @@ def test_run_ends_with_the_front_the_report_and_the_next_commands(
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "study = Study(" in page, "the study's file is in its report"
-    study = load_run(folder)
+    study = load_optuna_study(folder)
     assert get_note(study).startswith("**"), "the run keeps its dashboard up to date"
     attributes = study._storage.get_study_system_attrs(study._study_id)
     assert any(name.startswith("dashboard:plot_data:front") for name in attributes)
@@ -117,7 +117,7 @@ def test_front_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
 
 def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path: Path) -> None:
     study = replace(load_study(tiny_study_file), cost="params", first=({"target_ratio": 0.7},))
-    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(study, trials=1, out=tmp_path / "run", device="cpu")
     table = maskfront("front", tmp_path / "run").stdout
     assert "accuracy against params" in table
     for column in ("params ratio", "params", "flops@16"):
@@ -136,7 +136,7 @@ def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path:
 
 def test_a_run_without_a_front_says_so_and_names_no_model(study: Study, tmp_path: Path) -> None:
     missed = replace(scripted(study, "result"), method=Scripted(target_ratio=0.5))
-    run = launch(missed, out=tmp_path / "run", device="cpu")
+    run = run_study(missed, out=tmp_path / "run", device="cpu")
     assert [line.split()[0] for line in next_commands(run)] == ["report", "dashboard"]
     done = maskfront("front", run.folder)
     assert done.stdout.endswith("No trial has met its FLOPs budget yet; 1 finished outside it.\n")
@@ -262,7 +262,7 @@ def test_a_launch_that_is_cut_short_leaves_a_page_that_says_so(
         pages.append((run_folder / "report.html").read_text(encoding="utf-8"))
         raise error
 
-    monkeypatch.setattr(loop, "launch", cut_short)
+    monkeypatch.setattr(launching, "run_study", cut_short)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     asked = ["run", str(tiny_study_file), "--out", str(run_folder), "--device", "cpu"]
     assert CliRunner().invoke(app, asked).exit_code
@@ -359,12 +359,18 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
     ("arguments", "message"),
     [
         (["--workers", 0], "workers is 0; it must be at least 1"),
-        (["--storage", "nonsense"], "is no URL of a storage"),
+        (["--storage", "nonsense"], "--storage is no URL of a storage"),
         (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
-        (["--storage", "journal:///{folder}/j", "--workers", 9], "a journal file serves 8 workers"),
+        (
+            ["--storage", "journal:///{folder}/j", "--workers", 9],
+            "8 workers, .*: --storage postgresql://",
+        ),
         (["--workers", 2, "--device", "tpu9"], "device 'tpu9' cannot be used here"),
         (["--backend", "dask"], "--backend dask needs --cluster"),
-        (["--cluster", "tcp://127.0.0.1:1"], "--cluster is .*; add --backend dask or ray"),
+        (
+            ["--cluster", "tcp://127.0.0.1:1"],
+            "--cluster tcp://.*; add --backend dask or --back",
+        ),
         (["--backend", "dask", "--cluster", "tcp://127.0.0.1:1"], "no Dask scheduler answers at"),
     ],
 )
@@ -437,6 +443,7 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
     [
         ([], "choose a model in one way: .*; got none of them"),
         (["--knee", "--trial", 0], "got --trial and --knee"),
+        (["--max-ratio", 50], "--max-ratio 50 is no share"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
         (["--max-ratio", 1, "--int8"], "--int8 and --study-file go together"),
@@ -496,7 +503,7 @@ def test_the_line_of_an_error_is_told_though_the_path_is_relative(
     (tmp_path / "study.py").write_text("\n\n1 / 0\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match=r"'study\.py', line 3 raises ZeroDivisionError"):
-        load_study(Path("study.py"))
+        load_study("study.py")
 
 
 def test_what_a_run_folder_does_not_take_is_shown_and_said(

@@ -17,7 +17,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.artifacts import bucket_store
 from orchestrator.storage.connect import open_storage
 from orchestrator.study import Study
-from orchestrator.workers.loop import launch
+from orchestrator.workers.loop import run_study
 from tests.orchestrator.workers.test_launch import scripted
 
 boto3 = pytest.importorskip("boto3", reason="NOT TESTED: pip install -e '.[s3]'")
@@ -66,8 +66,8 @@ def test_a_dashboard_elsewhere_shows_what_lies_in_the_bucket(
 ) -> None:
     url = f"sqlite:///{tmp_path}/elsewhere.db"
     two = scripted(study, "result", "result")
-    launch(two, trials=1, out=tmp_path / "run", device="cpu", storage=url, artifacts=URL)
-    launch(two, out=tmp_path / "run", device="cpu", storage=url)  # the study remembers it
+    run_study(two, trials=1, out=tmp_path / "run", device="cpu", storage=url, artifacts=URL)
+    run_study(two, out=tmp_path / "run", device="cpu", storage=url)  # the study remembers it
     (tmp_path / "run").rename(tmp_path / "gone")
     outer = optuna.load_study(study_name="tiny", storage=open_storage(url))
     assert len(outer.trials) == 2
@@ -87,10 +87,10 @@ def test_a_bucket_that_goes_away_costs_no_trial(
     study: Study, tmp_path: Path, server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two = scripted(study, "result", "result")
-    launch(two, trials=1, out=tmp_path / "run", device="cpu", artifacts=URL)
+    run_study(two, trials=1, out=tmp_path / "run", device="cpu", artifacts=URL)
     boto3.resource("s3").Bucket("runs").objects.all().delete()
     boto3.client("s3").delete_bucket(Bucket="runs")
-    run = launch(two, out=tmp_path / "run", device="cpu")
+    run = run_study(two, out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     assert "its files are not in s3://runs" in " ".join(capsys.readouterr().out.split())
     assert (run.folder / "trials/00001/model/model.safetensors").is_file()
@@ -107,7 +107,7 @@ def test_a_trial_that_failed_leaves_nothing_in_the_bucket(
 
     monkeypatch.setattr(optuna.Trial, "set_constraint", refuse)
     with pytest.raises(RuntimeError, match="database is locked"):
-        launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", artifacts=URL)
+        run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu", artifacts=URL)
     assert kept == [6]
     assert not list(boto3.resource("s3").Bucket("runs").objects.all())
 
@@ -125,9 +125,9 @@ def test_what_is_no_bucket_is_refused_before_anything_runs(
 ) -> None:
     one = scripted(study, "result")
     with pytest.raises(RunError, match=message) as refused:
-        launch(one, out=tmp_path / "run", device="cpu", artifacts=url)
+        run_study(one, out=tmp_path / "run", device="cpu", artifacts=url)
     assert "s3cret" not in str(refused.value)
-    launch(one, out=tmp_path / "run", device="cpu", artifacts=URL)
+    run_study(one, out=tmp_path / "run", device="cpu", artifacts=URL)
 
 
 def test_a_server_that_does_not_answer_is_one_line(
@@ -136,11 +136,11 @@ def test_a_server_that_does_not_answer_is_one_line(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     bucket_store.cache_clear()
     with pytest.raises(RunError, match="Could not connect"):
-        launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", artifacts=URL)
+        run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu", artifacts=URL)
 
 
 def test_what_has_begun_in_one_place_stays_there(study: Study, tmp_path: Path, server: Any) -> None:
-    launch(scripted(study, "result"), out=tmp_path / "run", device="cpu")
+    run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu")
     more = replace(scripted(study, "result"), trials=2)
     with pytest.raises(RunError, match="so far lie in its run folder"):
-        launch(more, out=tmp_path / "run", device="cpu", artifacts=URL)
+        run_study(more, out=tmp_path / "run", device="cpu", artifacts=URL)

@@ -82,9 +82,9 @@ def test_the_same_launch_draws_the_same() -> None:
     [
         ("nonsense", "is no URL of a storage; it must be one of sqlite:///FILE"),
         ("redis://localhost", "names a 'redis'; it must be one of"),
-        ("sqlite://", "sqlite://, which names no file; write sqlite:///FOLDER/FILE"),
-        ("sqlite:///:memory:", "which names no file"),
-        ("journal://shared/study", "which names no file"),
+        ("sqlite://", 'storage="sqlite://" names no file; write sqlite:///FOLDER/FILE'),
+        ("sqlite:///:memory:", "names no file"),
+        ("journal://shared/study", "names no file"),
         ("grpc://somewhere", "must be grpc://HOST:PORT"),
         ("postgresql://me@db/x?password=s3cret", "a password behind the '?'"),
         ("postgresql://me:s3cret@db:s3cret/x", "is no URL"),

@@ -13,14 +13,15 @@ from pathlib import Path
 import optuna
 import pytest
 
-from orchestrator import Study, launch
+from orchestrator import Study
 from orchestrator.errors import RunError
-from orchestrator.runs.records import load_run
+from orchestrator.runs.records import load_optuna_study
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.status import storage_status
 from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.storage.urls import sqlite_url
 from orchestrator.workers.heartbeat import Heartbeat
+from orchestrator.workers.loop import run_study
 from tests.orchestrator.workers.test_launch import scripted
 from tests.servers import Postgres
 
@@ -63,7 +64,7 @@ def test_a_run_that_may_not_be_written_can_be_looked_at(
     folder = tmp_path / "run, 50% #1?"
     url = f"journal:///{folder}/study.journal" if kind == "journal" else None
     folder.mkdir()
-    launch(scripted(study, "result"), trials=1, out=folder, device="cpu", storage=url)
+    run_study(scripted(study, "result"), trials=1, out=folder, device="cpu", storage=url)
     take_away_writing(folder)
     before = contents(folder)
     assert "1 finished" in as_a_reader("status", folder)
@@ -74,8 +75,8 @@ def test_a_run_that_may_not_be_written_can_be_looked_at(
 
 def test_one_that_is_at_work_can_be_looked_at_too(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    launch(scripted(study, "result"), trials=1, out=folder, device="cpu")
-    outer = load_run(folder)
+    run_study(scripted(study, "result"), trials=1, out=folder, device="cpu")
+    outer = load_optuna_study(folder)
     with Heartbeat(outer, RunFolder(folder), "cpu") as beating:
         outer.ask()
         take_away_writing(folder)
@@ -91,7 +92,7 @@ def test_a_look_makes_no_storage(tmp_path: Path) -> None:
     folder.path.mkdir()
     folder.write_address(sqlite_url(gone), "study", "id")
     with pytest.raises(RunError, match="there is no storage sqlite"):
-        load_run(folder.path)
+        load_optuna_study(folder.path)
     assert not gone.exists()
 
 

@@ -11,7 +11,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 from sqlalchemy.exc import OperationalError
 
-from orchestrator import Study, launch
+from orchestrator import Study
 from orchestrator.errors import RunError
 from orchestrator.runs.records import FAILURE, RESULT, read_run
 from orchestrator.runs.run_folder import RunFolder
@@ -19,6 +19,7 @@ from orchestrator.storage.connect import open_storage
 from orchestrator.storage.patience import patient
 from orchestrator.workers import loop
 from orchestrator.workers.claims import RETRY_OF
+from orchestrator.workers.loop import run_study
 from tests.orchestrator.workers.test_launch import scripted
 
 CutOff = Callable[[str, Callable[..., bool]], None]
@@ -56,7 +57,7 @@ def test_a_trial_that_was_told_before_the_server_went_away_keeps_its_files(
 ) -> None:
     cut_off("set_trial_state_values", lambda _id, state, *_: state is TrialState.COMPLETE)
     with pytest.raises(RunError, match="storage shown does not answer"):
-        launch(scripted(study, "result"), out=tmp_path / "run", device="cpu")
+        run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu")
     (trial,) = read_run(tmp_path / "run").trials
     assert trial.state == "finished"
     assert (RunFolder(tmp_path / "run").model(trial.number) / "model.safetensors").is_file()
@@ -67,9 +68,9 @@ def test_a_trial_that_cannot_be_told_ends_the_launch_and_is_tried_by_the_next(
 ) -> None:
     cut_off("set_trial_user_attr", lambda _id, key, _value: key in (RESULT, FAILURE))
     with pytest.raises(RunError, match="storage shown does not answer"):
-        launch(scripted(study, "result"), out=tmp_path / "run", device="cpu")
+        run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu")
     monkeypatch.undo()
-    run = launch(scripted(study, "result"), out=tmp_path / "run", device="cpu")
+    run = run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["failed", "finished"]
     assert run.trials[1].knobs == run.trials[0].knobs
     assert run.trials[1].attributes[RETRY_OF] == 0

@@ -14,12 +14,14 @@ import pytest
 from rich.console import Console
 
 from objectives import device
-from orchestrator import Study, launch, launch_workers, work
+from orchestrator import Study, work
 from orchestrator.errors import RunError
-from orchestrator.runs.records import WANTED, WORKER, load_run, read_run
+from orchestrator.runs.records import WANTED, WORKER, load_optuna_study, read_run
 from orchestrator.study_file import load_study
 from orchestrator.workers import fleet
+from orchestrator.workers.fleet import launch_workers
 from orchestrator.workers.heartbeat import workers_of
+from orchestrator.workers.loop import run_study
 from tests.orchestrator.marked import marked
 
 WriteStudy = Callable[..., Path]
@@ -49,7 +51,7 @@ def test_a_killed_worker_is_told_of_and_the_others_go_on(
     retried = [trial for trial in run.trials if trial.knobs == failed.knobs]
     assert [trial.state for trial in retried] == ["failed", "finished"]
     assert "ended: it died (SIGKILL(-9))" in said
-    assert f"`maskfront work STUDY.py --out {tmp_path}/run`" in " ".join(said.split())
+    assert f'by `work` with out="{tmp_path}/run"' in " ".join(said.split())
     assert "a callback failed, and is called again: ZeroDivisionError" in said
     assert seen
     assert seen[-1] == 7
@@ -67,7 +69,7 @@ def test_threads_are_divided_and_no_point_is_asked_twice(
     assert len({trial.knobs["target_ratio"] for trial in run.trials}) == 6
     marks = list((tmp_path / "marks").iterdir())
     assert [mark.read_text() for mark in marks] == ["3", "3"]
-    outer = load_run(tmp_path / "run")
+    outer = load_optuna_study(tmp_path / "run")
     owners = {trial.user_attrs[WORKER] for trial in outer.trials}
     assert owners == set(workers_of(outer))
     assert {worker.pid for worker in workers_of(outer).values()} == {int(m.name) for m in marks}
@@ -118,7 +120,7 @@ def test_ctrl_c_ends_the_workers_cleanly(write_study: WriteStudy, tmp_path: Path
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "launch again to go on" in errors
-    outer = load_run(folder)
+    outer = load_optuna_study(folder)
     assert all(worker.ended for worker in workers_of(outer).values())
     assert {trial.failure for trial in read_run(folder).trials} == {"interrupted"}
 
@@ -129,7 +131,7 @@ def test_a_worker_joins_only_what_was_begun(study: Study, tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
     alone = replace(study.method, meets=False)  # type: ignore[call-arg]
     study = replace(study, method=alone)
-    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(study, trials=1, out=tmp_path / "run", device="cpu")
     other = replace(study, seed=4)
     with pytest.raises(RunError, match="another study: seed was 3, is now 4"):
         work(other, out=tmp_path / "run", device="cpu")
@@ -143,8 +145,8 @@ def test_a_worker_that_joins_serves_as_many_trials_as_the_launch_wants(
     alone = replace(study.method, meets=False)  # type: ignore[call-arg]
     study = replace(study, method=alone, trials=1)
     place: dict[str, Any] = {"out": tmp_path / "run", "device": "cpu"}
-    launch(study, **place)
-    load_run(tmp_path / "run").set_user_attr(WANTED, 3)  # as a launch with --trials 3 does
+    run_study(study, **place)
+    load_optuna_study(tmp_path / "run").set_user_attr(WANTED, 3)  # as a launch with --trials 3 does
     work(study, **place)
     assert [trial.state for trial in read_run(tmp_path / "run").trials] == ["finished"] * 3
     capsys.readouterr()
@@ -158,8 +160,8 @@ def test_a_worker_that_joins_serves_as_many_trials_as_the_launch_wants(
     ("count", "device", "message"),
     [
         (0, "auto", "workers is 0; it must be at least 1"),
-        (3, "auto", r"3 workers, but 2 GPUs; one worker fills a GPU by --population"),
-        (2, "cuda:1", "2 workers cannot share 'cuda:1'"),
+        (3, "auto", r"3 workers, but 2 GPUs; one worker fills a GPU by population=\.\.\."),
+        (2, "cuda:1", '2 workers cannot share device="cuda:1"'),
     ],
 )
 def test_workers_that_do_not_fit_are_refused(

@@ -40,7 +40,7 @@ from objectives.search_method import Outcome, SearchFailure, SearchMethod, Searc
 from objectives.text.augmentation import Augmentation
 from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
-from orchestrator import Study, launch, launch_workers, work
+from orchestrator import Study, work
 from orchestrator.dashboard.view import DashboardView, Source
 from orchestrator.errors import RunError
 from orchestrator.runs.records import (
@@ -49,7 +49,7 @@ from orchestrator.runs.records import (
     POPULATION,
     PRECISION,
     RESULT,
-    load_run,
+    load_optuna_study,
     read_run,
 )
 from orchestrator.runs.run_folder import RunFolder
@@ -57,6 +57,8 @@ from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.study_file import load_study
 from orchestrator.workers import claims, worker
 from orchestrator.workers.claims import RETRY_OF
+from orchestrator.workers.fleet import launch_workers
+from orchestrator.workers.loop import run_study
 from orchestrator.workers.progress import LaunchProgress
 from tests.conftest import graded_rows
 from tests.waiting import wait_for
@@ -131,7 +133,7 @@ def states(folder: Path) -> list[str]:
 
 
 def test_every_trial_leaves_a_model_that_scores_what_was_told(study: Study, tmp_path: Path) -> None:
-    run = launch(study, out=tmp_path / "run", device="cpu")
+    run = run_study(study, out=tmp_path / "run", device="cpu")
 
     assert [trial.state for trial in run.trials] == ["finished"] * 4
     for trial in run.trials:
@@ -156,7 +158,7 @@ def test_each_trial_says_what_decided_its_last_digits(study: Study, tmp_path: Pa
     for precision, recorded in (("float32", "float32"), ("bfloat16", "bfloat16")):
         method = replace(study.method, precision=precision)  # type: ignore[call-arg]
         asked = replace(study, method=method, name=precision, trials=3, population=2)
-        run = launch(asked, out=tmp_path / precision, device="cpu")
+        run = run_study(asked, out=tmp_path / precision, device="cpu")
         how = [[t.attributes[name] for name in (POPULATION, DEVICE, PRECISION)] for t in run.trials]
         assert how == [[2, "cpu", recorded], [2, "cpu", recorded], [1, "cpu", recorded]]
 
@@ -165,7 +167,7 @@ def test_a_population_that_goes_on_in_halves_says_how_many_trained_together_at_l
     study: Study, tmp_path: Path
 ) -> None:
     ends = scripted(study, "memory", "memory", "memory", "memory", population=4)
-    run = launch(ends, out=tmp_path / "run", device="cpu")
+    run = run_study(ends, out=tmp_path / "run", device="cpu")
     assert [trial.attributes[POPULATION] for trial in run.trials] == [2] * 4
     assert [PRECISION in trial.attributes for trial in run.trials] == [False] * 4, "it has none"
 
@@ -173,7 +175,7 @@ def test_a_population_that_goes_on_in_halves_says_how_many_trained_together_at_l
 def test_the_optuna_study_has_two_named_objectives_and_the_budget(
     study: Study, tmp_path: Path
 ) -> None:
-    launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    run_study(study, trials=2, out=tmp_path / "run", device="cpu")
     outer = optuna.load_study(
         study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
     )
@@ -191,7 +193,7 @@ def test_the_optuna_study_has_two_named_objectives_and_the_budget(
 @pytest.mark.parametrize("cost", ["flops", "params", "units", "latency"])
 def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: CostName) -> None:
     study = replace(study, cost=cost, first=({"target_ratio": 0.6},))
-    run = launch(study, trials=2, out=tmp_path / "run", device="cpu")
+    run = run_study(study, trials=2, out=tmp_path / "run", device="cpu")
     outer = optuna.load_study(
         study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
     )
@@ -233,14 +235,14 @@ def test_a_resumed_study_takes_its_times_from_the_same_table(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = replace(scripted(study, *["result"] * 4), cost="latency")
-    first = launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    first = run_study(study, trials=1, out=tmp_path / "run", device="cpu")
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("measured again")
 
     with monkeypatch.context() as patched:
         patched.setattr(latency, "_measure", refuse)
-        run = launch(study, trials=2, out=tmp_path / "run", device="cpu")
+        run = run_study(study, trials=2, out=tmp_path / "run", device="cpu")
     assert run.unpruned == first.unpruned
     costs = {trial.result.cost for trial in run.trials if trial.result is not None}
     assert costs == {first.unpruned.cost}
@@ -248,7 +250,7 @@ def test_a_resumed_study_takes_its_times_from_the_same_table(
     (table,) = (tmp_path / "run" / "cache").glob("latency-*.json")
     table.unlink()
     with pytest.raises(RunError, match=r"ratio 1 was .* ms@cpu-.*, would now be .* ms@cpu-"):
-        launch(study, trials=3, out=tmp_path / "run", device="cpu")
+        run_study(study, trials=3, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run") == ["finished"] * 2
 
 
@@ -287,25 +289,27 @@ def test_a_method_that_does_not_go_with_the_student_is_refused_before_anything_i
     study: Study, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        launch(replace(study, **changes), out=tmp_path / "run", device="cpu")
+        run_study(replace(study, **changes), out=tmp_path / "run", device="cpu")
     assert list(tmp_path.glob("run/**/*")) == []
 
 
 def test_launching_again_goes_on_to_the_wanted_number(study: Study, tmp_path: Path) -> None:
-    launch(study, trials=2, out=tmp_path / "run", device="cpu")
-    run = launch(study, trials=5, out=tmp_path / "run", device="cpu")
+    run_study(study, trials=2, out=tmp_path / "run", device="cpu")
+    run = run_study(study, trials=5, out=tmp_path / "run", device="cpu")
     assert len(run.trials) == 5
     knobs = [tuple(trial.knobs.values()) for trial in run.trials]
     assert len(set(knobs)) == 5
-    assert launch(study, trials=5, out=tmp_path / "run", device="cpu").trials == run.trials
+    assert run_study(study, trials=5, out=tmp_path / "run", device="cpu").trials == run.trials
 
 
 def test_the_last_population_is_no_larger_than_what_is_left(study: Study, tmp_path: Path) -> None:
-    assert len(launch(study, trials=3, population=2, out=tmp_path / "r", device="cpu").trials) == 3
+    assert (
+        len(run_study(study, trials=3, population=2, out=tmp_path / "r", device="cpu").trials) == 3
+    )
 
 
 def test_a_failed_trial_says_why_and_the_study_goes_on(study: Study, tmp_path: Path) -> None:
-    run = launch(
+    run = run_study(
         scripted(study, "fail", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
     )
     assert [t.state for t in run.trials] == ["failed", "finished", "finished"]
@@ -316,7 +320,9 @@ def test_a_model_that_is_not_cut_to_its_architecture_fails_alone(
     study: Study, tmp_path: Path
 ) -> None:
     ends = ["result", "uncut", "result"]
-    run = launch(scripted(study, *ends, population=3), trials=2, out=tmp_path / "run", device="cpu")
+    run = run_study(
+        scripted(study, *ends, population=3), trials=2, out=tmp_path / "run", device="cpu"
+    )
     assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
     assert run.trials[1].failure is not None
     assert re.match(
@@ -325,7 +331,7 @@ def test_a_model_that_is_not_cut_to_its_architecture_fails_alone(
 
 
 def test_an_exception_fails_the_trials_it_hit_and_no_other(study: Study, tmp_path: Path) -> None:
-    run = launch(
+    run = run_study(
         scripted(study, "result", "raise", "result"), trials=2, out=tmp_path / "run", device="cpu"
     )
     assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
@@ -336,7 +342,9 @@ def test_an_exception_of_the_first_of_a_population_costs_the_others_nothing(
     study: Study, tmp_path: Path
 ) -> None:
     ends = ["raise", "result", "result", "result"]
-    run = launch(scripted(study, *ends, population=4), trials=3, out=tmp_path / "run", device="cpu")
+    run = run_study(
+        scripted(study, *ends, population=4), trials=3, out=tmp_path / "run", device="cpu"
+    )
     assert [t.state for t in run.trials] == ["failed", *["finished"] * 3]
 
 
@@ -344,7 +352,7 @@ def test_one_large_population_that_fails_in_part_is_no_reason_to_give_up(
     study: Study, tmp_path: Path
 ) -> None:
     ends = ["result", *["fail"] * 9]
-    run = launch(scripted(study, *ends, population=10), out=tmp_path / "run", device="cpu")
+    run = run_study(scripted(study, *ends, population=10), out=tmp_path / "run", device="cpu")
     assert len(run.finished) == 10
 
 
@@ -360,10 +368,10 @@ def test_what_fails_while_a_result_is_kept_is_tried_again(
     tried = scripted(study, *["result"] * 3, population=3)
     monkeypatch.setattr(worker, "write_trial", refuse)
     with pytest.raises(type(error), match=str(error)):
-        launch(tried, out=tmp_path / "run", device="cpu")
+        run_study(tried, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run") == ["failed"] * 3
     monkeypatch.undo()
-    run = launch(tried, out=tmp_path / "run", device="cpu")
+    run = run_study(tried, out=tmp_path / "run", device="cpu")
     assert sorted(trial.knobs["tag"] for trial in run.finished) == [0, 1, 2]
 
 
@@ -379,7 +387,7 @@ def test_a_model_that_memory_does_not_hold_when_it_is_scored_is_tried_in_a_small
         return score(bench, *arguments)
 
     monkeypatch.setattr(Workbench, "score", too_large)
-    run = launch(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+    run = run_study(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["finished", "finished"]
 
 
@@ -389,14 +397,16 @@ def test_a_trial_that_others_failed_while_it_was_written_ends_quietly(
     write = worker.write_trial
 
     def failed_meanwhile(folder: Path, *arguments: Any) -> list[Path]:
-        outer = load_run(tmp_path / "run")
+        outer = load_optuna_study(tmp_path / "run")
         if folder.name == "00000":
             outer.tell(0, state=optuna.trial.TrialState.FAIL)
             raise FileNotFoundError(2, "No such file or directory", str(folder))
         return write(folder, *arguments)
 
     monkeypatch.setattr(worker, "write_trial", failed_meanwhile)
-    run = launch(scripted(study, "result", "result"), trials=2, out=tmp_path / "run", device="cpu")
+    run = run_study(
+        scripted(study, "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
+    )
     assert [trial.state for trial in run.trials] == ["failed", "finished", "finished"]
 
 
@@ -411,9 +421,9 @@ def test_ctrl_c_while_knobs_are_drawn_loses_none_of_them(
         with monkeypatch.context() as patched:
             patched.setattr(claims, "draw", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                launch(tried, out=tmp_path / "run", device="cpu")
+                run_study(tried, out=tmp_path / "run", device="cpu")
         assert "running" not in states(tmp_path / "run")
-    run = launch(tried, out=tmp_path / "run", device="cpu")
+    run = run_study(tried, out=tmp_path / "run", device="cpu")
     assert sorted(trial.knobs["tag"] for trial in run.finished) == [0, 1]
 
 
@@ -425,7 +435,7 @@ def test_ctrl_c_before_a_population_is_searched_leaves_no_trial_running(
 
     monkeypatch.setattr(LaunchProgress, "population", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        launch(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+        run_study(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
     assert [trial.failure for trial in read_run(tmp_path / "run").trials] == ["interrupted"] * 2
 
 
@@ -440,9 +450,9 @@ def test_a_trial_that_failed_leaves_no_weights(
     folder = RunFolder(tmp_path / "run")
     monkeypatch.setattr(optuna.Trial, "set_constraint", refuse)
     with pytest.raises(RuntimeError, match="database is locked"):
-        launch(scripted(study, "result"), out=folder.path, device="cpu")
+        run_study(scripted(study, "result"), out=folder.path, device="cpu")
     assert get_all_artifact_meta(
-        load_run(folder.path).trials[0], storage=load_run(folder.path)._storage
+        load_optuna_study(folder.path).trials[0], storage=load_optuna_study(folder.path)._storage
     )
     assert list(folder.artifacts.iterdir()) == []
     assert list(folder.trial(0).parent.iterdir()) == []
@@ -455,20 +465,20 @@ def test_a_trial_that_failed_leaves_no_weights(
 def test_first_knobs_that_are_added_later_are_tried(study: Study, tmp_path: Path) -> None:
     both = scripted(study, "result", "result")
     one = replace(both, first=both.first[:1], trials=1)
-    launch(one, out=tmp_path / "run", device="cpu")
-    run = launch(both, out=tmp_path / "run", device="cpu")
+    run_study(one, out=tmp_path / "run", device="cpu")
+    run = run_study(both, out=tmp_path / "run", device="cpu")
     assert [trial.knobs["tag"] for trial in run.trials] == [0, 1]
 
 
 def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) -> None:
-    run = launch(
+    run = run_study(
         scripted(study, "silent", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
     )
     assert run.trials[0].failure == "the method gave no outcome for it"
 
 
 def test_a_stopped_trial_is_pruned_and_counts(study: Study, tmp_path: Path) -> None:
-    run = launch(scripted(study, "stop", "result"), out=tmp_path / "run", device="cpu")
+    run = run_study(scripted(study, "stop", "result"), out=tmp_path / "run", device="cpu")
     assert [t.state for t in run.trials] == ["stopped", "finished"]
 
 
@@ -482,14 +492,14 @@ def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None
         },
         first=({"flops_weight": 1e39}, {"flops_weight": 1.0}),
     )
-    run = launch(overflow, trials=1, population=2, out=tmp_path / "run", device="cpu")
+    run = run_study(overflow, trials=1, population=2, out=tmp_path / "run", device="cpu")
     assert [t.state for t in run.trials[:1]] == ["failed"]
     assert "nan" in str(run.trials[0].failure)
 
 
 def test_a_model_without_a_score_is_no_finished_trial(study: Study, tmp_path: Path) -> None:
     """Trap T6: the likeliest class of nan is class 0, and Optuna keeps an infinite value."""
-    run = launch(scripted(study, "nan", "result"), out=tmp_path / "run", device="cpu")
+    run = run_study(scripted(study, "nan", "result"), out=tmp_path / "run", device="cpu")
     assert [t.state for t in run.trials[:2]] == ["failed", "finished"]
     assert run.trials[0].failure == "its accuracy is nan"
     assert sorted(path.name for path in (tmp_path / "run" / "trials").iterdir())[0] == "00001"
@@ -502,7 +512,7 @@ def test_numbers_of_numpy_and_torch_are_told_as_numbers(
     """Trap T5: to Optuna an array is no result, and the trial fails with a warning alone."""
     method = Scripted(target_ratio=number, tolerance=number)  # type: ignore[arg-type]
     one = replace(scripted(study, "result"), method=method)
-    trial = launch(one, out=tmp_path / "run", device="cpu").trials[0]
+    trial = run_study(one, out=tmp_path / "run", device="cpu").trials[0]
     assert trial.state == "finished"
     assert trial.result is not None
     assert [type(n) for n in (trial.result.target_ratio, trial.result.tolerance)] == [float] * 2
@@ -531,14 +541,14 @@ def test_optuna_is_told_when_all_of_a_trial_is_there(
 
     folder = RunFolder(tmp_path / "run")
     monkeypatch.setattr(optuna.Study, "tell", watched)
-    launch(scripted(study, "result", "result"), out=folder.path, device="cpu")
+    run_study(scripted(study, "result", "result"), out=folder.path, device="cpu")
     assert told == [0, 1]
 
 
 def test_a_study_whose_every_trial_fails_gives_up(study: Study, tmp_path: Path) -> None:
     hopeless = scripted(study, *["fail"] * 8)
     with pytest.raises(RunError, match="4 trials in a row failed; the newest with: the loss is"):
-        launch(hopeless, out=tmp_path / "run", device="cpu")
+        run_study(hopeless, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run")[:4] == ["failed"] * 4
 
 
@@ -547,7 +557,7 @@ def test_ctrl_c_fails_the_running_trials_and_keeps_the_finished(
 ) -> None:
     interrupted = scripted(study, "result", "ctrl-c", "result", "result")
     with pytest.raises(KeyboardInterrupt):
-        launch(interrupted, out=tmp_path / "run", device="cpu")
+        run_study(interrupted, out=tmp_path / "run", device="cpu")
     run = read_run(tmp_path / "run")
     assert [t.state for t in run.trials[:2]] == ["finished", "failed"]
     assert run.trials[1].failure == "interrupted"
@@ -561,7 +571,7 @@ def test_the_knobs_of_an_interrupted_trial_are_tried_again_however_often(
     interrupted = scripted(study, "result", "ctrl-c", population=1)
     for _ in range(4):
         with pytest.raises(KeyboardInterrupt):
-            launch(interrupted, out=tmp_path / "run", device="cpu")
+            run_study(interrupted, out=tmp_path / "run", device="cpu")
     first, *others = read_run(tmp_path / "run").trials
     assert first.state == "finished"
     assert [trial.knobs for trial in others] == [{"end": "ctrl-c", "tag": 1}] * 4
@@ -573,11 +583,11 @@ def test_a_full_disk_is_one_clear_error_and_loses_no_finished_trial(
 ) -> None:
     full = scripted(study, "result", "disk")
     with pytest.raises(RunError, match=r"'trials/00001' could not be written \(No space left"):
-        launch(full, out=tmp_path / "run", device="cpu")
+        run_study(full, out=tmp_path / "run", device="cpu")
     run = read_run(tmp_path / "run")
     assert [t.state for t in run.trials] == ["finished", "failed"]
     assert sorted(p.name for p in (tmp_path / "run" / "trials").iterdir()) == ["00000"]
-    waiting = load_run(tmp_path / "run").get_trials(states=[TrialState.WAITING])
+    waiting = load_optuna_study(tmp_path / "run").get_trials(states=[TrialState.WAITING])
     assert [trial.system_attrs["fixed_params"] for trial in waiting] == [run.trials[1].knobs]
 
 
@@ -585,7 +595,7 @@ def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     crowded = scripted(study, "result", "memory", *["result"] * 4, population=4)
-    run = launch(crowded, out=tmp_path / "run", device="cpu")
+    run = run_study(crowded, out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["finished"] * 6
     shown = capsys.readouterr().out
     assert "out of memory with 4 trials at once: 3 begin again, 2 at once" in shown
@@ -594,7 +604,7 @@ def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
 
 def test_a_trial_too_large_alone_fails(study: Study, tmp_path: Path) -> None:
     alone = scripted(study, "too large", "result", population=1)
-    run = launch(alone, trials=1, out=tmp_path / "run", device="cpu")
+    run = run_study(alone, trials=1, out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["failed", "finished"]
     assert str(run.trials[0].failure).startswith("OutOfMemoryError: CUDA out of memory")
 
@@ -603,7 +613,7 @@ def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: 
     missed = replace(
         scripted(study, "result"), method=Scripted(target_ratio=0.5), trials=1, population=1
     )
-    run = launch(missed, out=tmp_path / "run", device="cpu")
+    run = run_study(missed, out=tmp_path / "run", device="cpu")
     assert run.trials[0].state == "finished"
     assert not run.trials[0].feasible
     assert run.front == []
@@ -611,7 +621,7 @@ def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: 
 
 def test_a_task_of_numbers_is_told_by_its_correlation(study: Study, tmp_path: Path) -> None:
     task = replace(study.task, data=graded_rows, metric="pearson_spearman")
-    run = launch(
+    run = run_study(
         replace(scripted(study, "result"), task=task), trials=1, out=tmp_path / "run", device="cpu"
     )
     (trial,) = run.trials
@@ -625,11 +635,11 @@ def test_another_student_in_the_folder_is_another_study(
     study: Study, tiny_bert: str, tmp_path: Path
 ) -> None:
     first = scripted(study, "result", "result")
-    launch(first, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(first, trials=1, out=tmp_path / "run", device="cpu")
     other = replace(first, student=tiny_bert)
     with pytest.raises(RunError, match=r"another study: student was None, is now \w{16}\."):
-        launch(other, out=tmp_path / "run", device="cpu")
-    run = launch(other, trials=1, out=tmp_path / "other", device="cpu")
+        run_study(other, out=tmp_path / "run", device="cpu")
+    run = run_study(other, trials=1, out=tmp_path / "other", device="cpu")
     assert run.trials[0].result is not None
     assert run.trials[0].result.ratio == run.unpruned.ratio == 1
 
@@ -649,7 +659,7 @@ def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: 
             {"alpha_data": "alpha", "alpha_loss": "labels"},
         ),
     )
-    run = launch(wrong, trials=1, out=tmp_path / "run", device="cpu")
+    run = run_study(wrong, trials=1, out=tmp_path / "run", device="cpu")
     assert str(run.trials[0].failure).startswith("MaskSearch.unrolled_step is 0.1, but alpha sh")
     assert run.trials[1].state == "finished"
 
@@ -657,10 +667,10 @@ def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: 
 def test_another_study_in_the_folder_is_refused_and_the_difference_named(
     study: Study, tmp_path: Path
 ) -> None:
-    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(study, trials=1, out=tmp_path / "run", device="cpu")
     other = replace(study, method=replace(study.method, batch_size=8))  # type: ignore[call-arg]
     with pytest.raises(RunError, match=r"another study: method\.batch_size was 16, is now 8\."):
-        launch(other, out=tmp_path / "run", device="cpu")
+        run_study(other, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run") == ["finished"]
 
 
@@ -692,7 +702,7 @@ def test_a_run_goes_on_after_a_release_that_adds_settings_with_defaults(
         return replace(study, method=ReleasedSearch(**kept | changes))
 
     folder = tmp_path / "run"
-    launch(study, trials=1, out=folder, device="cpu")
+    run_study(study, trials=1, out=folder, device="cpu")
     for other, message in (
         (released(momentum=0.5), r"study: method\.momentum was not set, is now 0\.5\. Choose"),
         (released(patience=3), r"study: method\.stages\.recover\.patience was not set, is now 3; "),
@@ -703,19 +713,19 @@ def test_a_run_goes_on_after_a_release_that_adds_settings_with_defaults(
         ),
     ):
         with pytest.raises(RunError, match=message):
-            launch(other, trials=1, out=folder, device="cpu")
-    run = launch(released(), trials=1, out=folder, device="cpu")
+            run_study(other, trials=1, out=folder, device="cpu")
+    run = run_study(released(), trials=1, out=folder, device="cpu")
     assert run.definition["method.momentum"] == "0.9", "known from now on"
     assert run.definition["method.stages.search.patience"] == "0"
     with pytest.raises(RunError, match=r"method\.momentum was 0\.9, is now not set"):
-        launch(study, trials=1, out=folder, device="cpu")
+        run_study(study, trials=1, out=folder, device="cpu")
 
 
 def test_rows_and_weights_that_have_changed_are_named_in_words(
     study: Study, tiny_bert: str, tmp_path: Path
 ) -> None:
     study = scripted(replace(study, student=tiny_bert), "result", "result")
-    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(study, trials=1, out=tmp_path / "run", device="cpu")
     model = AutoModel.from_pretrained(tiny_bert)
     torch.nn.init.zeros_(model.embeddings.word_embeddings.weight)
     model.save_pretrained(tmp_path / "other")
@@ -727,7 +737,7 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
         student=str(tmp_path / "other"),
     )
     with pytest.raises(RunError) as error:
-        launch(other, out=tmp_path / "run", device="cpu")
+        run_study(other, out=tmp_path / "run", device="cpu")
     assert (
         "another study: the student's checkpoint has changed (weights or config.json); the rows of "
         "the task have changed, or which are train, alpha, select and heldout; the teacher's "
@@ -737,7 +747,7 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
 
 
 def test_what_is_no_study_is_not_launched(tmp_path: Path) -> None:
-    for start in (launch, work, partial(launch_workers, workers=1)):
+    for start in (run_study, work, partial(launch_workers, workers=1)):
         with pytest.raises(RunError, match=r"takes a Study, not a str; .*load_study\(Path\("):
             start("study.py", out=tmp_path / "run")  # type: ignore[operator]
     assert not (tmp_path / "run").exists()
@@ -750,13 +760,13 @@ def test_a_study_with_augmented_text_runs_and_remembers_it(
     vectors.write_text("tidal 1 0\ntides 1 1\n")
     augmentation = Augmentation(masked_lm=tiny_masked_lm, word_vectors=str(vectors), copies=2)
     study = replace(study, augmentation=augmentation, trials=2)
-    run = launch(study, out=tmp_path / "run", device="cpu")
+    run = run_study(study, out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     (copies,) = RunFolder(run.folder).cache.glob("augmentation-*.jsonl")
     assert 128 < len(copies.read_text().splitlines()) <= 1 + 2 * 128
 
     moved = augmentation_of(study, masked_lm=str(copytree(tiny_masked_lm, tmp_path / "moved")))
-    launch(replace(moved, trials=3), out=tmp_path / "run", device="cpu")
+    run_study(replace(moved, trials=3), out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run") == ["finished"] * 3
 
     for other, difference in (
@@ -768,7 +778,7 @@ def test_a_study_with_augmented_text_runs_and_remembers_it(
         (replace(study, augmentation=None), r"augmentation\.copies was 2, is now not set;"),
     ):
         with pytest.raises(RunError, match=difference):
-            launch(other, out=tmp_path / "run", device="cpu")
+            run_study(other, out=tmp_path / "run", device="cpu")
 
 
 def test_augmentation_that_cannot_work_is_refused_before_anything_is_written(
@@ -782,7 +792,7 @@ def test_augmentation_that_cannot_work_is_refused_before_anything_is_written(
         ),
     ):
         with pytest.raises(UserError, match=message):
-            launch(replace(study, augmentation=augmentation), out=tmp_path / "run", device="cpu")
+            run_study(replace(study, augmentation=augmentation), out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 
 
@@ -793,21 +803,21 @@ def augmentation_of(study: Study, **changes: object) -> Study:
 
 
 def test_more_trials_or_another_population_is_the_same_study(study: Study, tmp_path: Path) -> None:
-    launch(study, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(study, trials=1, out=tmp_path / "run", device="cpu")
     more = replace(study, trials=2, population="auto")
-    assert len(launch(more, out=tmp_path / "run", device="cpu").trials) == 2
+    assert len(run_study(more, out=tmp_path / "run", device="cpu").trials) == 2
 
 
 @pytest.mark.parametrize("name", ["trials", "population"])
 def test_numbers_below_one_are_refused(study: Study, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=f"{name} is 0; it must be .*>= 1"):
-        launch(study, out=tmp_path / "run", device="cpu", **{name: 0})
+        run_study(study, out=tmp_path / "run", device="cpu", **{name: 0})
     assert not (tmp_path / "run").exists()
 
 
 def test_callbacks_see_the_run_after_each_population(study: Study, tmp_path: Path) -> None:
     seen: list[int] = []
-    launch(
+    run_study(
         scripted(study, *["result"] * 4),
         out=tmp_path / "run",
         device="cpu",
@@ -837,7 +847,7 @@ def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path,
     before = [t for t in read_run(folder).trials if t.state == "finished"]
     assert len(before) >= wanted
 
-    run = launch(load_study(path), out=folder, device="cpu")
+    run = run_study(load_study(path), out=folder, device="cpu")
 
     finished = [t for t in run.trials if t.state == "finished"]
     assert len(finished) == 4
@@ -853,9 +863,9 @@ def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path,
 _LAUNCH = """
 import sys
 from pathlib import Path
-from orchestrator import launch
+from orchestrator.workers.loop import run_study
 from orchestrator.study_file import load_study
-launch(load_study(Path(sys.argv[1])), out=sys.argv[2], device="cpu")
+run_study(load_study(Path(sys.argv[1])), out=sys.argv[2], device="cpu")
 """
 
 

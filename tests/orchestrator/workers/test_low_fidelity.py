@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from objectives.workbench.fidelity import Fidelity
-from orchestrator import Study, launch
+from orchestrator import Study
 from orchestrator.errors import RunError
 from orchestrator.runs.records import front_document, read_run
+from orchestrator.workers.loop import run_study
 from orchestrator.workers.warm_start import WARM_START
 from reports.overlay import overlay
 
@@ -25,8 +26,8 @@ def steps_of(folder: Path) -> int:
 def test_fidelities_are_never_on_one_front(study: Study, tmp_path: Path) -> None:
     low = replace(study, fidelity=Fidelity(data=0.5, epochs=0.5, max_length=12), trials=2)
     full = replace(study, trials=1)
-    run = launch(low, out=tmp_path / "low", device="cpu")
-    other = launch(full, out=tmp_path / "full", device="cpu")
+    run = run_study(low, out=tmp_path / "low", device="cpu")
+    other = run_study(full, out=tmp_path / "full", device="cpu")
 
     assert steps_of(run.folder) == steps_of(other.folder) / 4
     assert run.unpruned == other.unpruned
@@ -40,7 +41,7 @@ def test_fidelities_are_never_on_one_front(study: Study, tmp_path: Path) -> None
         (replace(low, fidelity=Fidelity(data=0.5)), "low", r"fidelity\.epochs was 0\.5, is now 1"),
     ):
         with pytest.raises(RunError, match=differs):
-            launch(replace(mixed, trials=9), out=tmp_path / folder, device="cpu")
+            run_study(replace(mixed, trials=9), out=tmp_path / folder, device="cpu")
     assert len(read_run(tmp_path / "low").trials) == 2
 
     with pytest.raises(RunError, match=r"several fidelities \(data 0\.5, .*; full\)"):
@@ -48,6 +49,6 @@ def test_fidelities_are_never_on_one_front(study: Study, tmp_path: Path) -> None
     assert overlay([run, run]).several
 
     warm = replace(full, name="warm", warm_start=(run.folder,), trials=4)
-    begun = launch(warm, out=tmp_path / "warm", device="cpu")
+    begun = run_study(warm, out=tmp_path / "warm", device="cpu")
     assert any(str(trial.attributes.get(WARM_START)).startswith("tiny") for trial in begun.trials)
     assert begun.fidelity == {}

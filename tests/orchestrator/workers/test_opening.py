@@ -12,12 +12,13 @@ from typing import Any
 import optuna
 import pytest
 
-from orchestrator import Study, launch
+from orchestrator import Study
 from orchestrator.errors import RunError
-from orchestrator.runs.records import HOME, WANTED, load_run
+from orchestrator.runs.records import HOME, WANTED, load_optuna_study
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 from orchestrator.workers.heartbeat import WORKERS, WorkerRecord
+from orchestrator.workers.loop import run_study
 from tests.orchestrator.workers.test_launch import scripted
 
 
@@ -34,20 +35,20 @@ def test_a_launch_killed_between_folder_and_study_is_launched_again(
 
     monkeypatch.setattr(optuna.Study, "set_user_attr", killed)
     with pytest.raises(SystemExit):
-        launch(scripted(study, "result"), device="cpu", **place)
+        run_study(scripted(study, "result"), device="cpu", **place)
     assert (tmp_path / "run" / "storage.json").is_file()
     monkeypatch.undo()
-    run = launch(scripted(study, "result"), device="cpu", **place)
+    run = run_study(scripted(study, "result"), device="cpu", **place)
     assert [trial.state for trial in run.trials] == ["finished"]
     (tmp_path / "study.db").unlink()
     with pytest.raises(RunError, match=r"database is gone; .*, or put sqlite:///.*/study\.db back"):
-        launch(scripted(study, "result"), device="cpu", **place)
+        run_study(scripted(study, "result"), device="cpu", **place)
 
 
 def test_the_trials_of_a_lost_database_are_not_replaced(study: Study, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     (run.path / "cache").mkdir(parents=True)
-    launch(scripted(study, "result"), out=run.path, device="cpu")  # a cache alone is no run
+    run_study(scripted(study, "result"), out=run.path, device="cpu")  # a cache alone is no run
     result = (run.trial(0) / "result.json").read_bytes()
     whole, copy = sqlite3.connect(run.database), sqlite3.connect(tmp_path / "copy.db")
     with closing(whole), closing(copy):
@@ -62,40 +63,40 @@ def test_the_trials_of_a_lost_database_are_not_replaced(study: Study, tmp_path: 
     ]
     for other, storage in others:
         with pytest.raises(RunError, match=r"run' holds trials of a .* or put study\.db back"):
-            launch(scripted(other, "result"), out=run.path, storage=storage, device="cpu")
+            run_study(scripted(other, "result"), out=run.path, storage=storage, device="cpu")
     assert not run.database.exists()
     assert (run.trial(0) / "result.json").read_bytes() == result
     assert read_storage(elsewhere).get_all_studies() == []
 
     run.database.touch()
     with pytest.raises(RunError, match="holds trials of a study whose database is gone"):
-        launch(scripted(study, "result"), out=run.path, device="cpu")
+        run_study(scripted(study, "result"), out=run.path, device="cpu")
     for file in run.path.glob("study.db*"):
         file.unlink()
     (tmp_path / "copy.db").rename(run.database)
-    more = launch(scripted(study, "result", "result"), out=run.path, device="cpu")
+    more = run_study(scripted(study, "result", "result"), out=run.path, device="cpu")
     assert [trial.state for trial in more.trials] == ["finished", "finished"]
     assert (run.trial(0) / "result.json").read_bytes() == result
 
 
 def test_a_launch_that_is_refused_changes_nothing(study: Study, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
-    launch(scripted(study, "result"), out=tmp_path / "run", storage=url, device="cpu")
+    run_study(scripted(study, "result"), out=tmp_path / "run", storage=url, device="cpu")
     more = scripted(study, "result", "result", "result")
     with pytest.raises(RunError, match="is not where the files of study 'tiny' lie"):
-        launch(more, out=tmp_path / "b", storage=url, device="cpu")
-    outer = load_run(tmp_path / "run")
+        run_study(more, out=tmp_path / "b", storage=url, device="cpu")
+    outer = load_optuna_study(tmp_path / "run")
     assert outer.user_attrs[WANTED] == 1
     assert len(outer.trials) == 1
-    launch(more, out=tmp_path / "run", storage=url, device="cpu")
+    run_study(more, out=tmp_path / "run", storage=url, device="cpu")
     assert len(outer.trials) == 3
 
 
 def test_a_launch_looks_for_room_beside_the_workers_that_live(study: Study, tmp_path: Path) -> None:
-    launch(scripted(study, "result", "result"), trials=1, out=tmp_path / "run", device="cpu")
+    run_study(scripted(study, "result", "result"), trials=1, out=tmp_path / "run", device="cpu")
     far = WorkerRecord(
         name="far-1-a", host="far", machine="far", pid=1, device="cpu", beat=1, at=time.time()
     )
-    load_run(tmp_path / "run").set_user_attr(WORKERS + far.name, asdict(far))
+    load_optuna_study(tmp_path / "run").set_user_attr(WORKERS + far.name, asdict(far))
     with pytest.raises(RunError, match="SQLite serves one machine, and far works on this study"):
-        launch(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+        run_study(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")

@@ -19,10 +19,12 @@ from rich.console import Console
 
 from objectives.methods.fisher_search import FisherSearch
 from objectives.training.stages import Stage
-from orchestrator import Study, launch, launch_workers
+from orchestrator import Study
 from orchestrator.errors import RunError
-from orchestrator.runs.records import RunRecord, load_run, read_run
+from orchestrator.runs.records import RunRecord, load_optuna_study, read_run
 from orchestrator.study_file import load_study
+from orchestrator.workers.fleet import launch_workers
+from orchestrator.workers.loop import run_study
 from orchestrator.workers.warm_start import WARM_START, clipped
 
 SPACE: dict[str, BaseDistribution] = {
@@ -53,14 +55,14 @@ def study(tiny_study_file: Path) -> Study:
 def earlier(study: Study, tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     """A finished run whose front is more than one trial."""
     folder = tmp_path_factory.mktemp("earlier") / "run"
-    run = launch(replace(study, name="earlier", sampler="random"), out=folder, device="cpu")
+    run = run_study(replace(study, name="earlier", sampler="random"), out=folder, device="cpu")
     assert len(run.front) > 1
     return run
 
 
 def begun(folder: Path) -> list[tuple[str | None, dict[str, object]]]:
     """Sources and knobs of all trials."""
-    trials = [t for t in load_run(folder).get_trials(deepcopy=False)]
+    trials = [t for t in load_optuna_study(folder).get_trials(deepcopy=False)]
     return [
         (t.user_attrs.get(WARM_START), {**t.system_attrs.get("fixed_params", {}), **t.params})
         for t in trials
@@ -71,7 +73,7 @@ def test_it_begins_with_the_ends_and_the_front(
     study: Study, earlier: RunRecord, tmp_path: Path
 ) -> None:
     warm = replace(study, warm_start=(earlier.folder,), trials=8)
-    run = launch(warm, out=tmp_path / "run", device="cpu")
+    run = run_study(warm, out=tmp_path / "run", device="cpu")
     sources = [trial.attributes.get(WARM_START) for trial in run.trials]
     front = [f"earlier trial {trial.number}" for trial in earlier.front][:4]
     assert sources[: 2 + len(front)] == ["high target_ratio", "low target_ratio", *front]
@@ -89,7 +91,7 @@ def test_it_is_enqueued_once_though_killed_resumed_or_served_by_several(
     other = tmp_path / "other"
     shutil.copytree(earlier.folder, other)
     warm = replace(study, warm_start=(other,))
-    launch(warm, trials=2, out=tmp_path / "run", device="cpu")
+    run_study(warm, trials=2, out=tmp_path / "run", device="cpu")
     before = begun(tmp_path / "run")
     assert len(before) == 3  # the ends, and half of what was wanted
     shutil.rmtree(other)
@@ -105,7 +107,7 @@ def test_knobs_out_of_range_are_moved_to_the_edge(
 ) -> None:
     narrow = {**SPACE, "target_ratio": FloatDistribution(0.55, 0.6)}
     warm = replace(study, space=narrow, warm_start=(earlier.folder,))
-    run = launch(warm, trials=4, out=tmp_path / "run", device="cpu")
+    run = run_study(warm, trials=4, out=tmp_path / "run", device="cpu")
     moved = 0
     for trial, other in zip(run.trials[2:4], earlier.front[:2], strict=True):
         assert trial.knobs["target_ratio"] == min(max(other.knobs["target_ratio"], 0.55), 0.6)
@@ -117,9 +119,9 @@ def test_knobs_out_of_range_are_moved_to_the_edge(
 def test_the_nearest_run_comes_first(study: Study, earlier: RunRecord, tmp_path: Path) -> None:
     """Another tolerance makes it farther, another seed or name does not."""
     far = replace(study, name="far", method=replace(study.method, tolerance=0.25))  # type: ignore[call-arg]
-    launch(far, out=tmp_path / "far", device="cpu")
+    run_study(far, out=tmp_path / "far", device="cpu")
     warm = replace(study, warm_start=(tmp_path / "far", earlier.folder), seed=11)
-    launch(warm, out=tmp_path / "run", device="cpu")
+    run_study(warm, out=tmp_path / "run", device="cpu")
     sources = [source for source, _ in begun(tmp_path / "run")][2:5]
     nearest = [f"earlier trial {trial.number}" for trial in earlier.front][:3]
     assert sources[: len(nearest)] == nearest
@@ -152,19 +154,19 @@ def test_runs_of_other_knobs_are_refused_before_anything_is_written(
 ) -> None:
     warm = replace(study, space=space, warm_start=(earlier.folder,))
     with pytest.raises(RunError, match=message):
-        launch(warm, out=tmp_path / "run", device="cpu")
+        run_study(warm, out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "artifacts").exists()
-    launch(replace(warm, warm_start=()), trials=1, out=tmp_path / "run", device="cpu")
+    run_study(replace(warm, warm_start=()), trials=1, out=tmp_path / "run", device="cpu")
 
 
 def test_what_is_no_run_or_of_another_method_is_refused(
     study: Study, earlier: RunRecord, tmp_path: Path, tiny_study_file: Path
 ) -> None:
     with pytest.raises(RunError, match=r"nowhere' is no run folder"):
-        launch(replace(study, warm_start=("nowhere",)), out=tmp_path / "run", device="cpu")
+        run_study(replace(study, warm_start=("nowhere",)), out=tmp_path / "run", device="cpu")
     masks = replace(load_study(tiny_study_file), warm_start=(earlier.folder,))
     with pytest.raises(RunError, match="is a study of FisherSearch, this one of MaskSearch"):
-        launch(masks, out=tmp_path / "run", device="cpu")
+        run_study(masks, out=tmp_path / "run", device="cpu")
     assert read_run(earlier.folder).front == earlier.front
 
 

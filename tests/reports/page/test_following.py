@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from optuna_dashboard import get_note
 
-from orchestrator.runs.records import load_run, read_run
+from orchestrator.runs.records import load_optuna_study, read_run
 from orchestrator.runs.run_folder import RunFolder
 from reports.page import following
 from reports.page.following import Following
@@ -90,4 +90,4 @@ def test_the_last_state_is_written_and_no_page_says_that_the_study_runs(
     page = folder.report.read_text(encoding="utf-8")
     assert 'id="follow"' not in page
     assert "study = Study()" in page
-    assert get_note(load_run(folder.path)).startswith("**")
+    assert get_note(load_optuna_study(folder.path)).startswith("**")

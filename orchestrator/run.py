@@ -1,0 +1,186 @@
+"""`Run`: what a launch returns and a folder holds, with all that people do with it."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.runs.records import FinishedTrial, Measured, RunRecord, read_run, size_text
+from orchestrator.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from orchestrator.study import Study
+    from reports.exporting.export import Exported
+
+
+class Run(RunRecord):
+    """A run as it stood when it was read: its trials, its front, and what can be made of them.
+
+    A notebook shows it as the table of its front.
+    """
+
+    def dataframe(self) -> pd.DataFrame:
+        """All trials that were started, one a row, by number.
+
+        Columns: number, state, one for each knob, metric (on the selection split), heldout_metric,
+        cost (in the unit of the study), ratio, flops, params, seconds, feasible (it met its budget)
+        and front (no other beats it). What a trial does not have is missing (NaN).
+        """
+        import pandas as pd
+
+        front = {trial.number for trial in self.front}
+        columns = ("metric", "heldout_metric", "cost", "ratio", "flops", "params")
+        rows = [
+            {
+                "number": trial.number,
+                "state": trial.state,
+                **{name: trial.knobs.get(name) for name in self.space},
+                **{name: getattr(trial.result, name, None) for name in columns},
+                "seconds": trial.seconds,
+                "feasible": trial.feasible,
+                "front": trial.number in front,
+            }
+            for trial in self.trials
+        ]
+        return pd.DataFrame(rows)
+
+    def best(
+        self,
+        *,
+        max_ratio: float | None = None,
+        min_metric: float | None = None,
+        knee: bool = False,
+    ) -> FinishedTrial:
+        """The trial of the front that is chosen in exactly one way.
+
+        Args:
+            max_ratio: the best metric of a model whose share of the unpruned cost is at most this.
+            min_metric: the cheapest model whose metric on the selection split is at least this.
+            knee: the model where the front bends most.
+
+        Returns:
+            The trial; its numbers are in `result`.
+
+        Raises:
+            RunError: for none or several ways, and where nothing on the front gets there.
+        """
+        return self._chosen(None, max_ratio, min_metric, knee)
+
+    def export(
+        self,
+        out: str | Path,
+        *,
+        trial: int | None = None,
+        max_ratio: float | None = None,
+        min_metric: float | None = None,
+        knee: bool = False,
+        onnx: bool = False,
+        int8: Study | None = None,
+    ) -> Exported:
+        """Write the model of one trial to a folder that transformers loads anywhere.
+
+        Args:
+            out: the folder to make; it must not hold anything yet.
+            trial: the number of a finished trial, or else one of the ways of `best`.
+            max_ratio: see `best`.
+            min_metric: see `best`.
+            knee: see `best`.
+            onnx: an ONNX file too, checked against torch.
+            int8: the study of this run, for an ONNX file in int8 that is measured on its data.
+
+        Returns:
+            The folder, and what there is to tell of it.
+
+        Raises:
+            RunError: if no model is chosen so, or if the folder is taken.
+            UserError: if ONNX cannot be had.
+        """
+        from reports.exporting.export import export
+
+        chosen = self._chosen(trial, max_ratio, min_metric, knee)
+        return export(self, chosen.number, out, onnx=onnx, int8=int8)
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write the HTML page, or the front alone to a name that ends in .svg, .png or .pdf.
+
+        Args:
+            out: the file; report.html of the run folder by default.
+
+        Returns:
+            The file.
+        """
+        from reports.page.page import write_report
+        from reports.page.picture import front_image
+
+        target = RunFolder(self.folder).report if out is None else Path(out)
+        write = write_report if target.suffix == ".html" else front_image
+        return write([self], target)
+
+    def dashboard(self, port: int = 8080) -> None:
+        """Serve optuna-dashboard on this run, to this machine alone, until Ctrl-C.
+
+        Args:
+            port: the port; 0 takes a free one.
+        """
+        from orchestrator.dashboard.server import serve
+
+        serve(self.folder, port)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Run '{self.name}' in '{self.folder}': {len(self.finished)} trials finished, "
+            f"{len(self.front)} on the front>"
+        )
+
+    def _repr_html_(self) -> str:
+        title, columns, rows = front_rows(self)
+
+        def line(kind: str, texts: tuple[str, ...]) -> str:
+            return f"<tr>{''.join(f'<{kind}>{escape(text)}</{kind}>' for text in texts)}</tr>"
+
+        return (
+            f"<table><caption>{escape(title)}</caption><thead>{line('th', columns)}</thead>"
+            f"<tbody>{''.join(line('td', row) for row in rows)}</tbody></table>"
+        )
+
+    def _chosen(
+        self, trial: int | None, max_ratio: float | None, min_metric: float | None, knee: bool
+    ) -> FinishedTrial:
+        from reports.choice import choose
+
+        number = choose(self, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+        return next(own for own in self.finished if own.number == number)
+
+
+def load_run(folder: str | Path) -> Run:
+    """Read a run folder, finished or running.
+
+    Args:
+        folder: the run folder, such as "runs/quickstart".
+
+    Returns:
+        The run as it stands.
+
+    Raises:
+        RunError: if no run lies there, or if its first trial has not begun.
+    """
+    return Run(**vars(read_run(folder)))
+
+
+def front_rows(run: RunRecord) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """The front for people: title, columns, and a row for each model by rising cost; the last one
+    is the unpruned model."""
+    unpruned = run.unpruned
+    title = f"{run.name}: {run.metric_name} against {unpruned.cost_name}"
+    ratio = f"{unpruned.cost_name} ratio"
+    columns = ("trial", run.metric_name, "held out", ratio, *unpruned.sizes)
+    rows = [(str(trial.number), *_cells(trial.result)) for trial in run.front]
+    return title, columns, [*rows, (unpruned.label, *_cells(unpruned))]
+
+
+def _cells(model: Measured) -> tuple[str, ...]:
+    numbers = (f"{model.metric:.4f}", f"{model.heldout_metric:.4f}", f"{model.ratio:.3f}")
+    return (*numbers, *map(size_text, model.sizes.values()))

@@ -1,0 +1,93 @@
+"""What a launch returns: numbers that agree with Optuna's own, choices, an export, a table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+from optuna.distributions import FloatDistribution
+
+from orchestrator import Run, RunError, Study, load_run
+from orchestrator.workers.loop import run_study
+from tests.orchestrator.workers.test_launch import scripted
+
+
+@pytest.fixture
+def run(study: Study, tmp_path: Path) -> Run:
+    """Three trials: one that failed, one that met its budget, one that did not."""
+    tried = scripted(study, "fail", "result", "result")
+    space = {**tried.space, "target_ratio": FloatDistribution(0.2, 1)}
+    ratios = (1.0, 1.0, 0.5)
+    first = tuple({**k, "target_ratio": r} for k, r in zip(tried.first, ratios, strict=True))
+    tried = replace(tried, space=space, first=first, trials=2, seed=1)
+    run_study(tried, out=tmp_path / "run", device="cpu")
+    return load_run(tmp_path / "run")
+
+
+def test_the_dataframe_agrees_with_optuna(run: Run) -> None:
+    frame = run.dataframe()
+    study = optuna.load_study(study_name=run.name, storage=f"sqlite:///{run.folder}/study.db")
+    theirs = study.trials_dataframe()
+    states = frame["state"].map({"finished": "COMPLETE", "failed": "FAIL"})
+    assert list(frame["number"]) == list(theirs["number"])
+    assert list(states) == list(theirs["state"])
+    for knob in run.space:
+        pd.testing.assert_series_equal(frame[knob], theirs[f"params_{knob}"], check_names=False)
+    for column, value in (("metric", "accuracy"), ("cost", "flops@16")):
+        pd.testing.assert_series_equal(
+            frame[column], theirs[f"values_{value}"], check_names=False, check_dtype=False
+        )
+    seconds = theirs["duration"].dt.total_seconds()
+    np.testing.assert_allclose(frame["seconds"], seconds, atol=1e-6)
+
+
+def test_the_dataframe_tells_the_front_and_who_met_the_budget(run: Run) -> None:
+    frame = run.dataframe().set_index("number")
+    assert list(frame["state"].value_counts()[["finished", "failed"]]) == [2, 1]
+    assert list(frame.index[frame["front"]]) == [trial.number for trial in run.front] == [1]
+    assert list(frame["feasible"]) == [False, True, False]
+    first = run.finished[0].result
+    assert frame.loc[1, ["heldout_metric", "ratio", "flops", "params"]].tolist() == [
+        first.heldout_metric,
+        first.ratio,
+        first.flops,
+        first.params,
+    ]
+
+
+def test_a_model_is_chosen_and_exported_in_one_way(run: Run, tmp_path: Path) -> None:
+    assert run.best(max_ratio=1.0) == run.best(min_metric=0.0) == run.front[0]
+    with pytest.raises(RunError, match=r"in one way: trial=\.\.\., .*; got none of them$"):
+        run.best()
+    with pytest.raises(RunError, match=r"accuracy >= 2 on its front; the nearest is trial 1"):
+        run.best(min_metric=2)
+    done = run.export(tmp_path / "model", max_ratio=1.0)
+    config = json.loads((done.folder / "config.json").read_text())
+    assert config["num_hidden_layers"] == 3
+    with pytest.raises(RunError, match=r"is not an empty folder; choose another with out=\.\.\.$"):
+        run.export(tmp_path / "model", trial=1)
+
+
+def test_a_notebook_shows_the_front_and_runs_nothing_of_a_name(run: Run) -> None:
+    html = replace(run, name="<img src=x onerror=alert(1)>")._repr_html_()
+    assert "<img" not in html
+    assert "&lt;img src=x onerror=alert(1)&gt;: accuracy against FLOPs" in html
+    (row,) = [row for row in html.split("<tr>") if row.startswith("<td>1</td>")]
+    assert f"<td>{run.front[0].result.metric:.4f}</td>" in row
+    assert html.count("<tr>") == 3, "columns, one model, the unpruned one"
+    assert repr(run) == f"<Run 'tiny' in '{run.folder}': 2 trials finished, 1 on the front>"
+
+
+def test_a_report_is_written_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
+    assert run.report() == run.folder / "report.html"
+    assert run.report(tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is no run folder"):
+        load_run(tmp_path)
