@@ -121,7 +121,7 @@ def _part(together: Overlay, place: int) -> _Part:
 @cache
 def _templates() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_HERE),
+        loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
