@@ -115,6 +115,7 @@ class MaskSearch(StagedMethod):
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
     )
+    """What the weights go through, those that search first."""
     initial_alpha: float = 5.0
     """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, all but open."""
     start: Literal["uniform", "fisher"] = "fisher"
@@ -226,7 +227,18 @@ class MaskSearch(StagedMethod):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """A search with the fields of a preset ("seed", "dap" or "anneal") and `changes`."""
+        """A search with the fields of a preset.
+
+        Args:
+            name: "seed", after the report on TinyBERT; "dap", after DAP-BERT; or "anneal", ours.
+            **changes: other fields of MaskSearch, such as stages=FOUR_STEPS.
+
+        Returns:
+            The method.
+
+        Raises:
+            UserError: for a name that there is not.
+        """
         if name not in PRESETS:
             raise UserError(f"MaskSearch has no preset '{name}'; there are {', '.join(PRESETS)}")
         return cls(**{**PRESETS[name], **changes})

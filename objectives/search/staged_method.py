@@ -80,7 +80,17 @@ class StagedMethod(SearchMethod):
     def within_budget(
         self, scores: Mapping[str, Tensor], problem: Problem, threshold: float = math.inf
     ) -> BertArchitecture:
-        """The units of highest score that meet R: see `budget.kept_units`."""
+        """The units of highest score that meet R: see `budget.kept_units`.
+
+        Args:
+            scores: of each space that is searched, (layers, *units_of(shape, space)); higher stays.
+            problem: what the method works on.
+            threshold: the units above it stay if they already meet the budget; by default the
+                budget alone decides.
+
+        Returns:
+            The units that stay.
+        """
         return discretise(
             scores,
             problem.cost,
