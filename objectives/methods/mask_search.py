@@ -95,9 +95,10 @@ share of the FLOPs that is cut, and the cut ends in the band."""
 
 @dataclass(frozen=True, kw_only=True)
 class MaskSearch(StagedMethod):
-    """Mask search; the defaults are the preset "anneal", begun from Fisher information.
+    """Gradient descent on masks; the defaults are "anneal", begun from Fisher information.
 
-    The knobs of the outer study are `per_slot`.
+    The usual knobs are those of `per_slot`. On CoLA and SST-2 this search is behind `FisherSearch`,
+    which ranks the units once (docs/comparison.md).
     """
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}

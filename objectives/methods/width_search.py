@@ -47,7 +47,10 @@ from objectives.training.stages import Stage
 
 @dataclass(frozen=True, kw_only=True)
 class WidthSearch(StagedMethod):
-    """Search for the widths of the layers. The knobs of the outer study are `per_slot`."""
+    """Search for the widths of the layers (TAS). The usual knobs are those of `per_slot`.
+
+    On CoLA it is behind `FisherSearch`, which ranks the units once (docs/comparison.md).
+    """
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
