@@ -32,13 +32,10 @@ def name(page: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def beginning(
-    tmp_path_factory: pytest.TempPathFactory, tiny_bert: str, tiny_masked_lm: str
-) -> Path:
+def beginning(tmp_path_factory: pytest.TempPathFactory, tiny_bert: str) -> Path:
     """The folder of a reader who has the files that the pages speak of: tiny ones."""
     folder = tmp_path_factory.mktemp("reader")
     shutil.copytree(tiny_bert, folder / "my-bert")
-    shutil.copytree(tiny_masked_lm, folder / "my-masked-lm")
     generator = np.random.default_rng(0)
     words = list(MARKERS)
     rows = {}
