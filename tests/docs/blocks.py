@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,12 +109,12 @@ class Reader:
             text=True,
         )
         assert server.stdout is not None
-        signal.signal(signal.SIGALRM, lambda *_: server.kill())
-        signal.alarm(_SERVING)
+        late = Timer(_SERVING, server.kill)
+        late.start()
         try:
             said = server.stdout.readline()
         finally:
-            signal.alarm(0)
+            late.cancel()
             server.send_signal(signal.SIGINT)
             rest, _ = server.communicate(timeout=_SERVING)
         assert "http://127.0.0.1:" in said + rest, f"{block.where}\n{said}{rest}"
