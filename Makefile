@@ -1,10 +1,10 @@
 # make demo  runs the quickstart study; make test  runs the tests. Both set up .venv first;
-# make install  does no more than that.
+# make install  does no more than that; make docs  builds the documentation into site/.
 
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: install demo test soak lint clean
+.PHONY: install demo test soak lint docs clean
 
 install: .venv/installed
 
@@ -26,6 +26,10 @@ lint: .venv/installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Without --quiet, which hides warnings from --strict too.
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -41,5 +45,9 @@ lint: .venv/installed-test
 	$(BIN)/pip install -c constraints.txt --editable '.[test,image,onnx]'
 	touch $@
 
+.venv/installed-docs: .venv/installed
+	$(BIN)/pip install -c constraints.txt --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv
+	rm -rf .venv site

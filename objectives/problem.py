@@ -28,6 +28,7 @@ class Problem:
     teacher_logits: Tensor
     """(rows of train, C): what the teacher says of each row of `train`, on the device."""
     alpha: Split
+    """The rows to choose units by."""
     cost: Cost
     """What the study counts, of the student, cut or masked."""
     cost_full: float
@@ -40,6 +41,7 @@ class Problem:
     """The metric of a cut model on the selection split: for the choice among checkpoints of one
     architecture, never for a gradient."""
     device: str
+    """Of teacher, student and tensors, such as "cpu" or "cuda:0"."""
     cache: Path
     """Folder for what is made once: see `cache`."""
     memory: dict[object, Any] = field(default_factory=dict, init=False, repr=False)

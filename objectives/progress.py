@@ -16,21 +16,40 @@ class Progress(Protocol):
         """
 
     def note(self, line: str) -> None:
-        """Something about the study that the user should know, in one line."""
+        """Tell the user something about the study.
+
+        Args:
+            line: one line of text.
+        """
 
     def begin(self, stage: str, steps: int) -> None:
-        """A stage of `steps` steps starts."""
+        """Tell that a stage starts.
+
+        Args:
+            stage: its name.
+            steps: how many it has.
+        """
 
     def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
-        """A student has come as far as this one of `rungs`: what it is worth now, and its cost.
+        """Tell what a student is worth now. Comes before the `advance` of the step.
 
-        Both are those of a model that is really cut, to the budget it is to end at, whether it
-        still searches or not: so they compare with those of every other trial at this rung. The
-        metric is on the selection split, and finite. Told before the `advance` of the step.
+        Metric and cost are those of a model that is really cut, to the budget it is to end at,
+        whether it still searches or not: so they compare with those of every other trial at this
+        rung.
+
+        Args:
+            slot: the place of the student in its population.
+            rung: the one of `rungs` that it has come to.
+            metric: on the selection split, finite.
+            cost: in the unit of the study.
         """
 
     def advance(self) -> Set[int]:
-        """A step is done. Returns the slots that should stop; each ends with `Stopped`."""
+        """Tell that a step is done.
+
+        Returns:
+            The slots that should stop; each ends with `Stopped`.
+        """
 
 
 class SilentProgress:

@@ -32,7 +32,9 @@ class SearchResult:
     """A student that was searched, cut and trained, ready to be scored."""
 
     slot: int
+    """The place of the student in its population."""
     architecture: Architecture
+    """What the search chose."""
     model: PreTrainedModel
     """A classifier of texts, of any kind."""
     target_ratio: float
@@ -40,6 +42,7 @@ class SearchResult:
     tolerance: float
     """t: the cut model should lie in [(1 - t) R, (1 + t) R]."""
     curve: Sequence[CurvePoint]
+    """Rows of a learning curve: stage, step, and what the method measures there."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ class SearchFailure:
     """A student that has no result: its loss was not finite, say."""
 
     slot: int
+    """The place of the student in its population."""
     reason: str
+    """In one line, for people."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class Stopped:
     """A student that ended early because `Progress.advance` asked for it."""
 
     slot: int
+    """The place of the student in its population."""
 
 
 Outcome = SearchResult | SearchFailure | Stopped
@@ -87,14 +93,24 @@ class SearchMethod(abc.ABC):
                 )
 
     def idle(self) -> Mapping[str, str]:
-        """Fields that do nothing with the others as they are, and what they act with: no study
-        tunes them."""
+        """Fields that do nothing with the others as they are: no study tunes them.
+
+        Returns:
+            The names of the fields, each with what it acts with, in a few words.
+        """
         return {}
 
     def shortened(self, share: float) -> Self:
-        """The method with this share, in (0, 1], of the training of a student.
+        """The method with less training.
 
-        Raises UserError for less than all of a method that trains nothing.
+        Args:
+            share: of the training of a student, in (0, 1].
+
+        Returns:
+            A copy with that share of the training.
+
+        Raises:
+            UserError: for less than all of a method that trains nothing.
         """
         if share < 1:
             raise UserError(
@@ -104,9 +120,16 @@ class SearchMethod(abc.ABC):
         return self
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
-        """Raise UserError for a setting that does not go with the sizes of student and teacher.
+        """Refuse a setting that does not go with the sizes of student and teacher.
 
         A launch asks before anything is trained. Labels do not count: a checkpoint may have none.
+
+        Args:
+            student: the sizes of the unpruned student.
+            teacher: the sizes of the teacher.
+
+        Raises:
+            UserError: for such a setting.
         """
         del student, teacher
 
@@ -118,6 +141,15 @@ class SearchMethod(abc.ABC):
         """Search once for every member; slot i is `members[i]`.
 
         The same fields, seed and problem give the same outcome, whoever the neighbours are.
+
+        Args:
+            members: copies of one method that differ in fields of `per_slot` alone.
+            problem: what the method works on.
+            seed: of the study.
+            progress: what the method tells of its run, and who should stop.
+
+        Yields:
+            One outcome for each member, as soon as there is one, in any order.
         """
 
     def __init_subclass__(cls) -> None:

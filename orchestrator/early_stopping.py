@@ -40,9 +40,14 @@ class EarlyStopping(abc.ABC):
 
     @abc.abstractmethod
     def stops(self, own: Point, rung: Sequence[Point]) -> bool:
-        """Whether the trial that reported `own` stops.
+        """Whether a trial stops.
 
-        `rung` are all points reported at its rung so far, `own` among them, by trial number.
+        Args:
+            own: what it reported: metric and cost.
+            rung: all that was reported at its rung so far, `own` among it, by trial number.
+
+        Returns:
+            True if it stops.
         """
 
 

@@ -25,9 +25,11 @@ class Run(RunRecord):
     def dataframe(self) -> pd.DataFrame:
         """All trials that were started, one a row, by number.
 
-        Columns: number, state, one for each knob, metric (on the selection split), heldout_metric,
-        cost (in the unit of the study), ratio, flops, params, seconds, feasible (it met its budget)
-        and front (no other beats it). What a trial does not have is missing (NaN).
+        Returns:
+            Columns: number, state, one for each knob, metric (on the selection split),
+            heldout_metric, cost (in the unit of the study), ratio, flops, params, seconds, feasible
+            (it met its budget) and front (no other beats it). What a trial does not have is missing
+            (NaN).
         """
         import pandas as pd
 

@@ -53,8 +53,11 @@ class Study:
     """Letters, digits, '-', '_' and '.', first a letter or digit: it names the Optuna study and the
     run folder."""
     task: Task
+    """Where the labelled text is."""
     teacher: Teacher
+    """The classifier that the students learn from."""
     method: SearchMethod
+    """How a student is found, with the settings of all trials but those in `space`."""
     space: Mapping[str, BaseDistribution]
     """Settings of the method, each with the Optuna distribution that it is drawn from: its fields
     ("target_ratio"), those of its stages ("stages.recover.learning_rate"), entries of its tuples
@@ -187,9 +190,16 @@ class Study:
                 raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
-        """Raise UserError if a trial may get settings that do not go with these sizes.
+        """Refuse settings that do not go with these sizes and that a trial may get.
 
         Each knob is asked for at its extremes, the others at their lowest.
+
+        Args:
+            student: the sizes of the unpruned student.
+            teacher: the sizes of the teacher.
+
+        Raises:
+            UserError: for such a setting.
         """
         lowest = {name: next(iter(_extremes(knob))) for name, knob in self.space.items()}
         tried = [{**lowest, name: v} for name, knob in self.space.items() for v in _extremes(knob)]
@@ -219,7 +229,15 @@ class Study:
                 )
 
     def at_once(self, device: str, workers: int = 1) -> int:
-        """How many trials one of the workers trains together, if its device's memory holds them."""
+        """How many trials a worker trains together, if its device's memory holds them.
+
+        Args:
+            device: of the worker.
+            workers: how many there are.
+
+        Returns:
+            The size of a population.
+        """
         if self.population != "auto":
             return self.population
         return min(max(1, self.trials // (4 * workers)), 32) if device.startswith("cuda") else 1
@@ -235,7 +253,17 @@ class Study:
             check_priced("Study.cost 'latency'", Latency.priced, spaces)
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
-        """The method of one trial. Raises UserError for a value out of a field's range."""
+        """The method of one trial.
+
+        Args:
+            knobs: settings of the method, named as in `space`, each with its value.
+
+        Returns:
+            The study's method with these values, and with the training of the fidelity.
+
+        Raises:
+            UserError: for a value out of a field's range.
+        """
         return with_knobs(self.method, knobs).shortened(self.fidelity.epochs)
 
     def sources(self) -> dict[str, str]:
@@ -243,6 +271,9 @@ class Study:
 
         Of a folder only the end of its path and of a file its name, so that a model card tells no
         home directory.
+
+        Returns:
+            Task, data, columns, checkpoints and their licences, by name.
         """
         task = self.task
         first, *second = task.columns
@@ -271,9 +302,16 @@ class Study:
     ) -> dict[str, str]:
         """All that decides a trial's result, flat and printable; two runs with an equal one agree.
 
-        `data`, `checkpoint` and `student` are fingerprints of the text and of what teacher and
-        student compute, so that neither a folder's name nor a function's identity counts, but
-        what they hold; `augmentation` is its `Augmenter.definition`.
+        Neither a folder's name nor a function's identity counts, but what they hold.
+
+        Args:
+            data: fingerprint of the text.
+            checkpoint: fingerprint of what the teacher computes.
+            student: fingerprint of what the student computes, if it is a checkpoint of its own.
+            augmentation: its `Augmenter.definition`, if there is one.
+
+        Returns:
+            Settings and fingerprints, by dotted name.
         """
         parts: dict[str, Any] = {
             "name": self.name,

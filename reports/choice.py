@@ -29,12 +29,19 @@ def choose(
 ) -> int:
     """The number of a finished trial, chosen in exactly one way; all but `trial` look at the front.
 
-    max_ratio    the best metric of a model whose cost ratio is at most this
-    min_metric   the cheapest model whose metric on the selection split is at least this
-    knee         the model at the front's `knee`, if it has one
+    Args:
+        run: the run to choose from.
+        trial: this one, on the front or not.
+        max_ratio: the best metric of a model whose cost ratio is at most this, in (0, 1].
+        min_metric: the cheapest model whose metric on the selection split is at least this.
+        knee: the model where the front bends most.
 
-    Raises RunError for none or several ways, for a trial that has no model, for an empty front, and
-    where nothing on the front gets there; then it says what comes nearest.
+    Returns:
+        The number of the trial.
+
+    Raises:
+        RunError: for none or several ways, for a trial that has no model, for an empty front, and
+            where nothing on the front gets there; then it says what comes nearest.
     """
     check_run(run)
     ways = {

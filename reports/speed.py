@@ -62,10 +62,18 @@ class Speed:
 
 
 def bench_front(run: RunRecord, **settings: Any) -> Bench:
-    """Time the models of a run's front as `objectives.delivery.bench.bench` does.
+    """Time the models of a run's front.
 
-    Raises RunError if the front is empty or a model of it is gone or damaged, and what `bench`
-    raises.
+    Args:
+        run: the run.
+        **settings: those of `objectives.bench`, but for the folders and the layers of the twin.
+
+    Returns:
+        Milliseconds, beside those of the unpruned model.
+
+    Raises:
+        RunError: if the front is empty, or if a model of it is gone or damaged.
+        UserError: where no engine runs, or for a length that the models do not take.
     """
     folders = [_whole_model(run, row.number) for row in run.front]
     if not folders:
@@ -89,9 +97,17 @@ def _whole_model(run: RunRecord, trial: int) -> Path:
 
 
 def keep_speeds(run: RunRecord, timed: Bench) -> Path:
-    """Keep what `bench_front` found in the run folder, over what it found before; returns the file.
+    """Keep milliseconds in the run folder, over those of before: reports and model cards show them.
 
-    A report, and the card of an exported model, show it. Raises RunError if the disk refuses.
+    Args:
+        run: the run.
+        timed: what `bench_front` found.
+
+    Returns:
+        The file.
+
+    Raises:
+        RunError: if the disk refuses.
     """
     document = timings_document(timed)
     trials = {str(model_folder(run, row.number)): row.number for row in run.front}

@@ -85,12 +85,27 @@ def bench(
 ) -> Bench:
     """Time the models of these folders in every engine on every shape.
 
-    `against` is the reference; by default it is the unpruned twin of the first model, or that model
-    itself where it is a plain BERT. A twin has `unpruned_layers`; None takes the model's own
-    number, as if no whole layers had been left out. `threads` of one operation on the CPU; None
-    takes torch's number. `rounds` is the number of forward passes of each, after warm-ups. `say` is
-    told what is timed next. Raises UserError for a folder without a classifier or with one that is
-    no kin of BERT's, for a length that a model does not take, and where no engine runs.
+    Args:
+        folders: of exported models, or of other classifiers of BERT's kin.
+        against: the folder of the reference; by default the unpruned twin of the first model, or
+            that model itself where it is a plain BERT.
+        unpruned_layers: layers of that twin; by default those of the model, as if no whole layers
+            had been left out.
+        batches: sequences in a forward pass.
+        lengths: tokens in a sequence.
+        engines: some of "eager", "compile" and "onnxruntime".
+        rounds: timed forward passes of each model, after warm-ups.
+        threads: of one operation on the CPU; torch's number by default.
+        device: "cpu", or a CUDA device.
+        say: told what is timed next.
+
+    Returns:
+        The quartiles of each, in milliseconds of one forward pass, and the engines that did not
+        run with the reason.
+
+    Raises:
+        UserError: for a folder without a classifier or with one that is no kin of BERT's, for a
+            length that a model does not take, and where no engine runs.
     """
     for what, numbers in (("batch", batches), ("length", lengths), ("rounds", [rounds])):
         if min(numbers) < 1:

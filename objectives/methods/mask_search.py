@@ -95,9 +95,10 @@ share of the FLOPs that is cut, and the cut ends in the band."""
 
 @dataclass(frozen=True, kw_only=True)
 class MaskSearch(StagedMethod):
-    """Mask search; the defaults are the preset "anneal", begun from Fisher information.
+    """Gradient descent on masks; the defaults are "anneal", begun from Fisher information.
 
-    The knobs of the outer study are `per_slot`.
+    The usual knobs are those of `per_slot`. On CoLA and SST-2 this search is behind `FisherSearch`,
+    which ranks the units once (docs/comparison.md).
     """
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
@@ -115,6 +116,7 @@ class MaskSearch(StagedMethod):
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
     )
+    """What the weights go through, those that search first."""
     initial_alpha: float = 5.0
     """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, all but open."""
     start: Literal["uniform", "fisher"] = "fisher"
@@ -226,7 +228,18 @@ class MaskSearch(StagedMethod):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """A search with the fields of a preset ("seed", "dap" or "anneal") and `changes`."""
+        """A search with the fields of a preset.
+
+        Args:
+            name: "seed", after the report on TinyBERT; "dap", after DAP-BERT; or "anneal", ours.
+            **changes: other fields of MaskSearch, such as stages=FOUR_STEPS.
+
+        Returns:
+            The method.
+
+        Raises:
+            UserError: for a name that there is not.
+        """
         if name not in PRESETS:
             raise UserError(f"MaskSearch has no preset '{name}'; there are {', '.join(PRESETS)}")
         return cls(**{**PRESETS[name], **changes})

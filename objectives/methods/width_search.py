@@ -47,7 +47,10 @@ from objectives.training.stages import Stage
 
 @dataclass(frozen=True, kw_only=True)
 class WidthSearch(StagedMethod):
-    """Search for the widths of the layers. The knobs of the outer study are `per_slot`."""
+    """Search for the widths of the layers (TAS). The usual knobs are those of `per_slot`.
+
+    On CoLA it is behind `FisherSearch`, which ranks the units once (docs/comparison.md).
+    """
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
@@ -65,6 +68,7 @@ class WidthSearch(StagedMethod):
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
     )
+    """What the weights go through, those that search first."""
     temperature: tuple[float, float] = (10.0, 0.1)
     """Of the Gumbel-softmax at the start and at the end of the search, linear between. > 0."""
     align: Literal["zeros", "interpolate"] = "zeros"
@@ -94,7 +98,14 @@ class WidthSearch(StagedMethod):
             raise UserError("WidthSearch.stages: none of them searches; alpha would learn nothing")
 
     def widths(self, units: int) -> list[int]:
-        """The candidates of a layer of so many units, rising; of equal ones one stays."""
+        """The candidates of a layer.
+
+        Args:
+            units: how many the layer has.
+
+        Returns:
+            Numbers of units, rising; of equal ones one stays.
+        """
         return sorted({round(share * units) for share in self.shares})
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:

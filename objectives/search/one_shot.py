@@ -49,16 +49,40 @@ class OneShot(StagedMethod):
 
     @abc.abstractmethod
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """What is kept first: of each searched space (layers, *units_of), higher is better."""
+        """What is kept first.
+
+        Args:
+            problem: what the method works on.
+            seed: of the study.
+
+        Returns:
+            Of each searched space (layers, *units_of(shape, space)); higher is better.
+        """
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
-        """The units of highest worth inside the budget."""
+        """The units of highest worth inside the budget.
+
+        Args:
+            problem: what the method works on.
+            seed: of the study.
+
+        Returns:
+            The units that stay.
+        """
         return self.within_budget(self.worth(problem, seed), problem)
 
     def student(
         self, problem: Problem, architecture: BertArchitecture
     ) -> BertForSequenceClassification:
-        """The whole model that the architecture is cut from."""
+        """The whole model that the architecture is cut from.
+
+        Args:
+            problem: what the method works on.
+            architecture: the units that stay.
+
+        Returns:
+            By default the student of the problem.
+        """
         del architecture
         return problem.student
 
@@ -94,7 +118,15 @@ class ScopedOneShot(OneShot):
 
     @abc.abstractmethod
     def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """As `worth`, if all units of the model compete."""
+        """As `worth`, if all units of the model compete.
+
+        Args:
+            problem: what the method works on.
+            seed: of the study.
+
+        Returns:
+            Of each searched space (layers, *units_of(shape, space)); higher is better.
+        """
 
 
 def _evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:

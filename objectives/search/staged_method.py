@@ -65,11 +65,17 @@ class StagedMethod(SearchMethod):
         return replace(self, stages=fewer)
 
     def rate_share(self, problem: Problem, architecture: BertArchitecture | None) -> float:
-        """The share of each stage's learning rate at which a student is trained, in [0, 1].
+        """The share of each stage's learning rate at which a student is trained.
 
-        By default that of the FLOPs which it lost, or without an architecture is to lose: a student
-        that is near its teacher stays there, and one that lost nothing is not trained. One that
-        begins as another checkpoint has all to learn.
+        A student that is near its teacher stays there, and one that lost nothing is not trained.
+        One that begins as another checkpoint has all to learn.
+
+        Args:
+            problem: what the method works on.
+            architecture: the units that stay; None while the search goes on.
+
+        Returns:
+            In [0, 1]: by default the share of the FLOPs that it lost, or is to lose.
         """
         if problem.student_is_new:
             return 1.0
@@ -80,7 +86,17 @@ class StagedMethod(SearchMethod):
     def within_budget(
         self, scores: Mapping[str, Tensor], problem: Problem, threshold: float = math.inf
     ) -> BertArchitecture:
-        """The units of highest score that meet R: see `budget.kept_units`."""
+        """The units of highest score that meet R: see `budget.kept_units`.
+
+        Args:
+            scores: of each space that is searched, (layers, *units_of(shape, space)); higher stays.
+            problem: what the method works on.
+            threshold: the units above it stay if they already meet the budget; by default the
+                budget alone decides.
+
+        Returns:
+            The units that stay.
+        """
         return discretise(
             scores,
             problem.cost,

@@ -36,17 +36,46 @@ class Alpha(Protocol):
     which the weights' backward pass adds up."""
 
     def masks(self, progress: float) -> Masks:
-        """What multiplies the units at `progress` in [0, 1] of the search."""
+        """What multiplies the units at the moment.
+
+        Args:
+            progress: share of the search that is done, in [0, 1].
+
+        Returns:
+            Of each space (K, layers, *units_of(shape, space)), from 0 to 1.
+        """
 
     def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
-        """Make a step, after the weights of `training.population` made theirs; what it measured on
-        the way, each (K,)."""
+        """Make a step, after the weights made theirs.
+
+        Args:
+            training: the stage at work; its `population` holds the K students.
+            masks: those of this step.
+            progress: share of the search that is done, in [0, 1].
+
+        Returns:
+            What was measured on the way, for the learning curve, each (K,).
+        """
 
     def keep(self, places: Tensor) -> None:
-        """Go on with the students at these places alone, (K',) int64; they do not notice."""
+        """Go on with some of the students alone; these do not notice.
+
+        Args:
+            places: of those that go on, (K',) int64.
+        """
 
     def architecture(self, place: int) -> BertArchitecture:
-        """The discrete answer of one student. Raises FloatingPointError if alpha is not finite."""
+        """The discrete answer of one student.
+
+        Args:
+            place: of the student in the population.
+
+        Returns:
+            The units that stay.
+
+        Raises:
+            FloatingPointError: if alpha is not finite.
+        """
 
 
 def staged_search(
@@ -58,9 +87,18 @@ def staged_search(
     progress: Progress,
     students: Sequence[BertForSequenceClassification] | None = None,
 ) -> Iterator[Outcome]:
-    """Take all members through the stages of the first; yields one outcome for each.
+    """Take all members through the stages of the first.
 
-    `students` are what each begins with, all the student of the problem unless they are given.
+    Args:
+        members: copies of one method that differ in fields of `per_slot` alone.
+        problem: what the method works on.
+        alpha: the architecture variables of all members.
+        seed: of the study.
+        progress: what is told of the run, and who should stop.
+        students: what each member begins with; by default all the student of the problem.
+
+    Yields:
+        One outcome for each member.
     """
     members[0].check_shapes(*(shape_of(m.config) for m in (problem.student, problem.teacher)))
     students = students or [problem.student] * len(members)

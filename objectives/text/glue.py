@@ -44,8 +44,16 @@ def glue(name: str, data: str = _HUB, **changes: Any) -> Task:
     holds out the matched sentences, "mnli-mm" the mismatched. mrpc and qqp are scored by F1, stsb
     by the mean of both correlations.
 
-    `data` is a data set on the hub, or a folder, with GLUE's configurations. `changes` are other
-    fields of the Task, such as max_length=64. Raises UserError for a name that there is not.
+    Args:
+        name: one of these names, or "mnli-mm".
+        data: a data set on the hub, or a folder, with GLUE's configurations.
+        **changes: other fields of the Task, such as max_length=64.
+
+    Returns:
+        The task.
+
+    Raises:
+        UserError: for a name that there is not.
     """
     if name not in _TASKS:
         raise UserError(f"no GLUE task '{name}'; there are {', '.join(_TASKS)}")

@@ -61,10 +61,13 @@ class Task:
     """A split of the data set that is the held-out one, whole, equal texts and all, so that its
     metric is the published one; None draws `heldout` rows."""
     train: int | None = None
-    """Rows of each role. None for train: all that is left."""
+    """Rows to train weights on; None takes all that is left. >= 1."""
     alpha: int = 500
+    """Rows to choose units by. >= 1."""
     select: int = 1000
+    """Rows of the study's metric. >= 1."""
     heldout: int = 1000
+    """Rows that are reported and chosen by nothing. >= 1."""
     seed: int = 0
     """Decides which row gets which role."""
     drop_missing: bool = False
@@ -115,11 +118,20 @@ class Task:
     ) -> Self:
         """A task of a CSV file (.csv, .tsv), of JSON (.jsonl, a row a line; .json) or of Parquet.
 
-        A second file may be the held-out split, whole. `delimiter` is what separates the columns of
-        a CSV: a comma, in .tsv files a tab, unless it is given; `encoding` is that of CSV and JSON,
-        UTF-8 unless it is given. A folder or a data set on the hub is taken as `Task.data` is.
-        `fields` are the other fields of a Task. The files are read when a study starts. Raises
-        UserError for another kind of file.
+        The files are read when a study starts.
+
+        Args:
+            data: the file; a folder or a data set on the hub is taken as `Task.data` is.
+            heldout_file: a second file, which is the held-out split, whole.
+            delimiter: what separates the columns of a CSV; a comma by default, in .tsv files a tab.
+            encoding: of CSV and JSON; UTF-8 by default.
+            **fields: the other fields of a Task.
+
+        Returns:
+            The task.
+
+        Raises:
+            UserError: for another kind of file, or settings that say nothing.
         """
         if Path(data).is_file() or Path(data).suffix.lower() in DELIMITERS:
             files = {cls.split: TextFile.named(data, delimiter, encoding or "utf-8")}

@@ -20,6 +20,7 @@ class Stage:
     """A stretch of training with one loss, one optimiser and one schedule."""
 
     name: str
+    """For learning curves; each stage of a method has its own."""
     epochs: float
     """Passes over the train split. > 0."""
     learning_rate: float = 1e-4

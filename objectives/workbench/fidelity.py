@@ -38,7 +38,15 @@ class Fidelity:
         )
 
     def train(self, split: Split, seed: int) -> Split:
-        """The rows of train that students learn from."""
+        """The rows of train that students learn from.
+
+        Args:
+            split: all rows of train.
+            seed: of the study; it decides which rows.
+
+        Returns:
+            The share `data` of the rows, in their order.
+        """
         if self.data == 1:
             return split
         count = max(1, round(self.data * len(split)))
@@ -51,7 +59,14 @@ class Fidelity:
         )
 
     def length(self, max_length: int) -> int:
-        """Tokens at most of what students learn from, in a task of so many."""
+        """How long the text is that students learn from.
+
+        Args:
+            max_length: tokens, that of the task.
+
+        Returns:
+            Tokens at most.
+        """
         return max_length if self.max_length is None else min(self.max_length, max_length)
 
 

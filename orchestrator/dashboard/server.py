@@ -27,12 +27,18 @@ HOST = "127.0.0.1"
 
 
 def serve(source: str | Path, port: int = 8080, started: Callable[[str], object] = print) -> None:
-    """Serve the dashboard until Ctrl-C; `started` is called with its address.
+    """Serve the dashboard on 127.0.0.1 until Ctrl-C.
 
-    `source` is a run folder, a folder of run folders, or the URL of an Optuna storage. The
-    dashboard's own server handles one connection at a time, so that one half-open browser tab
-    blocks all others: waitress, which has threads, serves its WSGI application instead. Port 0
-    takes a free one. Raises RunError if there is no run, or if the port is taken.
+    The dashboard's own server handles one connection at a time, so that one half-open browser tab
+    blocks all others: waitress, which has threads, serves its WSGI application instead.
+
+    Args:
+        source: a run folder, a folder of run folders, or the URL of an Optuna storage.
+        port: 0 takes a free one.
+        started: called with the address.
+
+    Raises:
+        RunError: if there is no run, or if the port is taken.
     """
     try:
         server = waitress.create_server(application(source), host=HOST, port=port)

@@ -225,13 +225,21 @@ class RunRecord:
     """All that is known of a run."""
 
     name: str
+    """Of the study."""
     folder: Path
+    """The run folder."""
     metric_name: str
+    """Such as "accuracy"."""
     unpruned: UnprunedResult
+    """The model of ratio 1: its metric and its cost."""
     trials: tuple[TrialRecord, ...]
+    """All that were started, by number."""
     definition: dict[str, str]
+    """All that decides the results: two runs with an equal one are the same study."""
     versions: dict[str, str]
+    """Of the packages that the run was launched with."""
     sources: dict[str, str]
+    """What the study calls its data and checkpoints."""
     notes: tuple[str, ...]
     """What the launch said of rows, labels and teacher."""
 

@@ -88,10 +88,21 @@ def work(
 ) -> None:
     """Be one more worker of a study that a launch has opened, until its trials are finished.
 
-    Its trials are those that the launch wants, or `trials`. `out` is the launch's own run folder,
-    shared between machines where there are several. A launch gives its workers a `number`, 1 at
-    least, and its `token`, by which it ends them; a worker that comes by itself draws its own
-    number.
+    Args:
+        study: the study that the launch runs.
+        trials: trials wanted, counting stopped ones; by default as many as the launch wants.
+        population: trials that train together, or "auto"; the study's own by default.
+        out: the launch's own run folder, shared between machines where there are several;
+            runs/NAME by default.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        storage: URL of the storage; by default that of the run folder.
+        number: 1 at least, for the workers that a launch starts; others draw their own.
+        token: of the launch, by which it ends its workers.
+        console: what shows progress and notes; the terminal by default.
+
+    Raises:
+        RunError: for a run folder or a storage that has no such study.
+        UserError: for data or checkpoints that cannot be.
     """
     study, folder = as_asked(study, trials, population, out)
     url, chosen = address(folder, storage), choose_device(device)

@@ -23,6 +23,7 @@ class Exported:
     """A folder that was written, and what there is to tell of it."""
 
     folder: Path
+    """Where the model is."""
     notes: tuple[str, ...]
     """A line where the model is outside its budget, and one for each file beside it that was made
     and checked."""
@@ -34,13 +35,24 @@ def export(
     """Write a finished trial's model to `out`, to be loaded where maskfront is not installed.
 
     The folder holds model.safetensors, config.json, the tokenizer, a model card README.md,
-    architecture.json, result.json, and pruned_bert.py unless the model is a plain BERT. `onnx` adds
-    onnx/model.onnx, checked against torch. `int8`, the run's own study, adds onnx/model_int8.onnx
-    too, and what that loses on the study's selection and held-out splits.
+    architecture.json, result.json, and pruned_bert.py unless the model is a plain BERT. It is
+    written whole or not at all, and over nothing.
 
-    It is written whole or not at all, and over nothing.
-    Raises RunError if the trial has no model or a damaged file, if `out` already holds something,
-    or if `int8` is another study; UserError if ONNX cannot be had.
+    Args:
+        run: the run that the trial is of.
+        trial: the number of a finished trial.
+        out: the folder to make; it must not hold anything yet.
+        onnx: add onnx/model.onnx, checked against torch.
+        int8: the run's own study, to add onnx/model_int8.onnx too, and what that loses on the
+            study's selection and held-out splits.
+
+    Returns:
+        The folder, and what there is to tell of it.
+
+    Raises:
+        RunError: if the trial has no model or a damaged file, if `out` already holds something, or
+            if `int8` is another study.
+        UserError: if ONNX cannot be had.
     """
     out = Path(out)
     model = model_folder(run, trial)

@@ -28,8 +28,15 @@ def check_push(repo: str) -> None:
 def push(folder: Path, repo: str) -> str:
     """Upload the folder to a model repository, which is made, private, if it is not there yet.
 
-    Returns the address of the commit. Raises RunError where the hub refuses or is not reached; the
-    folder stays as it is.
+    Args:
+        folder: of an exported model; it stays as it is.
+        repo: name of the repository on the hub.
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        RunError: where the hub refuses or is not reached.
     """
     from huggingface_hub import HfApi
 

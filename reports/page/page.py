@@ -55,10 +55,19 @@ class _Part:
 def write_report(
     runs: RunRecord | Sequence[RunRecord], target: str | Path, live: bool = False
 ) -> Path:
-    """Write the page of one run or of several, whole or not at all; returns its path.
+    """Write the page of one run or of several, whole or not at all.
 
-    `live` adds a switch that reloads the page. Raises RunError if the runs share no axes, OSError
-    if the disk refuses.
+    Args:
+        runs: one run, or several to be shown on the same axes.
+        target: the HTML file.
+        live: add a switch that reloads the page.
+
+    Returns:
+        The file.
+
+    Raises:
+        RunError: if the runs share no axes.
+        OSError: if the disk refuses.
     """
     target = Path(target)
     together = overlay(runs)
@@ -118,7 +127,7 @@ def _part(together: Overlay, place: int) -> _Part:
 @cache
 def _templates() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_HERE),
+        loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -27,7 +27,18 @@ sys.stdout.buffer.write(figure.to_image(format=sys.argv[1]))
 
 
 def front_image(runs: RunRecord | Sequence[RunRecord], target: str | Path) -> Path:
-    """Write the front on white, 760 x 440; returns `target`. Raises what `write_picture` does."""
+    """Write the front on white, 760 x 440.
+
+    Args:
+        runs: one run, or several to be shown on the same axes.
+        target: the file; its name ends in .svg, .png, .pdf or .html.
+
+    Returns:
+        The file.
+
+    Raises:
+        RunError: for another suffix, and if kaleido or its browser is missing.
+    """
     figure = front_figure(overlay(runs))
     figure.update_layout(width=760, height=440)
     return write_picture(figure, Path(target))

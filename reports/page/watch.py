@@ -19,9 +19,17 @@ def watch_report(
     written: Callable[[Path], object],
     wait: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Write the page now and after every change, until Ctrl-C; `written` is called each time.
+    """Write the page now and after every change, until Ctrl-C. It is never half-written.
 
-    The page is never half-written. Raises what `read_run` and `write_report` raise.
+    Args:
+        runs: run folders.
+        target: the HTML file.
+        written: called with the file each time.
+        wait: waits for so many seconds between two looks.
+
+    Raises:
+        RunError: if there is no run, or if the runs share no axes.
+        OSError: if the disk refuses.
     """
     shown: list[RunRecord] = []
     while True:

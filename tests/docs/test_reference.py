@@ -1,0 +1,84 @@
+"""The reference says of every public name what it takes and gives, in the docstrings' own words."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+
+import griffe
+import pytest
+
+from tests.docs.blocks import ROOT
+
+FACES = ("objectives", "orchestrator", "reports")
+PUBLIC = [(face, name) for face in FACES for name in importlib.import_module(face).__all__]
+GIVES = {griffe.DocstringSectionKind.returns, griffe.DocstringSectionKind.yields}
+
+
+@pytest.fixture(scope="module")
+def sources() -> griffe.GriffeLoader:
+    """The three packages as mkdocstrings reads them: their text, nothing imported."""
+    loader = griffe.GriffeLoader(
+        search_paths=[str(ROOT)], docstring_parser=griffe.Parser.google, allow_inspection=False
+    )
+    for face in FACES:
+        loader.load(face)
+    loader.resolve_aliases()
+    return loader
+
+
+def documented_by_a_base(owner: griffe.Class, name: str) -> bool:
+    """Whether a base says what this member is; what overrides it need not."""
+    bases = [base for base in owner.mro() if name in base.members]
+    return any(base.members[name].docstring is not None for base in bases)
+
+
+def missing_in(function: griffe.Function) -> Iterator[str]:
+    """Arguments that its docstring leaves out, and "Returns" if what it gives is."""
+    sections = function.docstring.parsed if function.docstring else []
+    told = {
+        argument.name.lstrip("*")
+        for section in sections
+        if section.kind is griffe.DocstringSectionKind.parameters
+        for argument in section.value
+    }
+    taken = [parameter.name.lstrip("*") for parameter in function.parameters]
+    yield from (name for name in taken if name not in told | {"self", "cls"})
+    gives = str(function.returns or "None") != "None"
+    if gives and not GIVES & {section.kind for section in sections}:
+        yield "Returns"
+
+
+def gaps(thing: griffe.Object) -> Iterator[str]:
+    """Places of a public name that its docstrings do not cover."""
+    if isinstance(thing, griffe.Function):
+        yield from missing_in(thing)
+        return
+    if thing.docstring is None:
+        yield "docstring"
+    if not isinstance(thing, griffe.Class):
+        return
+    for owner in (thing, *thing.mro()):
+        for name, member in owner.members.items():
+            if name.startswith("_") or documented_by_a_base(owner, name):
+                continue
+            if isinstance(member, griffe.Function):
+                yield from (f"{name}: {gap}" for gap in missing_in(member))
+            elif isinstance(member, griffe.Attribute) and member.docstring is None:
+                yield name
+
+
+@pytest.mark.parametrize(("face", "name"), PUBLIC)
+def test_the_docstrings_say_what_it_takes_and_gives(
+    sources: griffe.GriffeLoader, face: str, name: str
+) -> None:
+    thing = sources.modules_collection[face][name]
+    assert list(gaps(thing.final_target if thing.is_alias else thing)) == []
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_every_public_name_has_an_entry(face: str) -> None:
+    page = (ROOT / "docs" / "reference" / f"{face}.md").read_text()
+    entries = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
+    assert sorted(entries) == sorted(f"{face}.{name}" for own, name in PUBLIC if own == face)
