@@ -24,7 +24,7 @@ from benchmarks.comparison.resampled import Resampled
 from objectives.bert.exporting import save_model
 from objectives.cache import content_key, written_whole
 from objectives.device import choose_device, quiet_libraries
-from objectives.errors import UserError
+from objectives.errors import MaskfrontError
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.head_importance import HeadImportance
@@ -41,7 +41,6 @@ from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import prepare
 from orchestrator import Study
-from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder, write_file_whole
 from orchestrator.workers.loop import run_study
@@ -214,7 +213,7 @@ def main() -> None:
             device=asked.device,
             picture=asked.picture,
         )
-    except (UserError, RunError) as error:
+    except MaskfrontError as error:
         raise SystemExit(f"compare: {error}") from error
     Console().out(tables)
 

@@ -1,7 +1,6 @@
 """What one trial is: task, student, masks, cost, stages, the cut model. Knows torch, never optuna.
 
-Importing it makes the cut model known to transformers, so that
-`AutoModelForSequenceClassification.from_pretrained` loads one without custom code.
+What loads torch is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -9,13 +8,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig, AutoModelForSequenceClassification
-
-from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
-
 if TYPE_CHECKING:
     from objectives.delivery.bench import bench
-    from objectives.errors import UserError
+    from objectives.errors import MaskfrontError, UserError
     from objectives.methods.fisher_pruning import FisherPruning
     from objectives.methods.fisher_search import FisherSearch
     from objectives.methods.head_importance import HeadImportance
@@ -46,6 +41,7 @@ __all__ = [
     "HeadImportance",
     "MagnitudePruning",
     "MaskSearch",
+    "MaskfrontError",
     "OneShot",
     "Problem",
     "Progress",
@@ -66,11 +62,9 @@ __all__ = [
     "staged_search",
 ]
 
-AutoConfig.register(PrunedBertConfig.model_type, PrunedBertConfig)
-AutoModelForSequenceClassification.register(PrunedBertConfig, PrunedBertForSequenceClassification)
-
 _HOMES = {
     "bench": "objectives.delivery.bench",
+    "MaskfrontError": "objectives.errors",
     "UserError": "objectives.errors",
     "FisherPruning": "objectives.methods.fisher_pruning",
     "FisherSearch": "objectives.methods.fisher_search",

@@ -14,8 +14,15 @@ SHOWN = 40
 """Characters of a name that an error shows: it may be a row of text."""
 
 
-class UserError(ValueError):
-    """What is wrong, where, and the remedy, in one line; the command line exits with 2."""
+class MaskfrontError(Exception):
+    """What a user can mend: what is wrong, where, and the remedy, in one line.
+
+    The command line prints it and exits with 2.
+    """
+
+
+class UserError(MaskfrontError, ValueError):
+    """It is what a study says: a setting, its data, a checkpoint."""
 
 
 def first_line(error: BaseException) -> str:

@@ -1,8 +1,10 @@
 """The error that a user can mend in a run folder, a study file or on the command line."""
 
+from objectives.errors import MaskfrontError
 
-class RunError(Exception):
-    """What is wrong, where, and the remedy, in one line; the command line exits with 2.
+
+class RunError(MaskfrontError):
+    """It is a run folder, a storage, a study file or the command line.
 
     No ValueError: that is what Optuna raises for a trial that has ended already.
     """

@@ -65,7 +65,8 @@ HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "pandas", "plo
             "from orchestrator import Study",
             HEAVY - {"sklearn", "plotly"},
         ),
-        ("import objectives", {"torch", "transformers", "scipy"}),  # scipy: transformers' own
+        ("import objectives, objectives.errors, orchestrator.errors", set()),
+        ("import objectives.bert", {"torch", "transformers", "scipy"}),  # scipy: transformers' own
     ],
 )
 def test_what_an_import_loads(code: str, allowed: set[str]) -> None:

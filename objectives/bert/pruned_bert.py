@@ -1,6 +1,6 @@
 """The cut model: a BERT classifier whose layers may differ in every width but the hidden size.
 
-A plain transformers model: `save_pretrained`, `from_pretrained`, and after `import objectives`
+A plain transformers model: `save_pretrained`, `from_pretrained`, and after `import objectives.bert`
 `AutoModelForSequenceClassification`. Weights bear BERT's own names, widths stand in transformers'
 own `per_layer_config`. A layer without heads adds only the bias of its output projection; a layer
 without FFN neurons likewise. Where Q, K or V read only some dimensions of the hidden state, a

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from objectives.errors import MaskfrontError
 from orchestrator.command.options import (
     AsJson,
     Device,
@@ -31,7 +32,6 @@ from orchestrator.command.shared import (
     CommandConsole,
     in_flags,
     interrupted,
-    mendable,
     next_commands,
     show_front,
 )
@@ -79,7 +79,7 @@ def run(
     from orchestrator.study_file import load_study
 
     console = CommandConsole()
-    with mendable(), interrupted("finished trials are kept, launch again to go on"):
+    with interrupted("finished trials are kept, launch again to go on"):
         finished = launch(
             load_study(study, name),
             trials=trials,
@@ -119,7 +119,7 @@ def work(
     from orchestrator.study_file import load_study
     from orchestrator.workers.loop import work as join
 
-    with mendable(), interrupted("other workers, or the next launch, take what is left"):
+    with interrupted("other workers, or the next launch, take what is left"):
         join(
             load_study(study, name),
             trials=trials,
@@ -295,9 +295,8 @@ def export(
     if push_to_hub is not None:
         check_push(push_to_hub)
     quiet_libraries()
-    with mendable():
-        study = None if study_file is None else load_study_of(study_file, record.name)
-        exported = export_model(record, number, out, onnx=onnx, int8=study)
+    study = None if study_file is None else load_study_of(study_file, record.name)
+    exported = export_model(record, number, out, onnx=onnx, int8=study)
     result = next(trial.result for trial in record.finished if trial.number == number)
     typer.echo(
         f"{exported.folder}  (trial {number}: {record.metric_name} {result.metric:.4f}, held out "
@@ -351,20 +350,19 @@ def bench(
     from reports.timings import timings_document, timings_table
 
     quiet_libraries()
-    with mendable():
-        of_front = len(models) == 1 and RunFolder(models[0]).exists()
-        record = read_run(models[0]) if of_front else None
-        time_all = partial(bench_models, models) if record is None else partial(bench_front, record)
-        timed = time_all(
-            against=against,
-            batches=batch or (1, 8, 32),
-            lengths=length or (128 if record is None else int(record.definition["seq_len"]),),
-            engines=check_engines(engine),
-            rounds=rounds,
-            threads=threads,
-            device=choose_device(device),
-            say=say_to_stderr,
-        )
+    of_front = len(models) == 1 and RunFolder(models[0]).exists()
+    record = read_run(models[0]) if of_front else None
+    time_all = partial(bench_models, models) if record is None else partial(bench_front, record)
+    timed = time_all(
+        against=against,
+        batches=batch or (1, 8, 32),
+        lengths=length or (128 if record is None else int(record.definition["seq_len"]),),
+        engines=check_engines(engine),
+        rounds=rounds,
+        threads=threads,
+        device=choose_device(device),
+        say=say_to_stderr,
+    )
     if as_json:
         typer.echo(json.dumps(timings_document(timed), indent=2))
     else:
@@ -379,7 +377,7 @@ def main() -> None:
     """Entry point: an error that the user can mend is one line and exit code 2."""
     try:
         app()
-    except RunError as error:
+    except MaskfrontError as error:
         say_to_stderr(in_flags(str(error)))
         sys.exit(2)
     except OSError as error:

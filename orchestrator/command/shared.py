@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.errors import RunError
 from orchestrator.terminal import say, say_to_stderr, visible
 
 if TYPE_CHECKING:
@@ -43,17 +42,6 @@ class CommandConsole(Console):
     def out(self, *texts: Any, **style: Any) -> None:
         """Write a line: all that a launch has to say comes here."""
         super().out(*(in_flags(str(text)) for text in texts), **style)
-
-
-@contextmanager
-def mendable() -> Iterator[None]:
-    """Turn a UserError, a mistake in a study, into a RunError, which a command prints as a line."""
-    from objectives.errors import UserError
-
-    try:
-        yield
-    except UserError as error:
-        raise RunError(str(error)) from error
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from joblib.externals.loky import ProcessPoolExecutor
 from rich.console import Console
 
 from objectives.device import choose_device, visible_gpus
-from objectives.errors import UserError
+from objectives.errors import MaskfrontError
 from orchestrator.errors import RunError
 from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
@@ -156,7 +156,7 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int 
         work(cloudpickle.loads(packed), number=number, **arguments)
     except KeyboardInterrupt:
         return Ended(number, "interrupted")
-    except (RunError, UserError) as error:
+    except MaskfrontError as error:
         return Ended(number, str(error))
     except Exception as error:  # the other workers go on
         return Ended(number, f"{type(error).__name__}: {error}")

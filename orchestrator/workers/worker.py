@@ -16,7 +16,7 @@ from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from objectives.device import free_memory, matmul_dtype, out_of_memory
-from objectives.errors import UserError
+from objectives.errors import MaskfrontError, UserError
 from objectives.measures.measured import WrongCostError
 from objectives.progress import Progress
 from objectives.search_method import (
@@ -233,7 +233,7 @@ class Worker:
         while True:
             try:
                 told = next(search, None)
-            except (OSError, RunError, UserError):
+            except (OSError, MaskfrontError):
                 raise
             except Exception as error:  # a trial may fail in any way; the study goes on
                 reason = f"{type(error).__name__}: {error}"
