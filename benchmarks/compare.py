@@ -32,8 +32,8 @@ from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.random_pruning import RandomPruning
 from objectives.methods.width_search import WidthSearch
-from objectives.progress import SilentProgress
 from objectives.search_method import SearchMethod
+from objectives.session import Session
 from objectives.text.glue import glue
 from objectives.text.task import Task
 from objectives.training.stages import Stage
@@ -130,10 +130,7 @@ def fine_tuned(task: Task, teacher: Teacher, out: Path, device: str) -> Teacher:
         if not folder.is_dir():
             bench = prepare(
                 inputs,
-                cache=out / "cache",
-                seed=0,
-                device=choose_device(device),
-                progress=SilentProgress(),
+                session=Session(cache=out / "cache", device=choose_device(device)),
             )
             with written_whole(folder) as unfinished:
                 save_model(bench.problem.teacher, unfinished)

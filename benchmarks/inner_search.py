@@ -51,7 +51,7 @@ from objectives.device import Precision, autocast, choose_device, matmul_dtype, 
 from objectives.measures.budget import hinge_loss
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
-from objectives.progress import SilentProgress
+from objectives.session import Session
 from objectives.text.data import Batch, Split
 from objectives.text.task import Task
 from objectives.training.losses import prediction_loss
@@ -308,7 +308,7 @@ def make_problem(
     roles = {"train": train, "alpha": alpha, "select": 64, "heldout": 64}
     task: Task = replace(study.task, max_length=length, **roles)
     inputs = read_inputs(task, Teacher(checkpoint=str(checkpoint)), seq_len=length)
-    return prepare(inputs, cache=folder, seed=0, device=device, progress=SilentProgress()).problem
+    return prepare(inputs, session=Session(cache=folder, device=device)).problem
 
 
 def make_up_problem(

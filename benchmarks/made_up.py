@@ -17,7 +17,7 @@ from datasets import Dataset
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from objectives.problem import Problem
-from objectives.progress import SilentProgress
+from objectives.session import Session
 from objectives.text.task import Task
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
@@ -82,8 +82,5 @@ def make_problem(
     with TemporaryDirectory() as scratch:
         return prepare(
             inputs,
-            cache=cache or Path(scratch),
-            seed=0,
-            device=device,
-            progress=SilentProgress(),
+            session=Session(cache=cache or Path(scratch), device=device),
         ).problem

@@ -54,6 +54,7 @@ from objectives.progress import SilentProgress
 from objectives.search.one_shot import OneShot
 from objectives.search.staged_method import StagedMethod
 from objectives.search_method import SearchMethod, SearchResult
+from objectives.session import Session
 from objectives.text.glue import glue
 from objectives.text.task import Task
 from objectives.training.stages import Loss, Stage
@@ -154,10 +155,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
                 teacher,
                 student_layers=None if arguments.layers is None else tuple(arguments.layers),
             ),
-            cache=arguments.cache,
-            seed=0,
-            device="cpu",
-            progress=SilentProgress(),
+            session=Session(cache=arguments.cache),
         )
         for seed in arguments.seeds:
             for ratio in arguments.ratios:

@@ -24,7 +24,7 @@ from objectives import device
 from objectives.bert.architecture import BertShape
 from objectives.device import quiet_libraries
 from objectives.problem import Problem
-from objectives.progress import SilentProgress
+from objectives.session import Session
 from objectives.text.task import Task
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
@@ -161,7 +161,7 @@ def workbench(
     teacher = Teacher(checkpoint=tiny_bert, epochs=6, batch_size=16, learning_rate=3e-3)
     inputs = read_inputs(planted_task, teacher)
     cache = tmp_path_factory.mktemp("teacher")
-    return prepare(inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress())
+    return prepare(inputs, session=Session(cache=cache))
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ from objectives.device import to_device
 from objectives.errors import first_line
 from objectives.measures.cost import Cost, Count, check_priced
 from objectives.progress import Progress
+from objectives.session import Session
 
 _WARM_UPS = 3
 _REPEATS = 15
@@ -143,17 +144,15 @@ def load_latency(
     *,
     batch: int,
     seq_len: int,
-    cache: Path,
-    device: str,
-    progress: Progress,
+    session: Session,
 ) -> Latency:
     """The latency of an unpruned model and of what is cut from it.
 
-    The table lies under `cache`, named by all that it depends on; it is measured where it does not
+    The table lies in the cache, named by all that it depends on; it is measured where it does not
     lie there yet. The number of layers does not matter to it.
     """
     shape = shape_of(model.config)
-    conditions = Conditions.here(device, batch=batch, seq_len=seq_len)
+    conditions = Conditions.here(session.device, batch=batch, seq_len=seq_len)
     sizes = {name: n for name, n in asdict(replace(shape, layers=1)).items() if n is not None}
     ingredients = {
         **sizes,
@@ -162,12 +161,12 @@ def load_latency(
         "attention": model.config._attn_implementation,
         "torch": torch.__version__,
     }
-    file = cache / f"latency-{content_key(ingredients)}.json"
-    table = _kept(file, progress)
+    file = session.cache / f"latency-{content_key(ingredients)}.json"
+    table = _kept(file, session.progress)
     if table is None:
         heads, ffn = _grid(shape.heads), _grid(shape.ffn)
         milliseconds, rest = _measure(
-            model, heads, ffn, batch=batch, seq_len=seq_len, device=device, progress=progress
+            model, heads, ffn, batch=batch, seq_len=seq_len, session=session
         )
         table = {"heads": heads, "ffn": ffn, "milliseconds": milliseconds, "rest": rest}
         with written_whole(file) as unfinished:
@@ -217,14 +216,13 @@ def _measure(
     *,
     batch: int,
     seq_len: int,
-    device: str,
-    progress: Progress,
+    session: Session,
 ) -> tuple[list[list[float]], float]:
     """Medians of interleaved repeats, in milliseconds: of each layer of the grid, of the rest.
 
     Interleaved, so that a slow moment of the machine is everybody's.
     """
-    shape = shape_of(model.config)
+    device, progress, shape = session.device, session.progress, shape_of(model.config)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(batch, seq_len, shape.hidden, generator=generator).to(device)
     mask = torch.ones(batch, 1, 1, seq_len, dtype=torch.bool, device=device)

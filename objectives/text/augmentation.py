@@ -18,7 +18,7 @@ import numpy as np
 from objectives.bert import pretrained
 from objectives.cache import content_key, made_anew, written_whole
 from objectives.errors import check_ranges, check_types
-from objectives.progress import Progress
+from objectives.session import Session
 from objectives.text.replacements import MaskedLM, Sentence, find_options, open_masked_lm
 from objectives.text.task import Examples
 from objectives.text.word_vectors import WordVectors, read_glove
@@ -90,25 +90,22 @@ def augment(
     augmenter: Augmenter,
     roles: Mapping[str, Examples],
     *,
-    cache: Path,
-    seed: int,
-    device: str,
-    progress: Progress,
+    session: Session,
 ) -> Examples:
     """The rows of `train` as they are, then their copies, each with the label of its row.
 
     No copy has the words of a row of any role, or of another copy. What is drawn for a row depends
-    on the seed and its own text. The copies lie under `cache`, named by all that decides them.
+    on the seed and its own text. The copies lie in the cache, named by all that decides them.
     """
     train = roles["train"]
     text = [(role, list(examples.texts)) for role, examples in sorted(roles.items())]
-    key = content_key({**augmenter.definition, "seed": seed, "text": text})
-    file = cache / f"augmentation-{key}.jsonl"
+    key = content_key({**augmenter.definition, "seed": session.seed, "text": text})
+    file = session.cache / f"augmentation-{key}.jsonl"
     copies = _read(file)
     if copies is None:
         if file.is_file():
-            progress.note(made_anew(file, "its checksum is wrong"))
-        copies = list(_copies(augmenter, roles, seed, device, progress))
+            session.progress.note(made_anew(file, "its checksum is wrong"))
+        copies = list(_copies(augmenter, roles, session))
         _write(file, copies)
     places = np.array([place for place, _ in copies], dtype=np.int64)
     return replace(
@@ -119,7 +116,7 @@ def augment(
 
 
 def _copies(
-    augmenter: Augmenter, roles: Mapping[str, Examples], seed: int, device: str, progress: Progress
+    augmenter: Augmenter, roles: Mapping[str, Examples], session: Session
 ) -> Iterator[_Copy]:
     settings, masked_lm = augmenter.settings, augmenter.masked_lm
     texts = dict.fromkeys(text for row in roles["train"].texts for text in row)
@@ -129,8 +126,8 @@ def _copies(
         augmenter.glove,
         list(sentences.values()),
         count=settings.candidates,
-        device=device,
-        progress=progress,
+        device=session.device,
+        progress=session.progress,
     )
     # By words: what differs in case or spaces alone is the same text to a model.
     seen = {
@@ -141,7 +138,7 @@ def _copies(
     for place, row in enumerate(roles["train"].texts):
         own = tuple(" ".join(sentences[text].words) for text in row)
         for column, text in enumerate(row):
-            digest = hashlib.sha256(repr((seed, row, column)).encode()).digest()
+            digest = hashlib.sha256(repr((session.seed, row, column)).encode()).digest()
             generator = np.random.default_rng(int.from_bytes(digest, "big"))
             for copy in _drawn(sentences[text], settings, generator):
                 words = (*own[:column], copy, *own[column + 1 :])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,16 +14,15 @@ from objectives.bert.cutting import count_labels
 from objectives.bert.pretrained import Classifier
 from objectives.cache import content_key, kept_array
 from objectives.measures.evaluate import EVALUATION_BATCH, predict
-from objectives.progress import Progress
+from objectives.session import Session
 from objectives.text.data import Split
 
 
-def kept_logits(
-    teacher: Classifier, train: Split, *, cache: Path, device: str, progress: Progress
-) -> Tensor:
-    """`evaluate.predict`, or what it has left in `cache`; the caller holds a lock."""
+def kept_logits(teacher: Classifier, train: Split, *, session: Session) -> Tensor:
+    """`evaluate.predict`, or what it has left in the cache; the caller holds a lock."""
+    device, progress = session.device, session.progress
     kind = torch.device(device).type
-    file = cache / f"teacher-logits-{fingerprint_of_answers(teacher, train, kind)}.npy"
+    file = session.cache / f"teacher-logits-{fingerprint_of_answers(teacher, train, kind)}.npy"
 
     def answer() -> NDArray[np.float32]:
         progress.begin("let the teacher answer train", -(-len(train) // EVALUATION_BATCH))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from objectives.cache import content_key, made_anew, written_whole
 from objectives.device import Precision, autocast, matmul_dtype, to_device
 from objectives.errors import UserError, check_ranges, check_types, first_line
 from objectives.measures.bootstrap import Interval
-from objectives.progress import Progress
+from objectives.session import Session
 from objectives.text.data import Labels, Split
 from objectives.text.task import Metric, metric_value
 from objectives.training.losses import task_loss
@@ -67,45 +66,42 @@ def load_teacher(
     train: Split,
     *,
     data_fingerprint: str,
-    cache: Path,
-    seed: int,
-    device: str,
-    progress: Progress,
+    session: Session,
 ) -> BertForSequenceClassification:
-    """The fine-tuned classifier, in evaluation mode on `device`: the task's labels in its order.
+    """The fine-tuned classifier, in evaluation mode on the device: the task's labels in its order.
 
     They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
-    Fine-tuning runs once: the result lies under `cache`, named by all that decides it. Raises
+    Fine-tuning runs once: the result lies in the cache, named by all that decides it. Raises
     UserError for a label that the checkpoint does not know.
     """
     if pretrained.has_classifier(teacher.checkpoint):
         order = pretrained.label_order(teacher.checkpoint, label_names)
         names = [pretrained.output_names(teacher.checkpoint)[output] for output in order]
-        ready = _load(teacher.checkpoint, device)
+        ready = _load(teacher.checkpoint, session.device)
         unnamed = pretrained.unnamed(teacher.checkpoint)
         pretrained.take_outputs(ready, order, label_names if unnamed else names)
         return ready
     ingredients = {
         **asdict(teacher),
-        "precision": str(matmul_dtype(teacher.precision, device)),
+        "precision": str(matmul_dtype(teacher.precision, session.device)),
         "checkpoint": pretrained.fingerprint(teacher.checkpoint),
         "data": data_fingerprint,
         "tokens": train.fingerprint,
         "max_length": train.max_length,
         "labels": list(label_names),
-        "seed": seed,
+        "seed": session.seed,
     }
-    folder = cache / content_key(ingredients)
+    folder = session.cache / content_key(ingredients)
     if folder.is_dir():
         try:
-            return _load(str(folder), device)
+            return _load(str(folder), session.device)
         except (OSError, ValueError, SafetensorError) as error:
-            progress.note(made_anew(folder, first_line(error)))
-    model = _fine_tune(teacher, label_names, train, seed=seed, device=device, progress=progress)
+            session.progress.note(made_anew(folder, first_line(error)))
+    model = _fine_tune(teacher, label_names, train, session)
     with written_whole(folder) as unfinished:
         save_model(model, unfinished)
         pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
-    return _load(str(folder), device)
+    return _load(str(folder), session.device)
 
 
 def check_labels(teacher: Teacher, label_names: Sequence[str]) -> None:
@@ -191,15 +187,13 @@ def _fine_tune(
     teacher: Teacher,
     label_names: Sequence[str],
     train: Split,
-    *,
-    seed: int,
-    device: str,
-    progress: Progress,
+    session: Session,
 ) -> PreTrainedModel:
     """The task's loss on the labels, every weight trained, dropout as the checkpoint has it.
 
     The model is transformers' own for the checkpoint, whatever its kind.
     """
+    seed, device, progress = session.seed, session.device, session.progress
     cuda = [device] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded
         torch.manual_seed(seed)

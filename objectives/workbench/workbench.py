@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -25,6 +24,7 @@ from objectives.measures.latency import load_latency
 from objectives.measures.measured import WrongCostError, measured_flops
 from objectives.problem import Problem
 from objectives.progress import Progress
+from objectives.session import Session
 from objectives.text import task as tasks
 from objectives.text.augmentation import augment
 from objectives.text.data import Split
@@ -114,11 +114,8 @@ class Workbench:
 
 def prepare(
     inputs: Inputs,
+    session: Session,
     *,
-    cache: Path,
-    seed: int,
-    device: str,
-    progress: Progress,
     cost: CostName = "flops",
     spaces: tuple[str, ...] = (),
     fidelity: Fidelity = FULL,
@@ -129,7 +126,7 @@ def prepare(
     whatever the `fidelity`. `cost` is what the study counts, `spaces` the kinds of units that its
     methods search: "units" counts those.
     """
-    task = inputs.task
+    task, device, progress = inputs.task, session.device, session.progress
     splits = {role: inputs.split(role) for role in tasks.ROLES}
     check_tokens(inputs, splits.values())
     notes = [
@@ -146,18 +143,12 @@ def prepare(
         inputs.text.label_names,
         splits["train"],
         data_fingerprint=inputs.text.fingerprint,
-        cache=cache,
-        seed=seed,
-        device=device,
-        progress=progress,
+        session=session,
     )
-    train, alpha = _of_students(
-        inputs, splits, fidelity, cache=cache, seed=seed, device=device, progress=progress
-    )
-    student = _student(inputs, teacher, seed)
+    train, alpha = _of_students(inputs, splits, fidelity, session=session)
+    student = _student(inputs, teacher, session.seed)
     cost_of_teacher, cost_of_student = (
-        _cost(cost, model, inputs.seq_len, spaces, cache=cache, device=device, progress=progress)
-        for model in (teacher, student)
+        _cost(cost, model, inputs.seq_len, spaces, session=session) for model in (teacher, student)
     )
     cost_of_unpruned = cost_of_teacher if inputs.student is None else cost_of_student
 
@@ -189,7 +180,7 @@ def prepare(
     if weak:
         progress.note(weak)
         notes.append(weak)
-    teacher_logits = kept_logits(teacher, train, cache=cache, device=device, progress=progress)
+    teacher_logits = kept_logits(teacher, train, session=session)
     check_answers(inputs.teacher, teacher_logits)
     return Workbench(
         problem=Problem(
@@ -203,7 +194,7 @@ def prepare(
             student_is_new=inputs.student is not None,
             select_metric=partial(score, split=splits["select"], metric=task.metric, device=device),
             device=device,
-            cache=cache,
+            cache=session.cache,
             seq_len=inputs.seq_len,
         ),
         select=splits["select"],
@@ -222,10 +213,7 @@ def _of_students(
     splits: Mapping[str, Split],
     fidelity: Fidelity,
     *,
-    cache: Path,
-    seed: int,
-    device: str,
-    progress: Progress,
+    session: Session,
 ) -> tuple[Split, Split]:
     """What the students learn from, train and alpha: with copies of the text, cut down by the
     fidelity."""
@@ -234,10 +222,7 @@ def _of_students(
         texts["train"] = augment(
             inputs.augmenter,
             inputs.text.roles,
-            cache=cache,
-            seed=seed,
-            device=device,
-            progress=progress,
+            session=session,
         )
     length = fidelity.length(inputs.task.max_length)
 
@@ -248,7 +233,7 @@ def _of_students(
         check_tokens(inputs, [tokenised])
         return tokenised
 
-    return fidelity.train(split("train"), seed), split("alpha")
+    return fidelity.train(split("train"), session.seed), split("alpha")
 
 
 def _score(
@@ -284,9 +269,7 @@ def _cost(
     seq_len: int,
     spaces: tuple[str, ...],
     *,
-    cache: Path,
-    device: str,
-    progress: Progress,
+    session: Session,
 ) -> Cost:
     """What a study of this cost counts of `model`, cut or masked."""
     shape = shape_of(model.config)
@@ -300,9 +283,7 @@ def _cost(
             model,
             batch=_LATENCY_BATCH,
             seq_len=seq_len,
-            cache=cache,
-            device=device,
-            progress=progress,
+            session=session,
         )
     return Flops(shape, seq_len)
 

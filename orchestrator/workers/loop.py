@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from objectives.device import choose_device, quiet_libraries
 from objectives.search_method import spaces_of
+from objectives.session import Session
 from objectives.workbench.inputs import Inputs, read_inputs
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
@@ -250,10 +251,9 @@ def _serve(
             with folder.in_turn("prepare"):  # the first one makes what all others read
                 bench = prepare(
                     inputs,
-                    cache=folder.cache,
-                    seed=study.seed,
-                    device=device,
-                    progress=progress,
+                    session=Session(
+                        cache=folder.cache, seed=study.seed, device=device, progress=progress
+                    ),
                     cost=study.cost,
                     spaces=spaces_of(study.method),
                     fidelity=study.fidelity,

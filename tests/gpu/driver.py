@@ -37,9 +37,9 @@ from objectives.methods.mask_search import PRESETS, MaskSearch
 from objectives.methods.random_pruning import RandomPruning
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
-from objectives.progress import SilentProgress
 from objectives.search.staged_method import StagedMethod
 from objectives.search_method import SearchResult
+from objectives.session import Session
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.training.stages import Stage
@@ -300,7 +300,7 @@ def main() -> None:
     checkpoint, masked_lm, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     inputs = read_inputs(TASK, replace(TEACHER, checkpoint=checkpoint))
     cache = folder / "cache"
-    bench = prepare(inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress())
+    bench = prepare(inputs, session=Session(cache=cache))
     gpu = make_gpu(bfloat16=False)
     timed = replace(bench.problem, cost=LATENCY, cost_full=LATENCY.full)
     benches = {"MaskSearch, milliseconds": replace(bench, problem=timed)}

@@ -22,7 +22,7 @@ from objectives import methods
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.delivery.onnx_model import load_model
 from objectives.measures.evaluate import score
-from objectives.progress import SilentProgress
+from objectives.session import Session
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
@@ -164,5 +164,5 @@ def test_so_does_one_of_numbers_more_rows_and_a_narrow_student(
     assert run.unpruned.metric > 0.9
     assert run.unpruned.ratio > 2, "the teacher is larger than the student of ratio 1"
     inputs = read_inputs(NUMBERS, Teacher(checkpoint=tiny_bert, epochs=1))
-    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    bench = prepare(inputs, session=Session(cache=tmp_path))
     score_the_same_on_a_cpu(run, bench)

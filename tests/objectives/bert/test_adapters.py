@@ -37,7 +37,7 @@ from objectives.errors import UserError
 from objectives.measures.cost import Flops, Params
 from objectives.measures.evaluate import count_parameters, predict
 from objectives.measures.latency import load_latency
-from objectives.progress import SilentProgress
+from objectives.session import Session
 from objectives.text.data import Split
 from objectives.text.task import Examples, Task, tokenise
 from objectives.training.optimisation import weight_optimizer
@@ -224,10 +224,7 @@ def test_a_fine_tuned_checkpoint_of_each_kind_is_the_teacher_as_it_is(
         LABELS,
         train,
         data_fingerprint="",
-        cache=tmp_path,
-        seed=0,
-        device="cpu",
-        progress=progress,
+        session=Session(cache=tmp_path, progress=progress),
     )
     assert progress.steps == 0
     texts_get_close_logits(
@@ -249,10 +246,7 @@ def test_a_pretrained_checkpoint_is_fine_tuned_by_transformers_own_class(
         LABELS,
         train,
         data_fingerprint="",
-        cache=cache,
-        seed=0,
-        device="cpu",
-        progress=RecordingProgress(),
+        session=Session(cache=cache, progress=RecordingProgress()),
     )
     assert isinstance(teacher, AdaptedBert)
     assert (predict(teacher, train, "cpu").argmax(-1).numpy() == train.labels).mean() > 0.9
@@ -303,9 +297,7 @@ def test_the_latency_of_any_kind_is_measured(write: Write, tmp_path: Path) -> No
         adapted(write("electra")),
         batch=1,
         seq_len=8,
-        cache=tmp_path,
-        device="cpu",
-        progress=SilentProgress(),
+        session=Session(cache=tmp_path),
     )
     assert latency.full > latency.fixed > 0
 

@@ -15,7 +15,7 @@ from objectives.bert.cutting import shape_of
 from objectives.errors import UserError
 from objectives.measures.cost import Flops
 from objectives.measures.evaluate import predict
-from objectives.progress import SilentProgress
+from objectives.session import Session
 from objectives.text.task import Task
 from objectives.workbench.inputs import Inputs, read_inputs
 from objectives.workbench.teacher import Teacher
@@ -41,7 +41,7 @@ def inputs_of(task: Task, teacher: Teacher, student: str) -> Inputs:
 
 
 def prepared(inputs: Inputs, cache: Path, seed: int = 0) -> Workbench:
-    return prepare(inputs, cache=cache, seed=seed, device="cpu", progress=SilentProgress())
+    return prepare(inputs, session=Session(cache=cache, seed=seed))
 
 
 def test_the_student_is_ratio_1_and_the_teacher_keeps_its_own_flops(

@@ -18,7 +18,7 @@ from objectives.errors import UserError
 from objectives.measures.budget import discretise
 from objectives.measures.latency import Conditions, Latency, load_latency, monotone
 from objectives.problem import Problem
-from objectives.progress import SilentProgress
+from objectives.session import Session
 from tests.conftest import TINY
 from tests.objectives.conformance import RecordingProgress, random_states
 from tests.objectives.strategies import architectures, masks_of
@@ -199,9 +199,7 @@ def test_what_a_time_depends_on_has_a_table_of_its_own(problem: Problem, tmp_pat
         problem.student,
         batch=2,
         seq_len=16,
-        cache=tmp_path,
-        device="cpu",
-        progress=SilentProgress(),
+        session=Session(cache=tmp_path),
     )
     assert other.unit == "ms@cpu-1threads-b2-s16"
     assert len(list(tmp_path.iterdir())) == 2
@@ -214,5 +212,5 @@ def test_what_a_time_depends_on_has_a_table_of_its_own(problem: Problem, tmp_pat
 
 def load(problem: Problem, cache: Path, progress: RecordingProgress) -> Latency:
     return load_latency(
-        problem.student, batch=1, seq_len=16, cache=cache, device="cpu", progress=progress
+        problem.student, batch=1, seq_len=16, session=Session(cache=cache, progress=progress)
     )

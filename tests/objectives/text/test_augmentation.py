@@ -20,6 +20,7 @@ from transformers import BertConfig, BertForMaskedLM
 from objectives.errors import UserError
 from objectives.measures.evaluate import predict
 from objectives.progress import SilentProgress
+from objectives.session import Session
 from objectives.text.augmentation import Augmentation, Augmenter, augment, read_augmentation
 from objectives.text.replacements import find_options
 from objectives.text.task import Examples, Task
@@ -91,10 +92,11 @@ def make(
         return augment(
             read_augmentation(replace(basic, **changes)) if changes else augmenter,
             {"train": train or examples(*TRAIN), **(others or {})},
-            cache=cache or tmp_path_factory.mktemp("cache"),
-            seed=seed,
-            device="cpu",
-            progress=progress or SilentProgress(),
+            session=Session(
+                cache=cache or tmp_path_factory.mktemp("cache"),
+                seed=seed,
+                progress=progress or SilentProgress(),
+            ),
         )
 
     return made
@@ -439,7 +441,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(cache: Path, tiny_bert: str, planted_task: Task) -> Workbench:
     inputs = inputs_of(planted_task, tiny_bert, None)
-    return prepare(inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress())
+    return prepare(inputs, session=Session(cache=cache))
 
 
 def test_students_learn_from_the_copies_and_the_teacher_from_the_rows(
@@ -447,7 +449,7 @@ def test_students_learn_from_the_copies_and_the_teacher_from_the_rows(
 ) -> None:
     inputs = inputs_of(planted_task, tiny_bert, basic)
     progress = RecordingProgress()
-    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+    bench = prepare(inputs, session=Session(cache=tmp_path, progress=progress))
     assert progress.wanted[0] == 2, "steps of the teacher: 40 rows, 32 in a batch"
     assert bench.unpruned == plain.unpruned
     for name, weight in bench.problem.student.state_dict().items():
@@ -466,7 +468,7 @@ def test_only_train_grows(
     plain: Workbench, cache: Path, basic: Augmentation, tiny_bert: str, planted_task: Task
 ) -> None:
     inputs = inputs_of(planted_task, tiny_bert, basic)
-    bench = prepare(inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress())
+    bench = prepare(inputs, session=Session(cache=cache))
     for mine, other in (
         (bench.problem.alpha, plain.problem.alpha),
         (bench.select, plain.select),

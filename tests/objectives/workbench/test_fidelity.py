@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from objectives.errors import UserError
 from objectives.methods.mask_search import MaskSearch
-from objectives.progress import SilentProgress
+from objectives.session import Session
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import read_inputs
@@ -30,9 +30,7 @@ def benches(
     cache = tmp_path_factory.mktemp("cache")
     inputs = read_inputs(planted_task, Teacher(checkpoint=tiny_bert, epochs=1))
     return {
-        name: prepare(
-            inputs, cache=cache, seed=0, device="cpu", progress=SilentProgress(), fidelity=fidelity
-        )
+        name: prepare(inputs, session=Session(cache=cache), fidelity=fidelity)
         for name, fidelity in {"full": FULL, "low": Fidelity(data=0.25, max_length=8)}.items()
     }
 
@@ -78,10 +76,7 @@ def low_pairs(planted_task: Task, tiny_bert: str, tmp_path: Path) -> Workbench:
     inputs = read_inputs(task, Teacher(checkpoint=tiny_bert, epochs=1))
     return prepare(
         inputs,
-        cache=tmp_path,
-        seed=0,
-        device="cpu",
-        progress=SilentProgress(),
+        session=Session(cache=tmp_path),
         fidelity=Fidelity(max_length=12),
     )
 

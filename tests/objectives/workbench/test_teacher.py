@@ -18,6 +18,7 @@ from transformers import BertForSequenceClassification
 from objectives.bert import pretrained
 from objectives.bert.pretrained import label_order
 from objectives.errors import UserError
+from objectives.session import Session
 from objectives.text.data import Split
 from objectives.text.task import Metric
 from objectives.workbench.teacher import (
@@ -63,10 +64,7 @@ def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
             LABELS,
             train,
             data_fingerprint=data,
-            cache=tmp_path,
-            seed=seed,
-            device="cpu",
-            progress=progress,
+            session=Session(cache=tmp_path, seed=seed, progress=progress),
         )
         assert progress.taken == progress.wanted
         if notes is not None:

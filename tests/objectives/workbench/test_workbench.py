@@ -26,7 +26,7 @@ from objectives.errors import UserError
 from objectives.measures.cost import CostName, Flops, Params
 from objectives.measures.evaluate import count_parameters, predict
 from objectives.measures.measured import WrongCostError
-from objectives.progress import SilentProgress
+from objectives.session import Session
 from objectives.text.data import Split
 from objectives.text.roles import load
 from objectives.text.task import Task
@@ -65,7 +65,7 @@ def prepared(checkpoint: str, planted_task: Task, tmp_path: Path) -> Workbench:
     inputs = read_inputs(
         planted_task, Teacher(checkpoint=checkpoint), student_layers=(0, 2), seq_len=16
     )
-    return prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    return prepare(inputs, session=Session(cache=tmp_path))
 
 
 def test_a_method_sees_no_rows_but_those_of_train_and_alpha(workbench: Workbench) -> None:
@@ -94,7 +94,7 @@ def test_the_teacher_answers_train_once_for_all_launches(
         nonlocal progress
         progress = RecordingProgress()
         inputs = read_inputs(replace(planted_task, **changes), Teacher(checkpoint=checkpoint))
-        bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+        bench = prepare(inputs, session=Session(cache=tmp_path, progress=progress))
         return bench.problem.teacher_logits
 
     progress = RecordingProgress()
@@ -147,7 +147,7 @@ def test_a_mended_config_is_another_teacher_with_answers_of_its_own(
     BertConfig.from_pretrained(mended, num_attention_heads=8).save_pretrained(mended)
     for folder in (checkpoint, str(mended)):
         inputs.append(read_inputs(planted_task, Teacher(checkpoint=folder)))
-        bench = prepare(inputs[-1], cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+        bench = prepare(inputs[-1], session=Session(cache=tmp_path))
         answers.append(bench.problem.teacher_logits)
         torch.testing.assert_close(
             answers[-1], predict(bench.problem.teacher, bench.problem.train, "cpu")
@@ -207,7 +207,7 @@ def test_a_token_that_the_model_has_no_embedding_of_is_named(
     teacher = Teacher(checkpoint=folder, epochs=1)
     inputs = read_inputs(planted_task, teacher)
     assert len(inputs.tokenizer) == size + 1
-    prepare(inputs, cache=tmp_path / "a", seed=0, device="cpu", progress=SilentProgress())
+    prepare(inputs, session=Session(cache=tmp_path / "a"))
 
     for role, rows in inputs.text.roles.items():
         text = ("joy nowhere bab",)
@@ -217,7 +217,7 @@ def test_a_token_that_the_model_has_no_embedding_of_is_named(
         with pytest.raises(
             UserError, match=rf"vocab_size is {size}, but .* 'nowhere' the number {size}; call mod"
         ):
-            prepare(other, cache=tmp_path / "b", seed=0, device="cpu", progress=SilentProgress())
+            prepare(other, session=Session(cache=tmp_path / "b"))
     assert not (tmp_path / "b").exists(), "before the teacher is fine-tuned"
 
 
@@ -231,7 +231,7 @@ def test_a_teacher_whose_answers_are_not_finite_is_refused(
     model.bert.embeddings.word_embeddings.weight.data[masked] = torch.nan
     model.save_pretrained(broken)
     inputs = read_inputs(planted_task, Teacher(checkpoint=broken))
-    prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    prepare(inputs, session=Session(cache=tmp_path))
 
     rows = inputs.text.roles[role]
     odd = replace(rows, texts=[*rows.texts[:-1], ("joy [MASK]",)])
@@ -239,10 +239,7 @@ def test_a_teacher_whose_answers_are_not_finite_is_refused(
     with pytest.raises(UserError, match=r"broken': its answers are not finite .*; repair its ch"):
         prepare(
             replace(inputs, text=text),
-            cache=tmp_path,
-            seed=0,
-            device="cpu",
-            progress=SilentProgress(),
+            session=Session(cache=tmp_path),
         )
 
 
@@ -251,7 +248,7 @@ def test_a_teacher_that_diverged_in_its_fine_tuning_is_refused(
 ) -> None:
     inputs = read_inputs(planted_task, Teacher(checkpoint=tiny_bert, epochs=1, learning_rate=1e30))
     with pytest.raises(UserError, match=r"lower learning rate \(Teacher.learning_rate, now 1e\+30"):
-        prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+        prepare(inputs, session=Session(cache=tmp_path))
 
 
 def test_ratio_1_is_the_teacher_and_not_the_shorter_student(prepared: Workbench) -> None:
@@ -294,7 +291,7 @@ def test_f1_is_that_of_the_tasks_class_1_whatever_the_outputs_of_the_teacher(
     task = replace(planted_task, data=of_two, metric="f1")
     teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", outputs))
     inputs = read_inputs(task, teacher)
-    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    bench = prepare(inputs, session=Session(cache=tmp_path))
     problem, whole = bench.problem, BertArchitecture.full(replace(TINY, labels=2))
     assert problem.teacher_logits.shape == (len(problem.train), 2)
     assert problem.cost.shape.labels == 2
@@ -325,7 +322,7 @@ def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
     inputs = read_inputs(replace(planted_task, data=in_numbers), teacher)
     assert inputs.text.label_names == ["0", "1", "2"]
     progress = RecordingProgress()
-    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+    bench = prepare(inputs, session=Session(cache=tmp_path, progress=progress))
     _, note = progress.notes
     assert "matched by place: happy is 0, neutral is 1, sad is 2" in note
     assert list(bench.problem.student.config.id2label.values()) == LABELS
@@ -340,7 +337,7 @@ def test_a_teacher_that_says_the_same_of_all_rows_is_told_and_remembered(
     workbench.tokenizer.save_pretrained(tmp_path / "same")
     inputs = read_inputs(planted_task, Teacher(checkpoint=str(tmp_path / "same")))
     progress = RecordingProgress()
-    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+    bench = prepare(inputs, session=Session(cache=tmp_path, progress=progress))
     assert list(bench.notes) == progress.notes
     assert "may have learnt nothing" in bench.notes[-1]
 
@@ -350,7 +347,7 @@ def test_preparing_leaves_global_random_state_alone(
 ) -> None:
     inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), student_layers=(0, 2))
     before = random_states()
-    prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    prepare(inputs, session=Session(cache=tmp_path))
     assert random_states() == before
 
 
@@ -365,7 +362,7 @@ def test_rows_read_texts_cut_off_and_odd_labels_are_told_before_anything_is_trai
         task, progress = replace(planted_task, max_length=max_length, data=data), Told()
         inputs = read_inputs(task, Teacher(checkpoint=tiny_bert))
         with pytest.raises(InterruptedError):
-            prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=progress)
+            prepare(inputs, session=Session(cache=tmp_path, progress=progress))
         return progress.notes
 
     text = load(planted_task)
@@ -402,7 +399,7 @@ def test_numbers_are_learnt_from_task_to_score(
 ) -> None:
     teacher = Teacher(checkpoint=tiny_bert, epochs=6, batch_size=16, learning_rate=3e-3)
     inputs = read_inputs(graded_task, teacher, student_layers=(0, 1, 2))
-    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    bench = prepare(inputs, session=Session(cache=tmp_path))
     assert bench.unpruned.metric > 0.9
     assert bench.unpruned.heldout_metric > 0.9
     problem = bench.problem
@@ -429,7 +426,7 @@ def test_a_teacher_of_numbers_fits_a_task_of_numbers_whatever_its_output_is_call
     load_tokenizer(tiny_bert).save_pretrained(tmp_path)
     one, three = Teacher(checkpoint=str(tmp_path)), Teacher(checkpoint=checkpoint)
     inputs = read_inputs(graded_task, one)
-    bench = prepare(inputs, cache=tmp_path, seed=0, device="cpu", progress=SilentProgress())
+    bench = prepare(inputs, session=Session(cache=tmp_path))
     assert bench.problem.teacher.config.id2label == {0: "similarity"}
     assert bench.problem.teacher_logits.shape == (240, 1)
     with pytest.raises(
@@ -483,10 +480,7 @@ def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
     )
     bench = prepare(
         inputs,
-        cache=tmp_path,
-        seed=0,
-        device="cpu",
-        progress=SilentProgress(),
+        session=Session(cache=tmp_path),
         cost=cost,
         spaces=("heads", "ffn"),
     )

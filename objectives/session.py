@@ -1,0 +1,22 @@
+"""Where and how a launch works: what everything takes along that is made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from objectives.progress import Progress, SilentProgress
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Session:
+    """One worker of a launch at work, or a call by hand."""
+
+    cache: Path
+    """Folder for what is made once: see `cache`."""
+    seed: int = 0
+    """Seeds the order of rows, the teacher, augmentation."""
+    device: str = "cpu"
+    """"cpu", "cuda" or "cuda:N"."""
+    progress: Progress = field(default_factory=SilentProgress)
+    """Hears how long work goes on."""
