@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -66,6 +67,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only
 
 @app.command()
 def run(
+    context: typer.Context,
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.py", help="A file that ends in study = Study(...).")
     ],
@@ -98,7 +100,7 @@ def run(
     from orchestrator.workers.loop import launch
     from reports.page.following import Following
 
-    command = ["maskfront", *sys.argv[1:]]
+    command = ["maskfront", *context.obj]
     if storage is not None:
         shown = without_password(storage)
         command = [argument.replace(storage, shown) for argument in command]
@@ -419,10 +421,12 @@ def show_front(record: RunRecord, console: Console) -> None:
         say(console, answer(pareto_view(record)))
 
 
-def main() -> None:
-    """Entry point: an error that the user can mend is one line and exit code 2."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: an error that the user can mend is one line and exit code 2. The arguments are
+    those of the process where none are given."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app()
+        app(given, obj=given)
     except RunError as error:
         say_to_stderr(str(error))
         sys.exit(2)
