@@ -310,7 +310,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Served]:
 
 
 def test_a_storage_elsewhere_says_where_the_artifacts_are(
-    elsewhere: Served, tmp_path: Path, open_tab: Callable[..., Any]
+    elsewhere: Served, tmp_path: Path
 ) -> None:
     for number, name in ((1, "here"), (2, "there")):
         study = elsewhere.json(f"/api/studies/{number}")
@@ -326,11 +326,16 @@ def test_a_storage_elsewhere_says_where_the_artifacts_are(
             with pytest.raises(urllib.error.HTTPError) as caught:  # the dashboard's own 500
                 elsewhere.ask(address)
             caught.value.close()
+
+
+@pytest.mark.slow
+def test_a_browser_shows_where_they_are(elsewhere: Served, open_tab: Callable[..., Any]) -> None:
     page = open_tab(offline=False).page
     page.goto(f"{elsewhere.address}/dashboard/studies/2")
     page.wait_for_selector("text=not here: they lie in")
 
 
+@pytest.mark.slow
 def test_a_browser_shows_it(
     runs: Path, one: Served, open_tab: Callable[..., Any], pictures: Path
 ) -> None:
