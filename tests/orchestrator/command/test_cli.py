@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -379,19 +380,13 @@ def test_a_place_that_cannot_be_written(write_study: WriteStudy, tmp_path: Path)
 
 def test_a_disk_that_fills_up(write_study: WriteStudy, tmp_path: Path) -> None:
     """No file may grow beyond 400 kB."""
-    folder = tmp_path / "run"
-    script = (
-        "import resource, sys\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
-        "from orchestrator.command.cli import main\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, "run", str(write_study()), "--out", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    study, folder = write_study(), tmp_path / "run"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+    try:
+        done = maskfront("run", study, "--out", folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert_one_clear_line(done, "could not be written")
     assert not list(folder.rglob("*unfinished*"))
 
