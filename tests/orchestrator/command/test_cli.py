@@ -193,6 +193,7 @@ def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None
         server.stdout.close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_launch_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
     path = write_study(epochs=200)
     folder = tmp_path / "run"
