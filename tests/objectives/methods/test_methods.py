@@ -27,8 +27,10 @@ def test_a_file_defines_one_method(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_has_a_conformance_test(name: str) -> None:
     file = Path(__file__).with_name(f"test_{name}.py")
-    assert file.is_file(), f"objectives/methods/{name}.py has no tests/objectives/{file.name}"
-    module = import_module(f"tests.objectives.test_{name}")
+    assert file.is_file(), (
+        f"objectives/methods/{name}.py has no tests/objectives/methods/{file.name}"
+    )
+    module = import_module(f"tests.objectives.methods.test_{name}")
     classes = [
         value
         for key, value in vars(module).items()
