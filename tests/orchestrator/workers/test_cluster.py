@@ -27,11 +27,11 @@ Cluster = Callable[[], AbstractContextManager[str]]
 
 
 @contextmanager
-def dask_cluster(workers: int = 2) -> Iterator[str]:
+def dask_cluster() -> Iterator[str]:
     from distributed import LocalCluster
 
     with LocalCluster(
-        n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
     ) as cluster:
         yield cluster.scheduler_address
 
@@ -77,21 +77,14 @@ def study(write_study: Callable[..., Path], tmp_path: Path) -> Study:
     return marked(load_study(write_study()), tmp_path / "marks")
 
 
-def test_a_task_of_a_cluster_is_a_worker(study: Study, tmp_path: Path) -> None:
-    study = replace(study, method=replace(study.method, meets=False))  # type: ignore[call-arg]
-    with dask_cluster(1) as address:
-        run = launch_workers(
-            study, 1, out=tmp_path / "run", device="cpu", backend="dask", cluster=address
-        )
-    assert [trial.state for trial in run.trials] == ["finished"] * 6
-    (mark,) = (tmp_path / "marks").iterdir()
-    assert int(mark.name) != os.getpid()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [False, True], ids=["in peace", "one killed"])
 @pytest.mark.parametrize(
-    ("backend", "cluster"), [("dask", dask_cluster), ("ray", ray_cluster)], ids=["dask", "ray"]
+    ("backend", "cluster", "kills"),
+    [
+        pytest.param("dask", dask_cluster, False, id="dask, in peace"),
+        pytest.param("dask", dask_cluster, True, id="dask, one killed", marks=pytest.mark.slow),
+        pytest.param("ray", ray_cluster, False, id="ray, in peace", marks=pytest.mark.slow),
+        pytest.param("ray", ray_cluster, True, id="ray, one killed", marks=pytest.mark.slow),
+    ],
 )
 def test_a_cluster_runs_the_same_workers(
     backend: Backend, cluster: Cluster, kills: bool, study: Study, tmp_path: Path
