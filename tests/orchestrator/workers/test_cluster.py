@@ -77,13 +77,14 @@ def study(write_study: Callable[..., Path], tmp_path: Path) -> Study:
     return marked(load_study(write_study()), tmp_path / "marks")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "cluster", "kills"),
     [
         pytest.param("dask", dask_cluster, False, id="dask, in peace"),
-        pytest.param("dask", dask_cluster, True, id="dask, one killed", marks=pytest.mark.slow),
-        pytest.param("ray", ray_cluster, False, id="ray, in peace", marks=pytest.mark.slow),
-        pytest.param("ray", ray_cluster, True, id="ray, one killed", marks=pytest.mark.slow),
+        pytest.param("dask", dask_cluster, True, id="dask, one killed"),
+        pytest.param("ray", ray_cluster, False, id="ray, in peace"),
+        pytest.param("ray", ray_cluster, True, id="ray, one killed"),
     ],
 )
 def test_a_cluster_runs_the_same_workers(
