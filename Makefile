@@ -1,10 +1,12 @@
-# make demo  runs the quickstart study; make test  runs the tests. Both set up .venv first;
-# make install  does no more than that; make docs  builds the documentation into site/.
+# make demo  runs the quickstart study; make test  runs the tests, make test-all  the slow ones too.
+# All set up .venv first; make install  does no more than that; make docs  builds the documentation
+# into site/.
 
 PYTHON ?= python3
 BIN = .venv/bin
+PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo test soak lint docs clean
+.PHONY: install demo test test-all soak lint docs clean
 
 install: .venv/installed
 
@@ -12,7 +14,10 @@ demo: .venv/installed
 	$(BIN)/maskfront run studies/quickstart.py
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -m "not slow"
+
+test-all: .venv/installed-test
+	$(PYTEST)
 
 # Many more kills than the tests' own, with other dice each time.
 soak: .venv/installed-test

@@ -36,14 +36,19 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("tests.objectives.conformance")
 torch.set_num_threads(1)  # a tiny matmul costs less than waking a second thread
 quiet_libraries()
-settings.register_profile(
-    "maskfront",
-    deadline=None,
-    derandomize=True,
-    max_examples=30,
-    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no defect
-)
-settings.load_profile("maskfront")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A property sees fewer examples where slow tests are left out."""
+    settings.register_profile(
+        "maskfront",
+        deadline=None,
+        derandomize=True,
+        max_examples=5 if config.option.markexpr == "not slow" else 30,
+        suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no defect
+    )
+    settings.load_profile("maskfront")
+
 
 TINY = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=3)
 """The shape of the tiny model."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ app = typer.Typer(
 
 @app.command()
 def run(
+    context: typer.Context,
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.py", help="A file that ends in study = Study(...).")
     ],
@@ -91,7 +93,7 @@ def run(
             artifacts=artifacts,
             backend=backend,
             cluster=cluster,
-            command=shlex.join(["maskfront", *sys.argv[1:]]),
+            command=shlex.join(["maskfront", *context.obj]),
             console=console,
         )
     show_front(finished, console)
@@ -373,10 +375,12 @@ def bench(
             typer.echo(f"kept in {kept}; maskfront report shows it")
 
 
-def main() -> None:
-    """Entry point: an error that the user can mend is one line and exit code 2."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: an error that the user can mend is one line and exit code 2. The arguments are
+    those of the process where none are given."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app()
+        app(given, obj=given)
     except MaskfrontError as error:
         say_to_stderr(in_flags(str(error)))
         sys.exit(2)

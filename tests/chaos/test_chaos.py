@@ -28,8 +28,11 @@ pytestmark = pytest.mark.timeout(3600)
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 """For each storage."""
+FEW = 2
+"""What is quick."""
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
-WANTED = 4 * KILLS
+
+Disturbed = Callable[..., None]
 
 _STUDY = """
 from optuna.distributions import FloatDistribution
@@ -55,19 +58,43 @@ study = Study(
 
 
 @pytest.fixture
-def study_file(tmp_path: Path, tiny_data: Path, tiny_bert: str) -> Path:
+def kills() -> int:
+    return KILLS
+
+
+@pytest.fixture
+def wanted(kills: int) -> int:
+    """Trials: enough that the study outlives the kills."""
+    return 4 * kills + 4
+
+
+@pytest.fixture
+def study_file(tmp_path: Path, tiny_data: Path, tiny_bert: str, wanted: int) -> Path:
     path = tmp_path / "study.py"
-    path.write_text(_STUDY.format(data=str(tiny_data), checkpoint=tiny_bert, wanted=WANTED))
+    path.write_text(_STUDY.format(data=str(tiny_data), checkpoint=tiny_bert, wanted=wanted))
     return path
 
 
-def disturbed(study: Path, out: Path, url: str, at_half: Callable[[], object]) -> None:
-    """The study under random kills, with one thing more in the middle."""
+@pytest.fixture
+def disturbed(study_file: Path, tmp_path: Path, kills: int, wanted: int) -> Disturbed:
+    """The study under random kills in a storage, with one thing more in the middle; all is well
+    in the end."""
+
+    def disturb(url: str, at_half: Callable[[], object] = lambda: None) -> None:
+        run_and_kill(study_file, tmp_path / "run", url, at_half, kills)
+        check_all_is_well(tmp_path / "run", wanted)
+
+    return disturb
+
+
+def run_and_kill(
+    study: Path, out: Path, url: str, at_half: Callable[[], object], kills: int
+) -> None:
     busy = out.with_name("busy")
     busy.mkdir()
     command = [sys.executable, "-m", "tests.chaos.driver", str(study), str(out), url]
     driver = subprocess.Popen(
-        [*command, "--kills", str(KILLS), "--seed", str(SEED)],
+        [*command, "--kills", str(kills), "--seed", str(SEED)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", BUSY: str(busy)},
@@ -81,22 +108,22 @@ def disturbed(study: Path, out: Path, url: str, at_half: Callable[[], object]) -
                 at_half()
         assert driver.wait() == 0
         assert lines[0] == "half\n", lines
-        assert lines[-1].startswith(f"{KILLS} kills"), lines
+        assert lines[-1].startswith(f"{kills} kills"), lines
     finally:
         driver.kill()
         driver.wait()
         driver.stdout.close()
 
 
-def check_all_is_well(out: Path) -> None:
+def check_all_is_well(out: Path, wanted: int) -> None:
     """What was wanted is complete, once, and on disk; nothing else is left."""
     study = load_optuna_study(out)
     trials = study.get_trials(deepcopy=False)
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-    assert len(complete) == WANTED
+    assert len(complete) == wanted
     assert {trial.state for trial in trials} <= {TrialState.COMPLETE, TrialState.FAIL}
     knobs = [tuple(sorted(trial.params.items())) for trial in complete]
-    assert len(set(knobs)) == WANTED
+    assert len(set(knobs)) == wanted
     retried = [trial for trial in trials if RETRY_OF in trial.user_attrs]
     assert retried
     for trial in retried:
@@ -131,37 +158,35 @@ def check_trial(study: optuna.Study, out: Path, trial: FrozenTrial) -> None:
         assert copy.read_bytes() == (original).read_bytes()
 
 
-def test_sqlite(study_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    disturbed(study_file, out, f"sqlite:///{out}/study.db", lambda: None)
-    check_all_is_well(out)
+@pytest.mark.parametrize("kills", [FEW, pytest.param(KILLS, marks=pytest.mark.slow)])
+def test_sqlite(disturbed: Disturbed, tmp_path: Path) -> None:
+    disturbed(f"sqlite:///{tmp_path}/run/study.db")
 
 
-def test_journal_that_is_torn(study_file: Path, tmp_path: Path) -> None:
-    out, journal = tmp_path / "run", tmp_path / "shared" / "study.journal"
+@pytest.mark.slow
+def test_journal_that_is_torn(disturbed: Disturbed, tmp_path: Path) -> None:
+    journal = tmp_path / "shared" / "study.journal"
 
     def tear() -> None:
         with kernel_lock(journal.with_name(f"{journal.name}.flock")), journal.open("ab") as file:
             file.write(b'{"op_code":8,"worker_id":"died-he\0\0\0')
 
-    disturbed(study_file, out, f"journal:///{journal}", tear)
-    check_all_is_well(out)
+    disturbed(f"journal:///{journal}", tear)
 
 
-def test_postgresql_that_crashes(study_file: Path, tmp_path: Path, postgres: Postgres) -> None:
-    out = tmp_path / "run"
-    disturbed(study_file, out, postgres.new_database(), postgres.crash)
-    check_all_is_well(out)
+@pytest.mark.slow
+def test_postgresql_that_crashes(disturbed: Disturbed, postgres: Postgres) -> None:
+    disturbed(postgres.new_database(), postgres.crash)
 
 
-def test_mariadb_that_crashes(study_file: Path, tmp_path: Path, mariadb: MariaDb) -> None:
-    out = tmp_path / "run"
-    disturbed(study_file, out, mariadb.new_database(), mariadb.crash)
-    check_all_is_well(out)
+@pytest.mark.slow
+def test_mariadb_that_crashes(disturbed: Disturbed, mariadb: MariaDb) -> None:
+    disturbed(mariadb.new_database(), mariadb.crash)
 
 
-def test_proxy_that_is_killed(study_file: Path, tmp_path: Path, postgres: Postgres) -> None:
-    out, database = tmp_path / "run", postgres.new_database()
+@pytest.mark.slow
+def test_proxy_that_is_killed(disturbed: Disturbed, postgres: Postgres) -> None:
+    database = postgres.new_database()
     with ExitStack() as stack:
         served, first = stack.enter_context(proxy(database))
 
@@ -170,5 +195,4 @@ def test_proxy_that_is_killed(study_file: Path, tmp_path: Path, postgres: Postgr
             first.wait()
             stack.enter_context(proxy(database, int(served.rpartition(":")[2])))
 
-        disturbed(study_file, out, served, restart)
-        check_all_is_well(out)
+        disturbed(served, restart)

@@ -295,9 +295,14 @@ def launch_with_numbers(checkpoint: str, masked_lm: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Examine every method, then launch two studies."""
+    """Examine the methods that are named; or every method, and launch two studies."""
     quiet_libraries()
-    checkpoint, masked_lm, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    checkpoint, masked_lm, folder, *named = sys.argv[1:]
+    drive(checkpoint, masked_lm, Path(folder), named)
+
+
+def drive(checkpoint: str, masked_lm: str, folder: Path, named: Sequence[str]) -> None:
+    """Write what was found into the folder."""
     inputs = read_inputs(TASK, replace(TEACHER, checkpoint=checkpoint))
     cache = folder / "cache"
     bench = prepare(inputs, session=Session(cache=cache))
@@ -305,9 +310,9 @@ def main() -> None:
     timed = replace(bench.problem, cost=LATENCY, cost_full=LATENCY.full)
     benches = {"MaskSearch, milliseconds": replace(bench, problem=timed)}
     found, failed = {}, []
-    for name, method in METHODS.items():
+    for name in named or METHODS:
         try:
-            own = replace(method, precision="float32")
+            own = replace(METHODS[name], precision="float32")
             found[name] = asdict(examine(own, benches.get(name, bench), gpu))
         except Exception as error:  # time on a GPU may be short: told when all had their turn
             error.add_note(f"(method {name})")
@@ -315,8 +320,9 @@ def main() -> None:
     (folder / "found.json").write_text(json.dumps(found))
     with gpu.plugged_in():
         (folder / "sees.json").write_text(json.dumps(what_it_sees(gpu)))
-    launch_in_bfloat16(checkpoint, folder)
-    launch_with_numbers(checkpoint, masked_lm, folder)
+    if not named:
+        launch_in_bfloat16(checkpoint, folder)
+        launch_with_numbers(checkpoint, masked_lm, folder)
     if failed:
         raise ExceptionGroup("some methods fail on this device", failed)
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -44,38 +45,51 @@ METRIC_ATOL = 1e-3 if REAL else 1e-6
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_bert: str, tiny_masked_lm: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the driver wrote: once, for all workers of the tests."""
+def driven(
+    tiny_bert: str, tiny_masked_lm: str, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """What the driver wrote of the methods that are named, or of all: a folder."""
     if REAL and not torch.cuda.is_available():
         pytest.skip(
             "this torch was built for CUDA and finds no GPU; the stand-in wants one without"
         )
     if not REAL and shutil.which("g++") is None:
         pytest.skip("no C++ compiler here, which the stand-in for a GPU needs: apt-get install g++")
+
+    def drive(out: Path, *named: str) -> Path:
+        out.mkdir()
+        preload = {} if REAL else {"LD_PRELOAD": str(library(out))}
+        driver = subprocess.run(
+            [sys.executable, "-m", "tests.gpu.driver", tiny_bert, tiny_masked_lm, str(out), *named],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, **preload},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        (out / "log").write_text(driver.stderr if driver.returncode else "")
+        return out
+
+    return drive
+
+
+@pytest.fixture(scope="module")
+def folder(driven: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the driver wrote of everything: once, for all workers of the tests."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
     out = shared / "gpu"
     with FileLock(shared / "gpu.lock"):
         if not out.exists():
-            out.mkdir()
-            (out / "log").write_text(drive(tiny_bert, tiny_masked_lm, out))
+            driven(out)
+    return checked(out)
+
+
+def checked(out: Path) -> Path:
+    """The folder, if the driver ended well."""
     log = (out / "log").read_text()
     assert not log, log
     return out
-
-
-def drive(checkpoint: str, masked_lm: str, out: Path) -> str:
-    """Run the driver; the errors it ended with, or nothing."""
-    preload = {} if REAL else {"LD_PRELOAD": str(library(out))}
-    driver = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.driver", checkpoint, masked_lm, str(out)],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, **preload},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    return driver.stderr if driver.returncode else ""
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +98,15 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
     return by_method
 
 
-def test_it_is_seen_what_waits_and_what_cuda_refuses(folder: Path) -> None:
-    assert json.loads((folder / "sees.json").read_text()) == {
+def test_one_method_goes_the_whole_way(driven: Callable[..., Path], tmp_path: Path) -> None:
+    """A smoke of what follows: it is seen what waits and what CUDA refuses, and nothing does."""
+    out = checked(driven(tmp_path / "gpu", "FisherSearch"))
+    found = json.loads((out / "found.json").read_text())["FisherSearch"]
+    assert found["same_architectures"]
+    assert max(found["from_cpu"], found["from_alone"], found["after_a_stop"]) < ATOL
+    assert found["waits"] == []
+    assert found["operations"] == found["operations_of_six"]
+    assert json.loads((out / "sees.json").read_text()) == {
         "compute": 0,
         "read a value": 1,
         "bring it back": 1,
@@ -103,12 +124,14 @@ def test_it_is_seen_what_waits_and_what_cuda_refuses(folder: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_finds_what_it_finds_on_a_cpu(found: dict[str, dict[str, Any]], name: str) -> None:
     assert found[name]["same_architectures"]
     assert found[name]["from_cpu"] < ATOL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_slot_of_a_population_is_the_same_trial_alone(
     found: dict[str, dict[str, Any]], name: str
@@ -117,11 +140,13 @@ def test_a_slot_of_a_population_is_the_same_trial_alone(
     assert found[name]["after_a_stop"] < ATOL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_no_step_waits_for_the_device(found: dict[str, dict[str, Any]], name: str) -> None:
     assert bool(found[name]["waits"]) == (name in READS_BACK), found[name]["waits"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in LOOPS])
 def test_a_step_asks_as_little_of_the_device_for_six_students_as_for_three(
     found: dict[str, dict[str, Any]], name: str
@@ -146,6 +171,7 @@ def score_the_same_on_a_cpu(run: RunRecord, bench: Workbench) -> None:
         assert trial.feasible
 
 
+@pytest.mark.slow
 def test_a_study_in_bfloat16_leaves_models_that_score_the_same_on_a_cpu(
     folder: Path, workbench: Workbench
 ) -> None:
@@ -156,6 +182,7 @@ def test_a_study_in_bfloat16_leaves_models_that_score_the_same_on_a_cpu(
     assert products["torch.bfloat16"] > products["torch.float32"]  # the scores' are in float32
 
 
+@pytest.mark.slow
 def test_so_does_one_of_numbers_more_rows_and_a_narrow_student(
     folder: Path, tiny_bert: str, tmp_path: Path
 ) -> None:

@@ -400,6 +400,7 @@ def test_workers_see_each_others_rungs(study: Study, tmp_path: Path) -> None:
     assert there.advance() == {1}
 
 
+@pytest.mark.slow
 def test_two_workers_stop_each_others_trials(study: Study, tmp_path: Path) -> None:
     """Within one worker all trials are equal, and so of rank 0; those of one are a little worse."""
     marks = tmp_path / "marks"

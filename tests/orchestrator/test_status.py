@@ -20,7 +20,7 @@ from orchestrator.storage.connect import open_storage
 from orchestrator.workers import heartbeat
 from orchestrator.workers.heartbeat import Heartbeat
 from orchestrator.workers.loop import run_study
-from tests.orchestrator.command.test_cli import assert_one_clear_line, maskfront
+from tests.command_line import assert_one_clear_line, maskfront
 from tests.orchestrator.workers.test_launch import scripted
 from tests.servers import Postgres
 

@@ -373,6 +373,7 @@ def test_of_a_storage_the_artifacts_that_are_here_are_shown(tmp_path: Path) -> N
     assert "host of there" in home
 
 
+@pytest.mark.slow
 def test_a_browser_shows_it(
     runs: Path, one: Served, open_tab: Callable[..., Any], pictures: Path
 ) -> None:

@@ -49,11 +49,19 @@ def shapes(timed: Bench) -> list[tuple[str, str, int, int]]:
     return [(Path(t.model).name, t.engine, t.batch, t.length) for t in timed.timings]
 
 
-def test_every_model_is_timed_in_every_engine_on_every_shape(folders: list[Path]) -> None:
+def test_every_model_is_timed_in_every_engine_on_every_shape(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    """And the int8 file that lies in the folder of one beside the model it was made from."""
     pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
+    model = shutil.copytree(folders[0], tmp_path / "model")
+    (model / "onnx").mkdir()
+    whole, small = model / "onnx" / "model.onnx", model / "onnx" / "model_int8.onnx"
+    write_onnx(load_model(model), whole)
+    write_int8(whole, small)
     before, told = random_states(), []
     timed = bench(
-        folders[:1],
+        [model],
         batches=(1, 2),
         lengths=(4,),
         engines=("eager", "onnxruntime"),
@@ -63,37 +71,21 @@ def test_every_model_is_timed_in_every_engine_on_every_shape(folders: list[Path]
     assert random_states() == before
     assert not timed.skipped
     assert timed.reference == UNPRUNED
+    models = {"eager": (UNPRUNED, "model"), "onnxruntime": (UNPRUNED, "model", small.name)}
     assert shapes(timed) == [
-        (model, engine, batch, 4)
-        for engine in ("eager", "onnxruntime")
+        (name, engine, batch, 4)
+        for engine, names in models.items()
         for batch in (1, 2)
-        for model in (UNPRUNED, "cut")
+        for name in names
     ]
     for timing in timed.timings:
         low, middle, high = timing.quartiles
         assert 0 < low <= middle <= high
     cost = Flops(TINY, 4)
     assert [timing.flops for timing in timed.timings[:2]] == [cost.full, cost.exact(RAGGED)]
+    assert timed.timings[-1].flops == timed.timings[-2].flops
     assert told[0] == "eager: preparing 2 models"
     assert timed.conditions["rounds"] == 2
-
-
-def test_an_int8_file_is_timed_beside_the_model_it_was_made_from(
-    folders: list[Path], tmp_path: Path
-) -> None:
-    pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
-    model = shutil.copytree(folders[0], tmp_path / "model")
-    (model / "onnx").mkdir()
-    whole, small = model / "onnx" / "model.onnx", model / "onnx" / "model_int8.onnx"
-    write_onnx(load_model(model), whole)
-    write_int8(whole, small)
-    timed = bench([model], batches=[1], lengths=[4], engines=("eager", "onnxruntime"), rounds=1)
-    assert not timed.skipped
-    assert shapes(timed) == [
-        *((name, "eager", 1, 4) for name in (UNPRUNED, "model")),
-        *((name, "onnxruntime", 1, 4) for name in (UNPRUNED, "model", small.name)),
-    ]
-    assert timed.timings[-1].flops == timed.timings[-2].flops
 
 
 def test_the_reference_is_the_one_that_is_named(folders: list[Path]) -> None:
@@ -170,22 +162,16 @@ def test_the_reference_has_the_layers_that_the_study_left_out(folders: list[Path
     assert timed.timings[0].flops == Flops(replace(TINY, layers=6), 4).full
 
 
+@pytest.mark.parametrize("engine", ["eager", pytest.param("onnxruntime", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["distilbert", "electra", "electra-wide", "roberta"])
 def test_a_reference_of_berts_kin_is_timed_as_a_bert(
-    folders: list[Path], tmp_path: Path, kind: str
+    folders: list[Path], tmp_path: Path, kind: str, engine: str
 ) -> None:
     pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
     kin = Path(write_kin(kind, tmp_path / kind, ["happy", "neutral", "sad"]))
-    timed = bench(
-        folders[:1],
-        against=kin,
-        batches=[1],
-        lengths=[4],
-        engines=("eager", "onnxruntime"),
-        rounds=1,
-    )
+    timed = bench(folders[:1], against=kin, batches=[1], lengths=[4], engines=(engine,), rounds=1)
     assert not timed.skipped
-    assert [Path(t.model).name for t in timed.timings] == [kind, "cut"] * 2
+    assert [Path(t.model).name for t in timed.timings] == [kind, "cut"]
     narrow = {"embedding": 12} if kind == "electra" else {}
     assert timed.timings[0].flops == Flops(replace(TINY, **narrow), 4).full
 

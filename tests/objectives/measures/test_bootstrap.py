@@ -26,7 +26,9 @@ def test_accuracy_has_the_interval_of_a_binomial() -> None:
     assert (low, high) == pytest.approx((share - spread, share + spread), abs=0.004)
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "mcc", "f1"])
+@pytest.mark.parametrize(
+    "metric", ["accuracy", *(pytest.param(m, marks=pytest.mark.slow) for m in ("mcc", "f1"))]
+)
 @pytest.mark.parametrize("labels", [2, 3])
 def test_counting_pairs_is_drawing_rows(metric: Metric, labels: int) -> None:
     truth, said = answers(300, 0.7, labels)

@@ -59,6 +59,7 @@ class TestConformanceOfSeed(PruningConformance):
         return preset("seed")
 
 
+@pytest.mark.slow
 class TestConformanceOfDap(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod
@@ -66,6 +67,7 @@ class TestConformanceOfDap(PruningConformance):
         return preset("dap")
 
 
+@pytest.mark.slow
 class TestConformanceOfAnneal(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod

@@ -108,13 +108,13 @@ def test_rows_are_those_of_train_with_their_labels(benches: Mapping[str, Workben
 
 def test_epochs_are_multiplied() -> None:
     method = MaskSearch()
-    fewer = Fidelity(epochs=0.5).method(method)
-    assert isinstance(fewer, MaskSearch)
+    fewer = method.shortened(0.5)
     assert [stage.epochs for stage in fewer.stages] == [s.epochs / 2 for s in method.stages]
     assert replace(fewer, stages=method.stages) == method
-    assert FULL.method(method) is method
-    with pytest.raises(UserError, match="Quick has no stages"):
-        Fidelity(epochs=0.5).method(Quick())
+    assert method.shortened(1) == method
+    assert Quick().shortened(1) == Quick()
+    with pytest.raises(UserError, match="Quick trains nothing"):
+        Quick().shortened(0.5)
 
 
 @pytest.mark.parametrize("wrong", [{"data": 0}, {"data": 1.5}, {"epochs": 0}, {"max_length": 3}])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -17,33 +17,19 @@ from pathlib import Path
 import pytest
 from optuna_dashboard import get_note
 from transformers import AutoConfig, AutoModelForSequenceClassification
-from typer.testing import CliRunner
 
 from orchestrator import Study, launching
-from orchestrator.command.cli import app
 from orchestrator.command.shared import next_commands
 from orchestrator.errors import RunError
 from orchestrator.runs.records import load_optuna_study, read_run
 from orchestrator.study_file import load_study, load_study_of
 from orchestrator.workers.loop import run_study
 from orchestrator.workers.worker import Callback
+from tests.command_line import COMMAND, assert_one_clear_line, maskfront, maskfront_process
 from tests.orchestrator.workers.test_launch import Scripted, scripted
 from tests.servers import Postgres
 
 WriteStudy = Callable[..., Path]
-
-
-def maskfront(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "orchestrator.command.cli", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_TOKEN": "", "HF_TOKEN_PATH": "none"},
-        timeout=110,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +43,8 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, tiny_study_file: Path) 
 def test_run_ends_with_the_front_the_report_and_the_next_commands(
     write_study: WriteStudy, tmp_path: Path
 ) -> None:
-    done = maskfront("run", write_study(), "--trials", 2, "--population", "auto", cwd=tmp_path)
+    arguments = ["run", write_study(), "--trials", 2, "--population", "auto"]
+    done = maskfront_process(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "tiny"
     page = (folder / "report.html").read_text(encoding="utf-8")
@@ -106,7 +93,7 @@ def test_another_study_of_the_file_is_run_by_name(write_study: WriteStudy, tmp_p
 
 
 def test_front_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
-    done = maskfront("front", run_folder, "--json")
+    done = maskfront_process("front", run_folder, "--json")
     assert done.stderr == ""
     document = json.loads(done.stdout)
     assert set(document) == {"fidelity", "unpruned", "front"}
@@ -150,7 +137,7 @@ def test_help_and_front_answer_without_torch(run_folder: Path) -> None:
         ["status", str(run_folder)],
     ):
         script = (
-            "import sys; sys.argv = ['maskfront', *sys.argv[1:]]\n"
+            "import sys\n"
             "from orchestrator.command.cli import main\n"
             "try: main()\n"
             "except SystemExit as end: assert not end.code, end.code\n"
@@ -174,15 +161,7 @@ def test_export_gives_a_model_that_transformers_loads(run_folder: Path, tmp_path
 
 def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None:
     server = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "orchestrator.command.cli",
-            "dashboard",
-            str(run_folder),
-            "--port",
-            "0",
-        ],
+        [*COMMAND, "dashboard", str(run_folder), "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -214,20 +193,13 @@ def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None
         server.stdout.close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_launch_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
     path = write_study(epochs=200)
     folder = tmp_path / "run"
     with (tmp_path / "errors").open("w") as file:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "orchestrator.command.cli",
-                "run",
-                str(path),
-                "--out",
-                str(folder),
-            ],
+            [*COMMAND, "run", str(path), "--out", str(folder)],
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,
@@ -248,12 +220,15 @@ def test_ctrl_c_ends_a_launch_cleanly(write_study: WriteStudy, tmp_path: Path) -
     assert [trial.failure for trial in read_run(folder).trials] == ["interrupted"] * 2
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RunError("no worker is left")])
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (RunError("no worker is left"), 2)]
+)
 def test_a_launch_that_is_cut_short_leaves_a_page_that_says_so(
     run_folder: Path,
     tiny_study_file: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException,
+    code: int,
 ) -> None:
     pages: list[str] = []
 
@@ -263,9 +238,8 @@ def test_a_launch_that_is_cut_short_leaves_a_page_that_says_so(
         raise error
 
     monkeypatch.setattr(launching, "run_study", cut_short)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
     asked = ["run", str(tiny_study_file), "--out", str(run_folder), "--device", "cpu"]
-    assert CliRunner().invoke(app, asked).exit_code
+    assert maskfront(*asked).returncode == code
     pages.append((run_folder / "report.html").read_text(encoding="utf-8"))
     assert ["The study runs" in page for page in pages] == [True, False]
 
@@ -313,6 +287,14 @@ def test_a_bad_study_is_one_clear_line(write_study: WriteStudy, tmp_path: Path, 
     done = maskfront("run", write_study(replacement), cwd=tmp_path)
     assert_one_clear_line(done, message)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_process_ends_as_the_command_here_does(write_study: WriteStudy, tmp_path: Path) -> None:
+    replacement, _ = BAD_STUDIES["unknown model"]
+    for asked in (["run", write_study(replacement)], ["front", "nowhere"]):
+        here = maskfront(*asked, cwd=tmp_path)
+        process = maskfront_process(*asked, cwd=tmp_path)
+        assert (process.returncode, process.stdout, process.stderr) == (2, "", here.stderr)
 
 
 def test_labels_that_the_teacher_does_not_know(
@@ -405,20 +387,13 @@ def test_a_place_that_cannot_be_written(write_study: WriteStudy, tmp_path: Path)
 
 def test_a_disk_that_fills_up(write_study: WriteStudy, tmp_path: Path) -> None:
     """No file may grow beyond 400 kB."""
-    folder = tmp_path / "run"
-    script = (
-        "import resource, sys\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
-        "sys.argv = ['maskfront', *sys.argv[1:]]\n"
-        "from orchestrator.command.cli import main\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, "run", str(write_study()), "--out", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    study, folder = write_study(), tmp_path / "run"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+    try:
+        done = maskfront("run", study, "--out", folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert_one_clear_line(done, "could not be written")
     assert not list(folder.rglob("*unfinished*"))
 
@@ -447,10 +422,6 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
         (["--max-ratio", 1, "--int8"], "--int8 and --study-file go together"),
-        (
-            ["--max-ratio", 1, "--push-to-hub", "me/my-model"],
-            "log in with `hf auth login`, or set HF_TOKEN",
-        ),
     ],
 )
 def test_an_export_that_cannot_be_is_refused(
@@ -458,6 +429,17 @@ def test_an_export_that_cannot_be_is_refused(
 ) -> None:
     done = maskfront("export", run_folder, *options, "--out", tmp_path / "model")
     assert_one_clear_line(done, message)
+    assert not (tmp_path / "model").exists()
+
+
+def test_who_is_not_logged_in_pushes_nothing(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    options = ["--max-ratio", 1, "--push-to-hub", "me/my-model", "--out", tmp_path / "model"]
+    assert_one_clear_line(
+        maskfront("export", run_folder, *options), "log in with `hf auth login`, or set HF_TOKEN"
+    )
     assert not (tmp_path / "model").exists()
 
 
@@ -537,11 +519,3 @@ def test_the_study_of_a_run_is_found_in_its_file(write_study: WriteStudy) -> Non
     assert load_study_of(path, "big").name == "big"
     with pytest.raises(RunError, match="no study is named 'huge'; its studies: 'tiny', 'big'"):
         load_study_of(path, "huge")
-
-
-def assert_one_clear_line(done: subprocess.CompletedProcess[str], message: str) -> None:
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("maskfront: ")
-    assert re.search(message, lines[0]), lines[0]

@@ -14,21 +14,17 @@ from typing import Any
 import optuna
 import pytest
 from optuna.artifacts import get_all_artifact_meta
-from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
 from orchestrator.runs.records import FAILURE, HOME, POPULATION, WORKER, trial_record
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.sampler import make_sampler
-from orchestrator.storage.connect import open_storage
 from orchestrator.workers import heartbeat
 from orchestrator.workers.claims import DEATHS_ALONE, HALT, RETRY_OF, Claims, enqueue_again
 from orchestrator.workers.heartbeat import GRACE, Heartbeat, Watch, WorkerRecord, workers_of
 from orchestrator.workers.opening import bind_folder
+from tests.orchestrator.claiming import SPACE, claims_of, study_of
 from tests.servers import MariaDb, Postgres, proxy
-
-SPACE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(1e-3, 1, log=True)}
 
 
 @pytest.fixture(params=["sqlite", "journal", "postgresql", "mysql", "grpc"])
@@ -48,25 +44,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     else:
         with proxy(postgres.new_database()) as (served, _):
             yield served
-
-
-def study_of(url: str, worker: int = 0) -> optuna.Study:
-    study = optuna.create_study(
-        storage=open_storage(url),
-        study_name="s",
-        directions=["maximize", "minimize"],
-        load_if_exists=True,
-    )
-    study.sampler = make_sampler(7, len(study.trials), 2, worker)
-    return study
-
-
-def claims_of(
-    study: optuna.Study, folder: RunFolder, stack: ExitStack, wanted: int, token: str = ""
-) -> Claims:
-    """Claims of a living worker."""
-    beating = stack.enter_context(Heartbeat(study, folder, "cpu"))
-    return Claims(study, folder, SPACE, beating.record.name, wanted, token)
 
 
 def tell(study: optuna.Study, trials: list[optuna.Trial]) -> None:
@@ -178,7 +155,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
 from orchestrator.runs.run_folder import RunFolder
-from tests.orchestrator.workers.test_claims import claims_of, study_of
+from tests.orchestrator.claiming import claims_of, study_of
 
 study, folder = study_of(sys.argv[1], 1), RunFolder(Path(sys.argv[2]))
 folder.artifacts.mkdir(parents=True)

@@ -77,9 +77,15 @@ def study(write_study: Callable[..., Path], tmp_path: Path) -> Study:
     return marked(load_study(write_study()), tmp_path / "marks")
 
 
-@pytest.mark.parametrize("kills", [False, True], ids=["in peace", "one killed"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("backend", "cluster"), [("dask", dask_cluster), ("ray", ray_cluster)], ids=["dask", "ray"]
+    ("backend", "cluster", "kills"),
+    [
+        pytest.param("dask", dask_cluster, False, id="dask, in peace"),
+        pytest.param("dask", dask_cluster, True, id="dask, one killed"),
+        pytest.param("ray", ray_cluster, False, id="ray, in peace"),
+        pytest.param("ray", ray_cluster, True, id="ray, one killed"),
+    ],
 )
 def test_a_cluster_runs_the_same_workers(
     backend: Backend, cluster: Cluster, kills: bool, study: Study, tmp_path: Path

@@ -84,6 +84,7 @@ def test_it_begins_with_the_ends_and_the_front(
     assert {state for state in sources[2 + len(front) :]} <= {None}
 
 
+@pytest.mark.slow
 def test_it_is_enqueued_once_though_killed_resumed_or_served_by_several(
     study: Study, earlier: RunRecord, tmp_path: Path
 ) -> None:

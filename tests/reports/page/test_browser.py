@@ -76,6 +76,7 @@ def test_everything_is_drawn_offline(
         assert picture.stat().st_size > 50_000
 
 
+@pytest.mark.slow
 def test_it_prints_black_on_white_and_whole(
     make_many: Callable[..., RunRecord], tmp_path: Path, open_tab: OpenTab, pictures: Path
 ) -> None:
@@ -99,6 +100,7 @@ def test_it_prints_black_on_white_and_whole(
     assert paper.startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_a_phone_scrolls_figures_and_tables_but_not_the_page(
     page_path: Path, open_tab: OpenTab, pictures: Path
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_click_on_a_point_opens_its_card(
     assert tab.seen == []
 
 
+@pytest.mark.slow
 def test_a_link_leads_to_the_file_whatever_the_folder_is_called(
     tmp_path: Path, open_tab: OpenTab
 ) -> None:
@@ -158,6 +161,7 @@ def test_a_link_leads_to_the_file_whatever_the_folder_is_called(
     assert tab.seen == []
 
 
+@pytest.mark.slow
 def test_the_cost_axis_switches(page_path: Path, stored_run: RunRecord, open_tab: OpenTab) -> None:
     tab = open_tab()
     page = tab.open_report(page_path)
@@ -180,6 +184,7 @@ def test_the_cost_axis_switches(page_path: Path, stored_run: RunRecord, open_tab
     assert tab.seen == []
 
 
+@pytest.mark.slow
 def test_a_front_is_a_line_only_in_what_its_study_counts(
     mixed_run: RunRecord, tmp_path: Path, open_tab: OpenTab
 ) -> None:
@@ -199,6 +204,7 @@ def test_a_front_is_a_line_only_in_what_its_study_counts(
     assert page.evaluate(modes) == ["lines+markers"] * 2
 
 
+@pytest.mark.slow
 def test_everything_goes_by_keyboard(page_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab()
     page = tab.open_report(page_path)
@@ -219,6 +225,7 @@ def test_everything_goes_by_keyboard(page_path: Path, open_tab: OpenTab) -> None
     assert tab.seen == []
 
 
+@pytest.mark.slow
 def test_a_reader_may_be_faster_than_the_figures(
     page_path: Path, stored_run: RunRecord, open_tab: OpenTab
 ) -> None:
@@ -245,6 +252,7 @@ def test_a_reader_may_be_faster_than_the_figures(
     assert tab.seen == []
 
 
+@pytest.mark.slow
 def test_a_card_has_an_address(page_path: Path, open_tab: OpenTab) -> None:
     page = open_tab().open_report(page_path, "#trial-0-7")
     assert page.locator("#card h3").inner_text() == "trial 7"
@@ -252,6 +260,7 @@ def test_a_card_has_an_address(page_path: Path, open_tab: OpenTab) -> None:
     assert failed.locator("#card").is_hidden()
 
 
+@pytest.mark.slow
 def test_downloads_hold_the_numbers(
     page_path: Path, stored_run: RunRecord, open_tab: OpenTab, tmp_path: Path
 ) -> None:
@@ -312,6 +321,7 @@ def test_no_injected_script_would_run(page_path: Path, open_tab: OpenTab) -> Non
     assert page.evaluate("window.broken") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(
     scheme: str, page_path: Path, mixed_run: RunRecord, tmp_path: Path, open_tab: OpenTab
@@ -333,6 +343,7 @@ def test_axe_finds_nothing_serious(
         assert serious == []
 
 
+@pytest.mark.slow
 def test_a_thousand_trials_are_drawn(
     make_many: Callable[..., RunRecord], tmp_path: Path, open_tab: OpenTab
 ) -> None:
@@ -348,6 +359,7 @@ def test_a_thousand_trials_are_drawn(
     print(f"first figure after {first} ms")  # noqa: T201
 
 
+@pytest.mark.slow
 def test_a_stopped_trial_stands_where_it_was_stopped(
     mixed_run: RunRecord, tmp_path: Path, open_tab: OpenTab
 ) -> None:
@@ -366,6 +378,7 @@ def test_a_stopped_trial_stands_where_it_was_stopped(
     assert tab.seen == []
 
 
+@pytest.mark.slow
 def test_several_runs_are_drawn(
     make_many: Callable[..., RunRecord], tmp_path: Path, open_tab: OpenTab, pictures: Path
 ) -> None:
@@ -379,6 +392,7 @@ def test_several_runs_are_drawn(
     page.screenshot(path=pictures / "report-several.png", full_page=True)
 
 
+@pytest.mark.slow
 def test_a_live_page_reloads_when_it_is_asked_to(
     mixed_run: RunRecord, tmp_path: Path, open_tab: OpenTab
 ) -> None:

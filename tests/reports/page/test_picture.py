@@ -45,6 +45,7 @@ def test_a_missing_browser_is_named(
         front_image([mixed_run], tmp_path / "front.svg")
 
 
+@pytest.mark.slow
 def test_a_browser_that_hangs_is_given_up(
     mixed_run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +61,9 @@ def test_a_browser_that_hangs_is_given_up(
     assert len(started.read_text()) == 2, "one more attempt"
 
 
-@pytest.mark.parametrize("suffix", PICTURES)
+@pytest.mark.parametrize(
+    "suffix", [PICTURES[0], *(pytest.param(s, marks=pytest.mark.slow) for s in PICTURES[1:])]
+)
 def test_picture_is_small_and_on_white(
     mixed_run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
