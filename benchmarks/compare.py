@@ -45,7 +45,7 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder, write_file_whole
 from orchestrator.workers.loop import run_study
 from reports.page.picture import write_picture
-from studies.quickstart import minilm
+from studies._quickstart_data import minilm
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def main() -> None:
         "--glue", default="nyu-mll/glue", help="the data set on the hub, or a folder"
     )
     parser.add_argument("--task", default="sst2", choices=["sst2", "cola", "rte", "mrpc", "qnli"])
-    parser.add_argument("--checkpoint", default=str(minilm), help="fine-tuned once for all")
+    parser.add_argument("--checkpoint", default=minilm(), help="fine-tuned once for all")
     parser.add_argument("--teacher-epochs", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True)
     for rows in ("train", "alpha", "select", "max-length"):
@@ -216,7 +216,7 @@ def main() -> None:
 
 
 study = entry_study(
-    "fisher-search", glue("sst2"), Teacher(checkpoint=str(minilm)), epochs=1, trials=20, seed=0
+    "fisher-search", glue("sst2"), Teacher(checkpoint=minilm()), epochs=1, trials=20, seed=0
 )
 
 if __name__ == "__main__":

@@ -299,12 +299,15 @@ def make_problem(
     folder: Path, device: str, length: int = LENGTH, train: int = 4000, alpha: int = 500
 ) -> Problem:
     """The quickstart's model and tweets, with a random classifier."""
-    from studies.quickstart import minilm, study  # packages of requirements-demo.txt
+    from studies._quickstart_data import minilm
+    from studies.quickstart import study  # packages of requirements-demo.txt
 
     checkpoint = folder / "teacher"
     torch.manual_seed(0)
-    BertForSequenceClassification.from_pretrained(minilm, num_labels=3).save_pretrained(checkpoint)
-    AutoTokenizer.from_pretrained(minilm).save_pretrained(checkpoint)
+    BertForSequenceClassification.from_pretrained(minilm(), num_labels=3).save_pretrained(
+        checkpoint
+    )
+    AutoTokenizer.from_pretrained(minilm()).save_pretrained(checkpoint)
     roles = {"train": train, "alpha": alpha, "select": 64, "heldout": 64}
     task: Task = replace(study.task, max_length=length, **roles)
     inputs = read_inputs(task, Teacher(checkpoint=str(checkpoint)), seq_len=length)

@@ -30,7 +30,7 @@ from orchestrator import Study
 from orchestrator.early_stopping import SuccessiveHalving
 from orchestrator.runs.records import RunRecord
 from orchestrator.workers.loop import run_study
-from studies.quickstart import minilm, tweets
+from studies._quickstart_data import minilm, tweets
 
 RESULTS = Path(__file__).parent / "results" / "recorded_trials.json"
 QUARTERS = (0.25, 0.5, 0.75)
@@ -47,7 +47,7 @@ study = Study(
         select=800,
         heldout=100,
     ),
-    teacher=Teacher(checkpoint=str(minilm), epochs=3, precision="float32"),
+    teacher=Teacher(checkpoint=minilm(), epochs=3, precision="float32"),
     method=FisherSearch(
         stages=(Stage(name="recover", epochs=1.5, learning_rate=3e-4),), precision="float32"
     ),

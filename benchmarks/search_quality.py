@@ -62,7 +62,7 @@ from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
 from reports.outer_loop import share_covered
-from studies.quickstart import minilm
+from studies._quickstart_data import minilm
 
 RESULTS = Path(__file__).parent / "results" / "search_quality.json"
 EPOCHS = {"sst2": 1.0, "cola": 1.5, "rte": 3.0}
@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     spaces = tuple(arguments.spaces)
     for name in arguments.tasks:
         epochs = TEACHER_EPOCHS[name]
-        teacher = Teacher(checkpoint=str(minilm), epochs=epochs, precision="float32")
+        teacher = Teacher(checkpoint=minilm(), epochs=epochs, precision="float32")
         bench = prepare(
             read_inputs(
                 task(name, arguments.glue),

@@ -81,7 +81,7 @@ def launch(
     texts = (command or _command(), _source(study))
     if storage is not None:
         texts, storage = _without_password(texts, storage)
-    following = Following(*texts)
+    following = Following(*texts, note=partial(say, console))
     workers = default_workers(device) if workers is None else workers
     alone = workers == 1 and backend == "loky" and cluster is None
     engine = (
@@ -105,10 +105,7 @@ def launch(
         following.cut_short()
         raise
     if report:
-        try:
-            following.end(record)
-        except Exception as error:
-            say(console, f"the report could not be written: {type(error).__name__}: {error}")
+        following.end(record)
     return Run(**vars(record))
 
 

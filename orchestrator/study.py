@@ -333,8 +333,12 @@ class Study:
         return {name: str(value) for name, value in parts.items()}
 
     def at_default(self) -> Set[str]:
-        """The entries of the definition that stand at the default of their field: a run of an
-        earlier version, which lacks one of them, was made without it and goes on."""
+        """The entries of the definition that stand at the default of their field.
+
+        Returns:
+            Their names. A run of an earlier version, which lacks one of them, was made without it
+            and goes on.
+        """
         return {name for name, _, default in self._settings() if default}
 
     def _settings(self) -> Iterator[tuple[str, object, bool]]:

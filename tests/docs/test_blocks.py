@@ -23,7 +23,7 @@ RUN = [page for page in PAGES if any(block.is_run for block in blocks_of(page))]
 SHELL = [block for block in BLOCKS if block.language == "sh"]
 ROWS = 4_550
 """Of the reader's file: what the examples take, and a few more."""
-QUICK = ("README.md", "docs/how-to/data.md", "docs/how-to/model.md")
+QUICK = ("docs/how-to/data.md", "docs/how-to/model.md")
 """Pages that `make test` reads too; the others start process after process."""
 
 

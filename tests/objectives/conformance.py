@@ -160,7 +160,13 @@ class SearchMethodConformance:
         """Four members that differ in every setting of `per_slot`, all numbers here."""
         tuned = per_slot_of(method)
         return [
-            with_knobs(method, {place: factor * value for place, value in tuned.items()})
+            with_knobs(
+                method,
+                {
+                    place: value / factor if "." in place else value * factor
+                    for place, value in tuned.items()
+                },
+            )
             for factor in (1.0, 0.9, 0.8, 0.7)
         ]
 

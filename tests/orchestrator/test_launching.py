@@ -51,9 +51,11 @@ def ran(arguments: Sequence[object], folder: Path) -> str:
 def files(run: Path) -> set[str]:
     """What lies in a run folder; what is named after content or at random, by its kind."""
     names = (p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file())
+    names = (name for name in names if not name.startswith("study.db-"))  # of who reads it now
     return {re.sub(r"[0-9a-f-]{16,}", "ID", name) for name in names}
 
 
+@pytest.mark.slow
 def test_a_script_leaves_the_folder_that_the_command_leaves(
     write_study: WriteStudy, tmp_path: Path
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_script_leaves_the_folder_that_the_command_leaves(
     assert get_note(load_optuna_study(run.folder)).startswith("**")
 
 
+@pytest.mark.slow
 def test_workers_of_a_script_get_its_own_sampler_and_what_lies_beside_it(
     write_study: WriteStudy, tmp_path: Path
 ) -> None:
@@ -126,9 +129,8 @@ def test_a_report_that_fails_ends_no_launch(
     )
     assert len(run.front) == 1
     assert "a callback failed, and is called again: ZeroDivisionError" in said.getvalue()
-    assert said.getvalue().endswith(
-        "the report could not be written: ZeroDivisionError: a bug in a figure\n"
-    )
+    last = said.getvalue().splitlines()[-1]
+    assert last.startswith("the report could not be written (ZeroDivisionError: a bug in a figure)")
 
 
 def test_what_is_no_study_is_refused(tmp_path: Path) -> None:

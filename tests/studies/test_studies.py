@@ -163,6 +163,7 @@ def printed(table: Table) -> str:
     return text.getvalue()
 
 
+@pytest.mark.slow
 def test_methods_are_compared_and_a_stopped_comparison_goes_on(
     tmp_path: Path, tiny_bert: str
 ) -> None:

@@ -49,6 +49,7 @@ def shapes(timed: Bench) -> list[tuple[str, str, int, int]]:
     return [(Path(t.model).name, t.engine, t.batch, t.length) for t in timed.timings]
 
 
+@pytest.mark.slow
 def test_every_model_is_timed_in_every_engine_on_every_shape(
     folders: list[Path], tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_the_reference_is_the_one_that_is_named(folders: list[Path]) -> None:
     assert [Path(t.model).name for t in alone.timings] == ["teacher"]
 
 
+@pytest.mark.slow
 def test_more_models_are_compiled_than_torch_has_room_for_by_default(
     folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

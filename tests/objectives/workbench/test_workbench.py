@@ -120,8 +120,8 @@ def test_the_teachers_answers_are_never_half_trusted(workbench: Workbench, tmp_p
 
     def answers() -> tuple[torch.Tensor, RecordingProgress]:
         progress = RecordingProgress()
-        kept = teacher_logits.kept_logits
-        return kept(teacher, train, cache=tmp_path, device="cpu", progress=progress), progress
+        session = Session(cache=tmp_path, progress=progress)
+        return teacher_logits.kept_logits(teacher, train, session=session), progress
 
     first, _ = answers()
     (file,) = tmp_path.iterdir()

@@ -104,6 +104,7 @@ def test_a_cluster_runs_the_same_workers(
     assert len(list((tmp_path / "marks").iterdir())) >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_what_is_no_dask_is_not_waited_for(greeting: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

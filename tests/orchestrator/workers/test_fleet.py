@@ -59,6 +59,7 @@ def test_a_killed_worker_is_told_of_and_the_others_go_on(
     assert not any((tmp_path / "run" / "workers").iterdir())
 
 
+@pytest.mark.slow
 def test_threads_are_divided_and_no_point_is_asked_twice(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_threads_are_divided_and_no_point_is_asked_twice(
     assert {worker.pid for worker in workers_of(outer).values()} == {int(m.name) for m in marks}
 
 
+@pytest.mark.slow
 def test_workers_have_what_lies_beside_the_study_file(
     write_study: WriteStudy, tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +97,7 @@ def test_workers_have_what_lies_beside_the_study_file(
     assert [trial.state for trial in run.trials] == ["finished"] * 6
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_workers_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [
@@ -193,6 +196,7 @@ def test_each_worker_sees_one_of_the_gpus_that_the_launch_sees(
     assert environments == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("5", "GPU-7")]
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_launch_in_the_background_can_be_interrupted() -> None:
     """A shell lets what it starts with & ignore SIGINT, and so would its children."""
     script = (

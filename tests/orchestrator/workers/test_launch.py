@@ -748,7 +748,7 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
 
 def test_what_is_no_study_is_not_launched(tmp_path: Path) -> None:
     for start in (run_study, work, partial(launch_workers, workers=1)):
-        with pytest.raises(RunError, match=r"takes a Study, not a str; .*load_study\(Path\("):
+        with pytest.raises(RunError, match=r"takes a Study, not a str; .*load_study\('study"):
             start("study.py", out=tmp_path / "run")  # type: ignore[operator]
     assert not (tmp_path / "run").exists()
 
@@ -826,9 +826,8 @@ def test_callbacks_see_the_run_after_each_population(study: Study, tmp_path: Pat
     assert seen == [2, 4]
 
 
-@pytest.mark.parametrize(
-    "when", ["within a trial", pytest.param("between trials", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # tests/chaos kills a worker too
+@pytest.mark.parametrize("when", ["within a trial", "between trials"])
 def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path, when: str) -> None:
     """A launch in its own process is killed; the next one goes on to the wanted number."""
     path = write_study(epochs=6)

@@ -153,6 +153,7 @@ for folder, trust in ((plain, False), (ragged, True)):
 """
 
 
+@pytest.mark.slow
 def test_without_maskfront_it_gives_the_same_logits(
     run: RunRecord, folder: Path, workbench: Workbench, tmp_path: Path
 ) -> None:

@@ -315,6 +315,7 @@ def test_page_loads_nothing(stored_run: RunRecord, tmp_path: Path) -> None:
     assert "unsafe-eval" not in str(policies[0])
 
 
+@pytest.mark.slow
 def test_a_thousand_trials_are_less_than_three_megabytes(
     make_many: Callable[..., RunRecord], tmp_path: Path
 ) -> None:
