@@ -53,6 +53,7 @@ def test_studies_take_all_of_ours_from_the_faces(path: Path) -> None:
 HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "pandas", "plotly", "optuna"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "allowed"),
     [

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -75,6 +76,11 @@ COMBINATIONS = [
     if not {"input", "input_qkv"} <= set(spaces)
 ]
 """Everything that a search may be over."""
+EACH_COMBINATION = [
+    pytest.param(spaces, marks=() if len(spaces) in (1, 4) else pytest.mark.slow)
+    for spaces in COMBINATIONS
+]
+"""The same as cases of a test: one kind alone and most together are quick."""
 
 shapes = st.builds(
     BertShape,

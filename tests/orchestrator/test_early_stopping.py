@@ -346,6 +346,7 @@ def test_a_policy_may_come_and_go_while_a_study_runs(study: Study, tmp_path: Pat
     assert [trial.state for trial in run.trials] == ["finished", "finished", "stopped"]
 
 
+@pytest.mark.slow
 def test_the_real_search_stops_and_what_finishes_is_the_same(study: Study, tmp_path: Path) -> None:
     """Random knobs, the same in both; stopping costs no finished trial a digit."""
     method = FisherSearch(

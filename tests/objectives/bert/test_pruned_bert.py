@@ -32,7 +32,7 @@ from objectives.problem import Problem
 from objectives.workbench.workbench import Workbench
 from tests.conftest import MARKERS, TINY
 from tests.objectives.conformance import ATOL, counted_flops, random_states
-from tests.objectives.strategies import COMBINATIONS, architectures
+from tests.objectives.strategies import EACH_COMBINATION, architectures
 
 RAGGED = BertArchitecture(
     (LayerUnits((0, 2), (1, 5, 40)), LayerUnits((), tuple(range(30))), LayerUnits((3,), ()))
@@ -76,7 +76,7 @@ def models_are_close(one: Classifier, other: Classifier, problem: Problem) -> No
     torch.testing.assert_close(*logits, atol=ATOL, rtol=0)
 
 
-@pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
+@pytest.mark.parametrize("spaces", EACH_COMBINATION, ids="+".join)
 @settings(max_examples=2)
 @given(data=st.data())
 def test_a_saved_model_loads_with_the_same_logits(

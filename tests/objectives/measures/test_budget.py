@@ -15,7 +15,7 @@ from torch import Tensor
 from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits, units_of
 from objectives.measures.budget import discretise, hinge_loss, scheduled_ratio
 from objectives.measures.cost import Cost, Flops, Params, Units
-from tests.objectives.strategies import COMBINATIONS, masks_of
+from tests.objectives.strategies import COMBINATIONS, EACH_COMBINATION, masks_of
 
 COST = Flops(BertShape(layers=2, hidden=8, heads=3, head_dim=4, ffn=6, labels=2), seq_len=5)
 SPACES = {"heads": 3, "ffn": 6}
@@ -266,7 +266,7 @@ seeds = st.integers(0, 2**16)
 shares = st.floats(0.01, 1.1)
 
 
-@pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
+@pytest.mark.parametrize("spaces", EACH_COMBINATION, ids="+".join)
 @settings(max_examples=10)
 @given(data=st.data(), seed=seeds, share=shares, tolerance=st.floats(0, 0.3))
 def test_what_is_found_is_an_architecture_that_keeps_the_best_of_each_set(

@@ -16,7 +16,12 @@ from objectives.measures.evaluate import count_parameters
 from objectives.problem import Problem
 from tests.conftest import TINY
 from tests.objectives.conformance import counted_flops
-from tests.objectives.strategies import COMBINATIONS, architectures, masks_of, shapes
+from tests.objectives.strategies import (
+    EACH_COMBINATION,
+    architectures,
+    masks_of,
+    shapes,
+)
 
 BERT_BASE = BertShape(layers=12, hidden=768, heads=12, head_dim=64, ffn=3072, labels=2)
 TINYBERT_4L = BertShape(layers=4, hidden=312, heads=12, head_dim=26, ffn=1200, labels=2)
@@ -31,7 +36,7 @@ def costs(shape: BertShape, seq_len: int, spaces: tuple[str, ...]) -> list[Cost]
     return [Flops(shape, seq_len), Params(shape, embeddings=1000), Units(shape, spaces)]
 
 
-@pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
+@pytest.mark.parametrize("spaces", EACH_COMBINATION, ids="+".join)
 @settings(max_examples=10)
 @given(data=st.data(), shape=shapes, seq_len=st.integers(1, 512))
 def test_expected_is_exact_where_every_mask_is_0_or_1(
@@ -44,7 +49,7 @@ def test_expected_is_exact_where_every_mask_is_0_or_1(
         assert [int(e) for e in cost.expected(both).tolist()] == [cost.exact(a) for a in drawn]
 
 
-@pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
+@pytest.mark.parametrize("spaces", EACH_COMBINATION, ids="+".join)
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**16), shape=shapes, seq_len=st.integers(1, 512))
 def test_a_unit_that_closes_never_costs_more(
@@ -139,7 +144,7 @@ def test_exact_is_what_torch_counts_on_the_cut_model(
     assert counted_flops(model, seq_len) == Flops(TINY, seq_len).exact(architecture)
 
 
-@pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
+@pytest.mark.parametrize("spaces", EACH_COMBINATION, ids="+".join)
 @settings(max_examples=4)
 @given(data=st.data(), seq_len=st.integers(1, 64))
 def test_exact_is_what_is_counted_on_any_cut_model(

@@ -75,6 +75,7 @@ class TestConformanceOfAnneal(PruningConformance):
         return preset("anneal")
 
 
+@pytest.mark.slow
 class TestConformanceOfHardMasksAhead(PruningConformance):
     """Hard sampling, and alpha by the second order."""
 

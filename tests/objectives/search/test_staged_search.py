@@ -184,6 +184,7 @@ def counted_students(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("afresh", [False, True], ids=["goes on", "starts afresh"])
 @pytest.mark.parametrize(
     "method",

@@ -20,7 +20,7 @@ from objectives.text.data import Batch
 from objectives.training.population import Population
 from tests.conftest import TINY
 from tests.objectives.conformance import ATOL
-from tests.objectives.strategies import COMBINATIONS, architectures, masks_of
+from tests.objectives.strategies import EACH_COMBINATION, architectures, masks_of
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def logits_are_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual, expected, atol=ATOL, rtol=0)
 
 
-@pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
+@pytest.mark.parametrize("spaces", EACH_COMBINATION, ids="+".join)
 @settings(max_examples=4)
 @given(data=st.data(), size=st.sampled_from([1, 3]))
 def test_a_masked_slot_is_the_cut_model(

@@ -26,7 +26,7 @@ from objectives.training.stages import Loss, Stage
 from tests.conftest import TINY
 from tests.kin import write_kin
 from tests.objectives.conformance import search_alone
-from tests.objectives.strategies import COMBINATIONS
+from tests.objectives.strategies import EACH_COMBINATION
 
 ROUNDING = 2**-8
 """How far apart two neighbours in bfloat16 are, as a share of them."""
@@ -53,7 +53,7 @@ def gradients(
     return logits.detach(), dict(zip(learned, found, strict=True))
 
 
-@pytest.mark.parametrize("spaces", COMBINATIONS, ids="+".join)
+@pytest.mark.parametrize("spaces", EACH_COMBINATION, ids="+".join)
 def test_logits_and_gradients_differ_by_rounding_alone(
     problem: Problem, batch: Batch, spaces: tuple[str, ...]
 ) -> None:
@@ -81,6 +81,7 @@ def test_a_trace_is_float32(batch: Batch, tmp_path: Path, kind: str, students: i
     assert {tensor.dtype for tensor in kept if tensor is not None} == {torch.float32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["prediction", "prediction+hidden", "intermediate"])
 @pytest.mark.parametrize(
     "method", [MaskSearch(), FisherSearch(), WidthSearch(), MaskSearch(unrolled_step=0.1)]

@@ -92,6 +92,7 @@ def test_another_study_of_the_file_is_run_by_name(write_study: WriteStudy, tmp_p
     assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["large"]
 
 
+@pytest.mark.slow
 def test_front_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
     done = maskfront_process("front", run_folder, "--json")
     assert done.stderr == ""
@@ -289,6 +290,7 @@ def test_a_bad_study_is_one_clear_line(write_study: WriteStudy, tmp_path: Path, 
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_process_ends_as_the_command_here_does(write_study: WriteStudy, tmp_path: Path) -> None:
     replacement, _ = BAD_STUDIES["unknown model"]
     for asked in (["run", write_study(replacement)], ["front", "nowhere"]):
@@ -353,7 +355,11 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
             ["--cluster", "tcp://127.0.0.1:1"],
             "--cluster tcp://.*; add --backend dask or --back",
         ),
-        (["--backend", "dask", "--cluster", "tcp://127.0.0.1:1"], "no Dask scheduler answers at"),
+        pytest.param(
+            ["--backend", "dask", "--cluster", "tcp://127.0.0.1:1"],
+            "no Dask scheduler answers at",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_workers_and_storages_that_cannot_be(
@@ -385,6 +391,7 @@ def test_a_place_that_cannot_be_written(write_study: WriteStudy, tmp_path: Path)
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up(write_study: WriteStudy, tmp_path: Path) -> None:
     """No file may grow beyond 400 kB."""
     study, folder = write_study(), tmp_path / "run"

@@ -112,6 +112,7 @@ def test_a_trial_that_failed_leaves_nothing_in_the_bucket(
     assert not list(boto3.resource("s3").Bucket("runs").objects.all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("url", "message"),
     [

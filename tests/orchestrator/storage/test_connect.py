@@ -156,6 +156,7 @@ def test_a_server_that_does_not_answer_is_one_line(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "url",
     [

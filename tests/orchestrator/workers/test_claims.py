@@ -27,7 +27,16 @@ from tests.orchestrator.claiming import SPACE, claims_of, study_of
 from tests.servers import MariaDb, Postgres, proxy
 
 
-@pytest.fixture(params=["sqlite", "journal", "postgresql", "mysql", "grpc"])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        "journal",
+        *(
+            pytest.param(server, marks=pytest.mark.slow)
+            for server in ("postgresql", "mysql", "grpc")
+        ),
+    ]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty storage of each kind."""
     kind = request.param

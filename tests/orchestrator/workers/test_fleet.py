@@ -32,6 +32,7 @@ def study(write_study: WriteStudy, tmp_path: Path) -> Study:
     return marked(load_study(write_study()), tmp_path / "marks")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_told_of_and_the_others_go_on(
     study: Study, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,7 @@ def steps_of(folder: Path) -> int:
         return len(list(csv.DictReader(file)))
 
 
+@pytest.mark.slow
 def test_fidelities_are_never_on_one_front(study: Study, tmp_path: Path) -> None:
     low = replace(study, fidelity=Fidelity(data=0.5, epochs=0.5, max_length=12), trials=2)
     full = replace(study, trials=1)

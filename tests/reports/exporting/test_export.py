@@ -353,6 +353,7 @@ def hide_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_model, "find_spec", lambda name: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

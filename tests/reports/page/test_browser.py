@@ -115,6 +115,7 @@ def test_a_phone_scrolls_figures_and_tables_but_not_the_page(
     assert caption["x"] + caption["width"] <= 390
 
 
+@pytest.mark.slow
 def test_a_click_on_a_point_opens_its_card(
     page_path: Path, stored_run: RunRecord, open_tab: OpenTab
 ) -> None:
@@ -305,6 +306,7 @@ def test_hostile_text_is_text(mixed_run: RunRecord, tmp_path: Path, open_tab: Op
     assert tab.seen == []
 
 
+@pytest.mark.slow
 def test_no_injected_script_would_run(page_path: Path, open_tab: OpenTab) -> None:
     """What the policy is for: a script or a handler without the page's nonce does nothing."""
     page = open_tab().open_report(page_path)
