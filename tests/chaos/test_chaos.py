@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(3600)
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 """For each storage."""
-FEW = 2
+FEW = 1
 """What is quick."""
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
 

@@ -98,6 +98,7 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
     return by_method
 
 
+@pytest.mark.slow
 def test_one_method_goes_the_whole_way(driven: Callable[..., Path], tmp_path: Path) -> None:
     """A smoke of what follows: it is seen what waits and what CUDA refuses, and nothing does."""
     out = checked(driven(tmp_path / "gpu", "FisherSearch"))

@@ -31,6 +31,7 @@ def study(write_study: WriteStudy, tmp_path: Path) -> Study:
     return replace(load_study(write_study()), task=task, trials=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "labels"), [("electra", None), ("roberta", LABELS), ("distilbert", LABELS)]
 )

@@ -97,6 +97,7 @@ def test_the_caption_says_where_the_reference_point_is(
     assert "Better models may cover more than 100%" in section.panels[0].caption
 
 
+@pytest.mark.slow
 def test_hypervolume_and_importance_are_those_of_the_storage(stored_run: RunRecord) -> None:
     """Optuna's own functions on the study in the storage; a metric is negated for importance."""
     study = load_optuna_study(stored_run.folder)

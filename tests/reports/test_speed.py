@@ -106,6 +106,7 @@ def test_the_card_of_a_model_has_its_latency(timed: RunRecord) -> None:
     assert "ms@" not in model_card(timed, timed.trials[2], plain=False, notes=[])
 
 
+@pytest.mark.slow
 def test_the_page_shows_flops_against_speed(
     timed: RunRecord, tmp_path: Path, open_tab: Callable[..., Any]
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_rare_class_that_a_sample_lacks_is_no_mistake() -> None:
     assert bootstrap_interval("f1", truth, truth, 3) == (1.0, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:A single label was found")
 @pytest.mark.parametrize("metric", ["mcc", "f1"])
 @pytest.mark.parametrize("labels", [2, 3])

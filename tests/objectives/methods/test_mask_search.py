@@ -52,6 +52,7 @@ def preset(name: str, **changes: Any) -> MaskSearch:
     )
 
 
+@pytest.mark.slow
 class TestConformanceOfSeed(PruningConformance):
     @pytest.fixture(scope="class")
     @classmethod

@@ -214,6 +214,7 @@ def test_a_student_that_stops_leaves_the_search_and_the_others_do_not_notice(
         assert len(other.curve) == len(one.curve)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["prediction", "prediction+hidden", "intermediate"])
 def test_a_cut_student_that_stops_leaves_the_population_and_the_others_do_not_notice(
     problem: Problem, loss: Loss, monkeypatch: pytest.MonkeyPatch

@@ -81,6 +81,7 @@ def test_a_folder_without_the_task_is_refused(tmp_path: Path) -> None:
         load(glue("cola", folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "train", "heldout", "labels"),
     [

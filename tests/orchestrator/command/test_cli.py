@@ -64,6 +64,7 @@ def test_run_ends_with_the_front_the_report_and_the_next_commands(
     assert [path.name for path in tmp_path.iterdir() if path.name != "study.py"] == ["runs"]
 
 
+@pytest.mark.slow
 def test_the_password_of_a_url_is_in_no_file_and_the_run_ends_well(
     write_study: WriteStudy, tmp_path: Path, postgres: Postgres
 ) -> None:

@@ -190,6 +190,7 @@ def test_the_optuna_study_has_two_named_objectives_and_the_budget(
         assert trial.constraints == {"budget": pytest.approx(record.result.violation)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cost", ["flops", "params", "units", "latency"])
 def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: CostName) -> None:
     study = replace(study, cost=cost, first=({"target_ratio": 0.6},))
@@ -591,6 +592,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_no_finished_trial(
     assert [trial.system_attrs["fixed_params"] for trial in waiting] == [run.trials[1].knobs]
 
 
+@pytest.mark.slow
 def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -753,6 +755,7 @@ def test_what_is_no_study_is_not_launched(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_study_with_augmented_text_runs_and_remembers_it(
     study: Study, tiny_masked_lm: str, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_knobs_out_of_range_are_moved_to_the_edge(
     assert moved
 
 
+@pytest.mark.slow
 def test_the_nearest_run_comes_first(study: Study, earlier: RunRecord, tmp_path: Path) -> None:
     """Another tolerance makes it farther, another seed or name does not."""
     far = replace(study, name="far", method=replace(study.method, tolerance=0.25))  # type: ignore[call-arg]
@@ -129,6 +130,7 @@ def test_the_nearest_run_comes_first(study: Study, earlier: RunRecord, tmp_path:
     assert all(str(source).startswith("far") for source in sources[len(nearest) :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("space", "message"),
     [
