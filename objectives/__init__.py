@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from objectives.delivery.bench import bench
     from objectives.errors import MaskfrontError, UserError
+    from objectives.methods.elastic_search import ElasticSearch
     from objectives.methods.fisher_pruning import FisherPruning
     from objectives.methods.fisher_search import FisherSearch
     from objectives.methods.head_importance import HeadImportance
@@ -35,6 +36,7 @@ __all__ = [
     "FOUR_STEPS",
     "Alpha",
     "Augmentation",
+    "ElasticSearch",
     "Fidelity",
     "FisherPruning",
     "FisherSearch",
@@ -66,6 +68,7 @@ _HOMES = {
     "bench": "objectives.delivery.bench",
     "MaskfrontError": "objectives.errors",
     "UserError": "objectives.errors",
+    "ElasticSearch": "objectives.methods.elastic_search",
     "FisherPruning": "objectives.methods.fisher_pruning",
     "FisherSearch": "objectives.methods.fisher_search",
     "HeadImportance": "objectives.methods.head_importance",

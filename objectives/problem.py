@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+from filelock import FileLock
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.bert import pretrained
+from objectives.cache import content_key, written_whole
 from objectives.measures.cost import Cost
 from objectives.text.data import Split
 
@@ -46,3 +51,43 @@ class Problem:
     """Folder for what is made once: see `cache`."""
     memory: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
     """What a method works out once for all its populations, under a key of its own."""
+
+    def kept(
+        self, name: str, ingredients: Mapping[str, object], make: Callable[[Path], object]
+    ) -> Path:
+        """The folder of a thing that is made once for a run, by whichever worker comes first.
+
+        The others wait for it; if its maker is killed, the next one makes it. It lies in `cache`,
+        called `name` and a key of all that decides it: this problem, and `ingredients`.
+
+        Args:
+            name: What it is, for people.
+            ingredients: What decides it beside this problem, as JSON.
+            make: Writes it into the empty folder that it is given.
+
+        Returns:
+            The folder, whole.
+        """
+        key = content_key({**ingredients, "problem": self.fingerprint})
+        folder = self.cache / f"{name}-{key}"
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.cache / f"{folder.name}.lock"):
+            if not folder.is_dir():
+                with written_whole(folder) as unfinished:
+                    unfinished.mkdir()
+                    make(unfinished)
+        return folder
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of all that a search learns from: models, rows, costs; 16 hexadecimal digits."""
+        alpha = hashlib.sha256(self.alpha.labels.tobytes()).hexdigest()
+        models = {"teacher": self.teacher, "student": self.student}
+        return content_key(
+            {
+                **{name: pretrained.fingerprint_of(model) for name, model in models.items()},
+                "rows": [self.train.fingerprint, self.alpha.fingerprint, alpha],
+                "cost": [self.cost.unit, self.cost.full, self.cost_full, self.seq_len],
+                "device": torch.device(self.device).type,
+            }
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -159,6 +159,16 @@ def take_outputs(
     model.num_labels = model.classifier.out_features = len(order)
     model.config.id2label = dict(enumerate(names))
     model.config.label2id = {name: index for index, name in enumerate(names)}
+
+
+def fingerprint_of(model: Classifier, made_of: Mapping[str, object] | None = None) -> str:
+    """Of the weights and settings of a model, and of what else is named: 16 hexadecimal digits."""
+    settings = {"settings": settings_of(model.config), **(made_of or {})}
+    digest = hashlib.sha256(content_key(settings).encode())
+    for name, weight in model.state_dict().items():
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
 
 
 def fingerprint(checkpoint: str) -> str:

@@ -70,12 +70,14 @@ def gradients_of_rows(
     spaces: tuple[str, ...],
     squares: Squares,
     device: str,
+    masks: Mapping[str, Tensor] | None = None,
 ) -> RowGradients:
-    """The gradients of all rows at open masks, a batch at a time."""
+    """The gradients of all rows at these masks, (1, layers, *units_of) of each space, else at open
+    ones; a batch at a time."""
     population = Population.of([model])
     for weight in population.weights.values():
         weight.requires_grad_(False)
-    masks = {
+    masks = masks or {
         space: torch.ones(1, shape.layers, *units_of(shape, space), device=device)
         for space in spaces
     }
@@ -138,6 +140,19 @@ def importance_of_student(
         squares,
         partial(mean_over_rows, of_gradients=Tensor.square),
     )
+
+
+def importance_at(
+    problem: Problem,
+    student: BertForSequenceClassification,
+    masks: Mapping[str, Tensor],
+    squares: Squares,
+) -> dict[str, Tensor]:
+    """The same of another student at these masks, (1, layers, *units_of) of each space."""
+    gradients = gradients_of_rows(
+        student, problem.alpha, problem.cost.shape, tuple(masks), squares, problem.device, masks
+    )
+    return mean_over_rows(gradients, len(problem.alpha), Tensor.square)
 
 
 def fisher_blocks_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:

@@ -97,7 +97,7 @@ class OneShot(StagedMethod):
             for member, architecture in zip(members, chosen, strict=True)
         ]
         return staged_search(
-            members, problem, _Chosen(chosen), seed=seed, progress=progress, students=students
+            members, problem, Chosen(chosen), seed=seed, progress=progress, students=students
         )
 
 
@@ -141,7 +141,7 @@ def _evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return evenly
 
 
-class _Chosen:
+class Chosen:
     """An `Alpha` that has nothing to learn."""
 
     from_train = False

@@ -86,6 +86,7 @@ def staged_search(
     seed: int,
     progress: Progress,
     students: Sequence[BertForSequenceClassification] | None = None,
+    stopped: Set[int] = frozenset(),
 ) -> Iterator[Outcome]:
     """Take all members through the stages of the first.
 
@@ -96,6 +97,7 @@ def staged_search(
         seed: of the study.
         progress: what is told of the run, and who should stop.
         students: what each member begins with; by default all the student of the problem.
+        stopped: the slots that were asked to stop before.
 
     Yields:
         One outcome for each member.
@@ -103,8 +105,9 @@ def staged_search(
     members[0].check_shapes(*(shape_of(m.config) for m in (problem.student, problem.teacher)))
     students = students or [problem.student] * len(members)
     run = _Run(members, problem, alpha, seed, progress, students)
+    run.stopped = stopped
     if any(stage.loss == "prediction+hidden" for stage in run.stages):
-        run.stopped = keep_states(problem, run.dtype, progress)
+        run.stopped = stopped | keep_states(problem, run.dtype, progress)
     yield from run.search()
     for group in _groups(run.slots, problem.device):
         yield from run.finish(group)

@@ -53,6 +53,7 @@ class StageTraining:
         self.measured: list[Mapping[str, Tensor]] = []
         self.heads: list[tuple[Tensor, Tensor]] = []
         self.fit: dict[str, Tensor] = {}
+        self._taught: tuple[Batch, Trace] | None = None
         if stage.loss == "intermediate":
             self.heads = _matching_heads(problem, population.size, architectures)
         if stage.loss != "prediction":
@@ -125,16 +126,23 @@ class StageTraining:
         with_scores = self.stage.loss == "intermediate"
         student = Trace(with_scores=with_scores)
         logits = population.logits(batch, masks, student)
-        # Not in that of `population`, which looks ahead in float32: kept states are of this one.
-        teacher = teacher_trace(
-            problem, batch, self.population.matmul_dtype, with_scores=with_scores
-        )
-        attended = batch.attention_mask
+        teacher, attended = self._teacher(batch, with_scores), batch.attention_mask
+        fit = {n: value.expand(population.size, *value.shape[1:]) for n, value in self.fit.items()}
         with autocast(population.matmul_dtype, problem.device):  # for the matmul of the projection
             if with_scores:
-                return intermediate_loss(student, teacher, attended, self.heads, self.fit)
-            hidden = hidden_loss(student, teacher, attended, self.fit)
+                return intermediate_loss(student, teacher, attended, self.heads, fit)
+            hidden = hidden_loss(student, teacher, attended, fit)
         return prediction_loss(logits, wanted) + _HIDDEN_WEIGHT * hidden
+
+    def _teacher(self, batch: Batch, with_scores: bool) -> Trace:
+        """What the teacher does on a batch; once for all losses of a step."""
+        if self._taught is None or self._taught[0] is not batch:
+            # Not in the precision of a population that looks ahead in float32: kept states are of
+            # this one.
+            dtype = self.population.matmul_dtype
+            trace = teacher_trace(self.problem, batch, dtype, with_scores=with_scores)
+            self._taught = batch, trace
+        return self._taught[1]
 
 
 class BestWeights:

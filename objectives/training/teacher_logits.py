@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from objectives.bert.adapters import settings_of
 from objectives.bert.cutting import count_labels
-from objectives.bert.pretrained import Classifier
-from objectives.cache import content_key, kept_array
+from objectives.bert.pretrained import Classifier, fingerprint_of
+from objectives.cache import kept_array
 from objectives.measures.evaluate import EVALUATION_BATCH, predict
 from objectives.session import Session
 from objectives.text.data import Split
@@ -35,9 +32,4 @@ def kept_logits(teacher: Classifier, train: Split, *, session: Session) -> Tenso
 
 def fingerprint_of_answers(teacher: Classifier, train: Split, how: str) -> str:
     """Of its weights and settings, the tokens of train and how it is run, 16 hexadecimal digits."""
-    made_of = {"settings": settings_of(teacher.config), "train": train.fingerprint, "how": how}
-    digest = hashlib.sha256(content_key(made_of).encode())
-    for name, weight in teacher.state_dict().items():
-        digest.update(f"{name} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
+    return fingerprint_of(teacher, {"train": train.fingerprint, "how": how})

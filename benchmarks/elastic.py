@@ -1,0 +1,179 @@
+"""One training for all trials beside a training for each, at equal seconds.
+
+MiniLM-L6 is fine-tuned once a task. `alone`: `FisherSearch`, a training of its own for each ratio.
+`elastic`: `ElasticSearch`, one training that takes the seconds of so many lone trials (the mean
+over the ratios), then a cut for each ratio. Both distil logits and hidden states, on the same rows,
+in the same process, in turn.
+
+    python -m benchmarks.elastic --task cola --glue FOLDER [--seeds 0 1 2] [--lone-trials 6 12 24]
+
+Without `--glue` the task is that of the quickstart, "tweets". Writes
+benchmarks/results/elastic.json a seed at a time and goes on where it was stopped; prints the rows
+there. KL is the mean divergence from the teacher's answers on the selection split, in nats; seconds
+of `elastic` are those of its training, of `alone` those of the trial.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.search_quality import EPOCHS, TEACHER_EPOCHS, measure, task
+from objectives import ElasticSearch, FisherSearch, Stage, Task, Teacher
+from objectives.device import quiet_libraries
+from objectives.methods.elastic_search import ELASTIC
+from objectives.progress import SilentProgress
+from objectives.session import Session
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.workbench import Workbench, prepare
+from studies._quickstart_data import minilm, tweets
+
+RATIOS = (0.5, 0.33, 0.25, 0.17, 0.1)
+RESULTS = Path(__file__).parent / "results" / "elastic.json"
+RATE = 3e-4
+"""Of a lone trial."""
+PROBE = 0.15
+"""Epochs of the training that says how long one takes."""
+
+
+def workbench(name: str, folder: str | None, cache: Path) -> Workbench:
+    """Rows, teacher and scores of a task."""
+    own = (
+        Task(name=name, data=tweets, label="sentiment", max_length=48, train=4000, select=1500)
+        if folder is None
+        else task(name, folder)
+    )
+    teacher = Teacher(checkpoint=minilm(), epochs=TEACHER_EPOCHS.get(name, 2))
+    return prepare(read_inputs(own, teacher), Session(cache=cache))
+
+
+def alone(bench: Workbench, ratio: float, epochs: float, seed: int) -> dict[str, Any]:
+    """A trial that trains its own student."""
+    stage = Stage(name="recover", epochs=epochs, learning_rate=RATE, loss="prediction+hidden")
+    method = FisherSearch(target_ratio=ratio, tolerance=0.01, stages=(stage,))
+    return measure(bench, method, seed)
+
+
+def elastic(epochs: float) -> ElasticSearch:
+    """The method whose training takes so many epochs."""
+    return ElasticSearch(tolerance=0.01, elastic=replace(ELASTIC, epochs=epochs))
+
+
+def trained(bench: Workbench, method: ElasticSearch, seed: int) -> float:
+    """Seconds of the training that all trials share."""
+    started = time.perf_counter()
+    list(ElasticSearch.search([method], bench.problem, seed=seed, progress=SilentProgress()))
+    return time.perf_counter() - started
+
+
+def rows_of(
+    bench: Workbench, name: str, seed: int, lone_trials: Iterable[int]
+) -> Iterable[dict[str, Any]]:
+    """The rows of a task and a seed: of lone trials first, whose seconds the others get."""
+    epochs, common = EPOCHS.get(name, 1.0), {"task": name, "seed": seed}
+    trained(bench, elastic(PROBE / 3), seed)  # what is worked out once a launch is nobody's time
+    lone = {ratio: alone(bench, ratio, epochs, seed) for ratio in RATIOS}
+    mean = statistics.fmean(found["seconds"] for found in lone.values())
+    for ratio, found in lone.items():
+        yield {**common, "arm": "alone", "lone_trials": 1, "ratio": ratio, **of(found)}
+    an_epoch = trained(bench, elastic(PROBE), seed) / PROBE
+    for number in lone_trials:
+        method = elastic(number * mean / an_epoch)
+        seconds = trained(bench, method, seed)
+        for ratio in RATIOS:
+            found = measure(bench, replace(method, target_ratio=ratio), seed)
+            yield {
+                **common,
+                "arm": "elastic",
+                "lone_trials": number,
+                "ratio": ratio,
+                **of(found),
+                "seconds": seconds,
+                "epochs": method.elastic.epochs,
+                "seconds_of_a_trial": found["seconds"],
+            }
+
+
+def of(found: dict[str, Any]) -> dict[str, Any]:
+    """What a row keeps of a trial."""
+    return {name: found[name] for name in ("seconds", "kl", "select", "heldout")}
+
+
+def run(arguments: argparse.Namespace, console: Console) -> None:
+    """All tasks and seeds that the file does not hold yet."""
+    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    bench = workbench(arguments.task, arguments.glue, arguments.cache)
+    for seed in arguments.seeds:
+        known = {
+            row["lone_trials"]
+            for row in rows
+            if (row["task"], row["seed"]) == (arguments.task, seed)
+        }
+        wanted = [number for number in arguments.lone_trials if number not in known]
+        if not wanted:
+            continue
+        found = rows_of(bench, arguments.task, seed, wanted)
+        for row in found:
+            if row["arm"] == "alone" and known:
+                continue
+            rows.append(row)
+            console.print(row)
+        _write(rows, bench)
+
+
+def _write(rows: list[dict[str, Any]], bench: Workbench) -> None:
+    document = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "torch": torch.__version__,
+        "device": bench.problem.device,
+        "rows": rows,
+    }
+    unfinished = RESULTS.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(document, indent=1) + "\n")
+    unfinished.replace(RESULTS)
+
+
+def table_of(rows: list[dict[str, Any]]) -> Table:
+    """Means over the seeds."""
+    table = Table(title="one training for all trials, at the seconds of so many lone ones")
+    for column in ("task", "arm", "trials' seconds", "ratio", "seeds", "KL", "select", "held out"):
+        table.add_column(column, justify="right")
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("task", "arm", "lone_trials", "ratio"))
+        groups.setdefault(key, []).append(row)
+    for key, group in groups.items():
+        means = (
+            statistics.fmean(row[name] for row in group) for name in ("kl", "select", "heldout")
+        )
+        table.add_row(*map(str, key), str(len(group)), *(f"{mean:.4f}" for mean in means))
+    return table
+
+
+def main() -> None:
+    """Run, or go on, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", default="tweets", choices=["tweets", "sst2", "cola", "rte"])
+    parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--lone-trials", nargs="+", type=int, default=[6, 12, 24])
+    parser.add_argument("--cache", type=Path, required=True, help="folder for teachers and states")
+    quiet_libraries()
+    run(parser.parse_args(), Console())
+    Console().print(table_of(json.loads(RESULTS.read_text())["rows"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""Elastic search: one training for all trials of a run, each of which is cut from it.
+
+The first trial trains one student at many sizes (`training/elastic.py`), along the order of what
+its units are worth; it is kept for the run. A trial then chooses its units, cuts, and is scored:
+seconds in place of minutes. With `stages` it is distilled further on its own.
+
+Experimental: it is made for fronts of many trials. At the seconds of six lone trials (CoLA, one
+seed, `python -m benchmarks.elastic`) its students are further from their teacher than lone ones,
+by 0.047 against 0.028 at a quarter of the FLOPs.
+
+What is trained along one order knows that path. So the units of a layer always go in the order of
+the training; what a trial may choose is how many of them each layer keeps.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Self
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from objectives.bert.architecture import BertArchitecture, BertShape
+from objectives.cache import content_key
+from objectives.device import matmul_dtype, to_device
+from objectives.errors import UserError, check_ranges
+from objectives.measures.budget import kept_units, places
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search.importance import importance_at, importance_of_student
+from objectives.search.one_shot import Chosen, OneShot
+from objectives.search.staged_search import staged_search
+from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult, Stopped
+from objectives.training.elastic import ElasticTraining, Model, Order
+from objectives.training.losses import check_comparable
+from objectives.training.population import EMBEDDINGS
+from objectives.training.stages import Stage
+from objectives.training.teacher_states import keep_states
+
+ELASTIC = Stage(name="elastic", epochs=6, learning_rate=2e-4, loss="prediction+hidden")
+_GRID = 65
+"""Sizes that a step draws from, geometric from the smallest to the whole."""
+_POINTS = 200
+"""Rows at most of the training's learning curve, which each trial keeps."""
+_WEIGHTS, _CURVE = "model.safetensors", "curve.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticSearch(OneShot):
+    """One training for all sizes, along the order of Fisher information per FLOP."""
+
+    per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"flops_weight", "grad_rescale"}
+    searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
+
+    flops_weight: float = 0.9
+    """lambda: the power of its price that a unit's worth is divided by; 1 ranks by worth per FLOP,
+    less favours heads, the dear units, more favours neurons. >= 0."""
+    grad_rescale: float = 0.0
+    """kappa: share of worths that are measured anew, on the trained student at R, in those that
+    divide the budget among the layers. In [0, 1]."""
+    elastic: Stage = ELASTIC
+    """The training that all trials of a run share."""
+    sizes: int = 3
+    """Sizes that a step of it trains at. >= 1."""
+    smallest: float = 0.05
+    """The smallest of them, as a share of the unpruned student's cost. In (0, 1)."""
+    trained_flops_weight: float = 0.9
+    """The flops_weight of the sizes that are trained. >= 0."""
+    stages: tuple[Stage, ...] = ()
+    """What each trial goes through on its own after it is cut; none, as it is trained already."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(
+            self,
+            {
+                "flops_weight": (self.flops_weight >= 0, ">= 0"),
+                "grad_rescale": (0 <= self.grad_rescale <= 1, "in [0, 1]"),
+                "sizes": (self.sizes >= 1, ">= 1"),
+                "smallest": (0 < self.smallest < 1, "in (0, 1)"),
+                "trained_flops_weight": (self.trained_flops_weight >= 0, ">= 0"),
+            },
+        )
+        if self.elastic.loss == "intermediate" or self.elastic.searches:
+            raise UserError(
+                "ElasticSearch.elastic: a training of many sizes does not search, and its loss is "
+                "'prediction' or 'prediction+hidden'"
+            )
+
+    def shortened(self, share: float) -> Self:
+        """With this share of the epochs of the training of all, too."""
+        elastic = replace(self.elastic, epochs=self.elastic.epochs * share)
+        return replace(super().shortened(share), elastic=elastic)
+
+    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+        """The losses can compare the student with the teacher."""
+        super().check_shapes(student, teacher)
+        check_comparable(self.elastic.loss, student, teacher)
+
+    def idle(self) -> Mapping[str, str]:
+        """A batch and a precision are those of the training of all."""
+        return {"tolerance": super().idle()["tolerance"]}
+
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """Fisher information, (layers, units) of each space, per price to the power of lambda.
+
+        A part kappa of it is that of the trained student at R, in each layer handed out in the
+        order of the training.
+        """
+        worth = importance_of_student(problem, self.spaces, "logits")
+        if self.grad_rescale:
+            chosen = self.within_budget(self._per_price(worth, problem), problem)
+            masks = {
+                space: torch.tensor(rows, dtype=torch.float32, device=problem.device)[None]
+                for space, rows in chosen.masks(problem.cost.shape, self.spaces).items()
+            }
+            student = _trained(self, problem, seed).student
+            fresh = _shares(importance_at(problem, student, masks, "logits"))
+            worth = {
+                space: value.lerp(_handed_out(fresh[space], value), self.grad_rescale)
+                for space, value in _shares(worth).items()
+            }
+        return self._per_price(worth, problem)
+
+    def _per_price(self, worth: Mapping[str, Tensor], problem: Problem) -> dict[str, Tensor]:
+        price = problem.cost.of_one_unit()
+        return {space: value / price[space] ** self.flops_weight for space, value in worth.items()}
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Train the student of all, unless the run has it, and cut one for each member."""
+        everyone = frozenset(range(len(members)))
+        try:
+            stopped = _train_once(members[0], problem, seed, progress, everyone)
+        except _NobodyWaitsError:
+            yield from map(Stopped, sorted(everyone))
+            return
+        except FloatingPointError as error:
+            yield from (SearchFailure(slot, str(error)) for slot in sorted(everyone))
+            return
+        found = _trained(members[0], problem, seed)
+        for outcome in staged_search(
+            members,
+            problem,
+            Chosen([member.choose(problem, seed) for member in members]),
+            seed=seed,
+            progress=progress,
+            students=[found.student] * len(members),
+            stopped=stopped,
+        ):
+            if isinstance(outcome, SearchResult):
+                outcome = replace(outcome, curve=[*found.curve, *outcome.curve])
+            yield outcome
+
+
+class _NobodyWaitsError(Exception):
+    """All who waited for the training were asked to stop."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """The student of a run that was trained at many sizes."""
+
+    student: BertForSequenceClassification
+    curve: Sequence[CurvePoint]
+
+
+def _trained(method: ElasticSearch, problem: Problem, seed: int) -> _Trained:
+    """The student that `_train_once` saw to, read once a launch."""
+    ingredients = _ingredients(method, problem, seed)
+    key = ("elastic", content_key(ingredients))
+    if key not in problem.memory:
+        folder = problem.kept("elastic", ingredients, _never)
+        student = copy.deepcopy(problem.student)
+        student.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # embeddings are frozen
+        curve = json.loads((folder / _CURVE).read_text())
+        problem.memory[key] = _Trained(to_device(student, problem.device), curve)
+    found: _Trained = problem.memory[key]
+    return found
+
+
+def _never(folder: Path) -> None:
+    raise AssertionError(f"{folder} is made before it is read")
+
+
+def _train_once(
+    method: ElasticSearch, problem: Problem, seed: int, progress: Progress, everyone: Set[int]
+) -> Set[int]:
+    """See to it that the run has its trained student; who of `everyone` was asked to stop."""
+    stopped: set[int] = set()
+    dtype = matmul_dtype(method.precision, problem.device)
+
+    def make(folder: Path) -> None:
+        if method.elastic.loss == "prediction+hidden":
+            stopped.update(keep_states(problem, dtype, progress))
+        along = replace(method, flops_weight=method.trained_flops_weight, grad_rescale=0.0)
+        worth = along.worth(problem, seed)
+        training = ElasticTraining(
+            problem,
+            Order.by_worth(problem.cost.shape, worth),
+            _sizes(worth, method.smallest, problem),
+            method.elastic,
+            sizes=method.sizes,
+            batch_size=method.batch_size,
+            seed=seed,
+            dtype=dtype,
+        )
+        stopped.update(training.run(progress, everyone))
+        if stopped >= everyone:
+            raise _NobodyWaitsError
+        curve = training.curve()
+        for point in curve:
+            if not math.isfinite(float(point["loss"])):
+                raise FloatingPointError(
+                    f"the loss is {point['loss']} at step {point['step']} of stage {point['stage']}"
+                )
+        own = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
+        save_file({name: weight.contiguous() for name, weight in own.items()}, folder / _WEIGHTS)
+        (folder / _CURVE).write_text(json.dumps(curve[:: math.ceil(len(curve) / _POINTS)]))
+
+    problem.kept("elastic", _ingredients(method, problem, seed), make)
+    return stopped
+
+
+def _sizes(worth: Mapping[str, Tensor], smallest: float, problem: Problem) -> list[Model]:
+    """The widths of models from the smallest to the whole student, of highest worth each."""
+    cost, last = problem.cost, _GRID - 1
+    found = []
+    for number in range(_GRID):
+        target = cost.full * smallest ** (1 - number / last)
+        kept = kept_units(worth, cost, target=target, tolerance=0.0, threshold=math.inf)
+        masks = {space: mask.tolist() for space, mask in kept.items()}
+        found.append(BertArchitecture.from_masks(cost.shape, masks).widths(cost.shape))
+    return found
+
+
+def _ingredients(method: ElasticSearch, problem: Problem, seed: int) -> dict[str, object]:
+    """All that decides the trained student beside the problem."""
+    shared = ("spaces", "batch_size", "sizes", "smallest", "trained_flops_weight")
+    return {
+        **{name: getattr(method, name) for name in shared},
+        "elastic": asdict(method.elastic),
+        "precision": str(matmul_dtype(method.precision, problem.device)),
+        "seed": seed,
+    }
+
+
+def _shares(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of the worth of all units together."""
+    total = sum(float(value.sum()) for value in worth.values())
+    return {space: value / total for space, value in worth.items()}
+
+
+def _handed_out(fresh: Tensor, order: Tensor) -> Tensor:
+    """The values of each layer, (layers, units), highest first in the order of another worth."""
+    return fresh.sort(dim=-1, descending=True).values.gather(-1, places(order).to(fresh.device))

@@ -1,0 +1,185 @@
+"""One training for all sizes: a student whose units are ordered, trained at several sizes a step.
+
+The units of each layer lie in the order of what they are worth, so that a smaller model is the
+first heads and the first neurons of each layer: a slice of the same weights. Each step draws some
+sizes, from the smallest to the whole, and adds up their losses (after DynaBERT, Hou et al. 2020,
+and MatFormer, Devvrit et al. 2024). What is trained is one student; a model of any size is cut from
+it. On a CPU the sizes of a step are slices, one after another; on a GPU they are slots of one
+program, masked, which is the same but for rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from objectives.bert.architecture import BertShape, Widths
+from objectives.bert.linears import LINEARS, PER_HEAD
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import CurvePoint
+from objectives.text.data import Batch
+from objectives.training.population import Population
+from objectives.training.stage_training import StageTraining
+from objectives.training.stages import Stage
+
+Model = tuple[Widths[int], ...]
+"""How much is left of each layer of a model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """In which order the units of each layer stay."""
+
+    shape: BertShape
+    heads: Tensor
+    """(layers, heads) int64: the first is the last to go."""
+    ffn: Tensor
+    """(layers, neurons) int64."""
+
+    @classmethod
+    def by_worth(cls, shape: BertShape, worth: Mapping[str, Tensor]) -> Order:
+        """The units by falling worth, (layers, units) of each space; of a space that is missing as
+        they are."""
+
+        def ordered(space: str, size: int) -> Tensor:
+            own = worth.get(space, torch.zeros(shape.layers, size))
+            return own.cpu().argsort(dim=-1, descending=True, stable=True)
+
+        return cls(shape, ordered("heads", shape.heads), ordered("ffn", shape.ffn))
+
+    @cached_property
+    def reverse(self) -> Order:
+        """The order that puts ordered units back where they were."""
+        return Order(self.shape, self.heads.argsort(-1), self.ffn.argsort(-1))
+
+    def applied(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state of a whole classifier with its units in this order: it computes what it did."""
+        ordered = dict(state)
+        for layer in range(self.shape.layers):
+            for linear in LINEARS:
+                name = f"bert.encoder.layer.{layer}.{linear.name}"
+                weight, bias = ordered[f"{name}.weight"], ordered[f"{name}.bias"]
+                if (rows := self._places(linear.outputs, layer)) is not None:
+                    weight, bias = weight[rows], bias[rows]
+                if (columns := self._places(linear.inputs, layer)) is not None:
+                    weight = weight[:, columns]
+                ordered |= {f"{name}.weight": weight, f"{name}.bias": bias}
+        return ordered
+
+    def _places(self, axis: str, layer: int) -> Tensor | None:
+        """Where what lies along an axis comes from; None where no unit lies along it."""
+        if axis in PER_HEAD:
+            size = self.shape.head_dim
+            return (self.heads[layer, :, None] * size + torch.arange(size)).flatten()
+        return self.ffn[layer] if axis == "ffn" else None
+
+
+def sliced(population: Population, model: Model) -> Population:
+    """The first heads and neurons of each layer of one student: views, which its gradient finds."""
+    weights = dict(population.weights)
+    for layer, widths in enumerate(model):
+        for linear in LINEARS:
+            name = f"bert.encoder.layer.{layer}.{linear.name}"
+            rows, columns = (getattr(widths, a, None) for a in (linear.outputs, linear.inputs))
+            weights[f"{name}.weight"] = weights[f"{name}.weight"][:, :rows, :columns]
+            weights[f"{name}.bias"] = weights[f"{name}.bias"][:, :rows]
+    return replace(population, weights=weights, widths=(model,), padded=model)
+
+
+def masked(population: Population, models: Sequence[Model]) -> tuple[Population, dict[str, Tensor]]:
+    """The same as slots of one program: the one student at each slot, and the masks of all."""
+    (whole,) = population.widths
+    weights = {
+        name: weight.expand(len(models), *weight.shape[1:])
+        for name, weight in population.weights.items()
+    }
+    device = population.weights["classifier.weight"].device
+    masks = {}
+    for space in ("heads", "ffn"):
+        kept = torch.tensor([[getattr(layer, space) for layer in model] for model in models])
+        units = torch.arange(getattr(whole[0], space))
+        masks[space] = (units < kept[..., None]).float().to(device)
+    return replace(population, weights=weights, widths=(whole,) * len(models)), masks
+
+
+class ElasticTraining:
+    """One student that is trained at many sizes."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        order: Order,
+        models: Sequence[Model],
+        stage: Stage,
+        *,
+        sizes: int,
+        batch_size: int,
+        seed: int,
+        dtype: torch.dtype,
+    ):
+        """`models` are those that a step draws from, by rising size; the last one is whole."""
+        self.problem, self.order, self.models, self.sizes = problem, order, models, sizes
+        student = copy.deepcopy(problem.student)
+        student.load_state_dict(order.applied(problem.student.state_dict()))
+        self.population = Population.of([student], dtype)
+        self.training = StageTraining(
+            problem,
+            [0],
+            self.population,
+            stage,
+            [stage.learning_rate],
+            None,
+            batch_size=batch_size,
+            seed=seed,
+        )
+        self._draws = np.random.default_rng(seed)
+
+    def run(self, progress: Progress, everyone: Set[int]) -> Set[int]:
+        """Train to the end, or until `everyone` was asked to stop; who was."""
+        stopped: Set[int] = frozenset()
+        for batch in self.training.batches(0, progress):
+            self.step(batch, self.draw())
+            stopped = stopped | progress.advance()
+            if stopped >= everyone:
+                break
+        return stopped
+
+    def draw(self) -> list[Model]:
+        """The sizes of a step: one of each of as many equal parts of `models`."""
+        parts = (np.arange(self.sizes) + self._draws.random(self.sizes)) / self.sizes
+        return [self.models[int(part * len(self.models))] for part in parts]
+
+    def step(self, batch: Batch, drawn: Sequence[Model]) -> None:
+        """Train on one batch at these sizes."""
+        losses = self.gradients(batch, drawn)
+        self.training.optimizer.step()
+        self.training.measured.append({"loss": losses.mean()[None]})
+
+    def gradients(self, batch: Batch, drawn: Sequence[Model]) -> Tensor:
+        """Add the gradient of the mean loss over these sizes; the loss of each, (sizes,)."""
+        if self.problem.device == "cpu":
+            losses = []
+            for model in drawn:
+                loss = self.training.loss(sliced(self.population, model), batch, {})
+                (loss / len(drawn)).backward()
+                losses.append(loss.detach())
+            return torch.cat(losses)
+        slots, masks = masked(self.population, drawn)
+        loss = self.training.loss(slots, batch, masks)
+        loss.mean().backward()
+        return loss.detach()
+
+    def state(self) -> dict[str, Tensor]:
+        """The state of the whole student, its units where they were."""
+        return self.order.reverse.applied(self.training.state(0))
+
+    def curve(self) -> list[CurvePoint]:
+        """The rows of its learning curve."""
+        return self.training.curves()[0]

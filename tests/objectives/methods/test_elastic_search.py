@@ -1,0 +1,144 @@
+"""The elastic search: what it owes as a search method, and what its own settings do."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from objectives.errors import UserError
+from objectives.methods.elastic_search import ElasticSearch
+from objectives.methods.fisher_search import FisherSearch
+from objectives.problem import Problem
+from objectives.training.stages import Stage
+from tests.objectives.conformance import PruningConformance, RecordingProgress, run, search_alone
+
+TRAINING = Stage(name="elastic", epochs=0.5, learning_rate=1e-3, loss="prediction+hidden")
+QUICK = ElasticSearch(
+    batch_size=16,
+    tolerance=0.1,
+    elastic=TRAINING,
+    smallest=0.2,
+    grad_rescale=0.3,
+    stages=(Stage(name="polish", epochs=0.5, learning_rate=1e-3),),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Forgetful(Problem):
+    """A problem that keeps no trained student, so that each search trains its own."""
+
+    def kept(
+        self, name: str, ingredients: Mapping[str, object], make: Callable[[Path], object]
+    ) -> Path:
+        if make.__name__ == "make":
+            for folder in self.cache.glob(f"{name}-*/"):
+                shutil.rmtree(folder)
+            for key in [key for key in self.memory if name in key]:  # type: ignore[operator]
+                del self.memory[key]
+        return super().kept(name, ingredients, make)
+
+
+@pytest.fixture(scope="class")
+def forgetful(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> Problem:
+    given = {field.name: getattr(problem, field.name) for field in fields(problem) if field.init}
+    return Forgetful(**{**given, "cache": tmp_path_factory.mktemp("elastic")})
+
+
+class TestConformance(PruningConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> ElasticSearch:
+        # Without hidden states, which are kept for all: steps that only a first search takes.
+        return replace(QUICK, elastic=replace(TRAINING, loss="prediction"))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def problem(cls, forgetful: Problem) -> Problem:
+        return forgetful
+
+
+@pytest.fixture
+def fresh(problem: Problem, tmp_path: Path) -> Problem:
+    """The tiny problem with a cache of its own."""
+    return replace(problem, cache=tmp_path)
+
+
+BARE = replace(QUICK, stages=(), grad_rescale=0.0)
+
+
+def test_the_first_trial_trains_and_the_others_only_cut(fresh: Problem) -> None:
+    first, second = RecordingProgress(), RecordingProgress()
+    run([BARE, replace(BARE, target_ratio=0.3)], fresh, first)
+    assert first.steps > 0
+    later = replace(fresh)  # of another launch: it remembers nothing
+    (outcome,) = run([replace(BARE, target_ratio=0.4)], later, second)
+    assert second.steps == 0
+    assert outcome.curve  # type: ignore[union-attr]
+
+
+def test_training_at_all_sizes_beats_cutting_alone(fresh: Problem) -> None:
+    longer = replace(BARE, elastic=replace(TRAINING, epochs=6), target_ratio=0.3)
+    trained = search_alone(longer, fresh)
+    once = FisherSearch(target_ratio=0.3, tolerance=0.1, stages=())
+    cut_only = search_alone(once, fresh)
+    assert trained.architecture == cut_only.architecture
+
+    def divergence(model: Any) -> float:
+        batch = next(fresh.alpha.in_order(100, "cpu"))
+        inputs = {
+            name: getattr(batch, name) for name in ("input_ids", "attention_mask", "token_type_ids")
+        }
+        with torch.no_grad():
+            own = model(**inputs).logits.log_softmax(-1)
+            wanted = fresh.teacher(**inputs).logits.log_softmax(-1)
+        return float((wanted.exp() * (wanted - own)).sum(-1).mean())
+
+    assert divergence(trained.model) < 0.5 * divergence(cut_only.model)
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"target_ratio": 0.3}, {"flops_weight": 3.0}, {"grad_rescale": 1.0}], ids=list
+)
+def test_a_knob_changes_the_architecture_and_trains_nothing_anew(
+    fresh: Problem, knobs: dict[str, Any]
+) -> None:
+    one = search_alone(BARE, fresh)
+    progress = RecordingProgress()
+    (other,) = run([replace(BARE, **knobs)], fresh, progress)
+    assert progress.steps == 0
+    assert one.architecture != other.architecture  # type: ignore[union-attr]
+
+
+def test_a_trial_keeps_the_units_of_a_layer_in_the_order_of_the_training(fresh: Problem) -> None:
+    large = search_alone(replace(BARE, target_ratio=0.7), fresh).architecture
+    small = search_alone(replace(BARE, target_ratio=0.3, grad_rescale=1.0), fresh).architecture
+    for less, more in zip(small.layers, large.layers, strict=True):  # type: ignore[attr-defined]
+        for space in ("heads", "ffn"):
+            own, other = set(getattr(less, space)), set(getattr(more, space))
+            assert own <= other or other <= own
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sizes": 0}, "sizes is 0; it must be >= 1"),
+        ({"smallest": 1.0}, r"smallest is 1.0; it must be in \(0, 1\)"),
+        ({"grad_rescale": 1.5}, r"grad_rescale is 1.5; it must be in \[0, 1\]"),
+        ({"flops_weight": math.nan}, "flops_weight is nan"),
+        ({"spaces": ("qk",)}, "must name some of heads, ffn"),
+        ({"elastic": replace(TRAINING, searches=True)}, "does not search"),
+        ({"elastic": replace(TRAINING, loss="intermediate")}, "its loss is 'prediction'"),
+    ],
+)
+def test_what_no_training_of_many_sizes_can_do_is_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        replace(QUICK, **settings)
