@@ -21,6 +21,7 @@ from torch import Tensor
 
 from objectives.bert.architecture import BertShape, Widths
 from objectives.bert.linears import LINEARS, PER_HEAD
+from objectives.device import on_device
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
@@ -100,12 +101,12 @@ def masked(population: Population, models: Sequence[Model]) -> tuple[Population,
         name: weight.expand(len(models), *weight.shape[1:])
         for name, weight in population.weights.items()
     }
-    device = population.weights["classifier.weight"].device
+    device = str(population.weights["classifier.weight"].device)
     masks = {}
     for space in ("heads", "ffn"):
         kept = torch.tensor([[getattr(layer, space) for layer in model] for model in models])
         units = torch.arange(getattr(whole[0], space))
-        masks[space] = (units < kept[..., None]).float().to(device)
+        masks[space] = on_device((units < kept[..., None]).float(), device)
     return replace(population, weights=weights, widths=(whole,) * len(models)), masks
 
 

@@ -30,12 +30,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_every_page_of_the_site_is_there(site: Path) -> None:
     pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     assert len(pages) > 15
     assert [page for page in pages if not (site / page.with_suffix(".html")).is_file()] == []
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     loads = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*>")
     for page in site.rglob("*.html"):
@@ -44,6 +46,7 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
         assert [one for one in elements if re.search(r'(?:href|src)="?(?:https?:)?//', one)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("face", ["objectives", "orchestrator", "reports"])
 def test_the_reference_shows_every_public_name(site: Path, face: str) -> None:
     page = (site / "reference" / f"{face}.html").read_text(encoding="utf-8")
@@ -51,6 +54,7 @@ def test_the_reference_shows_every_public_name(site: Path, face: str) -> None:
     assert [name for name in names if f'id="{face}.{name}"' not in page] == []
 
 
+@pytest.mark.slow
 def test_the_reference_shows_settings_arguments_and_results(site: Path) -> None:
     page = (site / "reference" / "objectives.html").read_text(encoding="utf-8")
     shown = re.sub(r"<[^>]+>", " ", page)

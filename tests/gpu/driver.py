@@ -29,6 +29,7 @@ from torch import Tensor
 from objectives.device import on_device, quiet_libraries, to_device
 from objectives.measures.evaluate import predict, score
 from objectives.measures.latency import Conditions, Latency
+from objectives.methods.elastic_search import ElasticSearch
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.head_importance import HeadImportance
@@ -87,6 +88,7 @@ METHODS: dict[str, StagedMethod] = {
     "MaskSearch, milliseconds": MaskSearch(stages=(SEARCH, RECOVER)),
     "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER)),
     "WidthSearch, interpolated": WidthSearch(stages=(SEARCH, RECOVER), align="interpolate"),
+    "ElasticSearch": ElasticSearch(elastic=replace(RECOVER, name="elastic"), smallest=0.2),
     "FisherPruning": FisherPruning(stages=(RECOVER,)),
     "HeadImportance": HeadImportance(stages=(RECOVER,)),
     "MagnitudePruning": MagnitudePruning(stages=(RECOVER,)),
@@ -99,6 +101,8 @@ READS_BACK = {
 """Methods whose steps wait for the device, and why."""
 LOOPS = {**READS_BACK, "MaskSearch, seed": "the heads to close are chosen student by student"}
 """Methods whose steps ask more of it the more students there are."""
+ONE_TRAINING = {"ElasticSearch": "the student of all is trained once, however many ask"}
+"""Methods whose steps do not depend on how many students there are."""
 LATENCY = Latency(
     TINY,
     Conditions("stand-in", 1, 1, 24),

@@ -83,6 +83,7 @@ def test_the_first_trial_trains_and_the_others_only_cut(fresh: Problem) -> None:
     assert outcome.curve  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_training_at_all_sizes_beats_cutting_alone(fresh: Problem) -> None:
     longer = replace(BARE, elastic=replace(TRAINING, epochs=6), target_ratio=0.3)
     trained = search_alone(longer, fresh)

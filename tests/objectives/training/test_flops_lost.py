@@ -17,7 +17,7 @@ from objectives.measures.latency import Conditions, Latency
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.random_pruning import RandomPruning
 from objectives.problem import Problem
-from objectives.search.one_shot import _Chosen
+from objectives.search.one_shot import Chosen
 from objectives.search.staged_search import staged_search
 from objectives.search_method import Outcome, SearchResult
 from objectives.training.flops_lost import flops_lost, flops_to_lose
@@ -55,7 +55,7 @@ def counting(problem: Problem, name: str) -> Problem:
 def cut_to(architecture: BertArchitecture, problem: Problem) -> Outcome:
     """A student that is cut to this and recovers."""
     method = RandomPruning(batch_size=16, stages=(RECOVER,))
-    chosen, progress = _Chosen([architecture]), RecordingProgress()
+    chosen, progress = Chosen([architecture]), RecordingProgress()
     (outcome,) = staged_search([method], problem, chosen, seed=3, progress=progress)
     return outcome
 

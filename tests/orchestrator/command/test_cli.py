@@ -44,7 +44,7 @@ def test_run_ends_with_the_front_the_report_and_the_next_commands(
     write_study: WriteStudy, tmp_path: Path
 ) -> None:
     arguments = ["run", write_study(), "--trials", 2, "--population", "auto"]
-    done = maskfront_process(*arguments, cwd=tmp_path)
+    done = maskfront(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "tiny"
     page = (folder / "report.html").read_text(encoding="utf-8")
@@ -131,6 +131,7 @@ def test_a_run_without_a_front_says_so_and_names_no_model(study: Study, tmp_path
     assert done.stdout.endswith("No trial has met its FLOPs budget yet; 1 finished outside it.\n")
 
 
+@pytest.mark.slow
 def test_help_and_front_answer_without_torch(run_folder: Path) -> None:
     for arguments in (
         ["--help"],
@@ -161,6 +162,7 @@ def test_export_gives_a_model_that_transformers_loads(run_folder: Path, tmp_path
     assert sum(p.numel() for p in model.parameters()) == point["params"]
 
 
+@pytest.mark.slow
 def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None:
     server = subprocess.Popen(
         [*COMMAND, "dashboard", str(run_folder), "--port", "0"],

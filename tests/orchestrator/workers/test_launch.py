@@ -154,6 +154,7 @@ def test_every_trial_leaves_a_model_that_scores_what_was_told(study: Study, tmp_
     assert "rows read" in run.notes[0]
 
 
+@pytest.mark.slow
 def test_each_trial_says_what_decided_its_last_digits(study: Study, tmp_path: Path) -> None:
     for precision, recorded in (("float32", "float32"), ("bfloat16", "bfloat16")):
         method = replace(study.method, precision=precision)  # type: ignore[call-arg]
@@ -357,6 +358,7 @@ def test_one_large_population_that_fails_in_part_is_no_reason_to_give_up(
     assert len(run.finished) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [RuntimeError("database is locked"), SystemError("full")])
 def test_what_fails_while_a_result_is_kept_is_tried_again(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception

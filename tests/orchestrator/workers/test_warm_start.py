@@ -69,6 +69,7 @@ def begun(folder: Path) -> list[tuple[str | None, dict[str, object]]]:
     ]
 
 
+@pytest.mark.slow
 def test_it_begins_with_the_ends_and_the_front(
     study: Study, earlier: RunRecord, tmp_path: Path
 ) -> None:
