@@ -73,6 +73,7 @@ METHODS: dict[str, StagedMethod] = {
     ),
     "FisherSearch, all spaces": FisherSearch(
         stages=(SEARCH, RECOVER),
+        tolerance=0.01,
         target_schedule="constant",
         refresh=99,
         spaces=("heads", "ffn", "qk", "v", "input_qkv"),

@@ -55,7 +55,12 @@ def ray_cluster() -> Iterator[str]:
                 "--include-dashboard=false",
                 "--object-store-memory=100000000",
             ],
-            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path.cwd())},
+            env={
+                **os.environ,
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "RAY_AUTH_MODE": "disabled",  # else it may want a token that an earlier one made
+                "PYTHONPATH": str(Path.cwd()),
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
