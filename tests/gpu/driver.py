@@ -71,9 +71,9 @@ METHODS: dict[str, StagedMethod] = {
     "FisherSearch, opening": FisherSearch(
         stages=(SEARCH, RECOVER), target_schedule="constant", refresh=1
     ),
+    # Small steps: Adam makes whole ones of gradients that are mere rounding.
     "FisherSearch, all spaces": FisherSearch(
-        stages=(SEARCH, RECOVER),
-        tolerance=0.01,
+        stages=(SEARCH, replace(RECOVER, learning_rate=2e-4)),
         target_schedule="constant",
         refresh=99,
         spaces=("heads", "ffn", "qk", "v", "input_qkv"),
