@@ -82,16 +82,36 @@ class Order:
         return self.ffn[layer] if axis == "ffn" else None
 
 
-def sliced(population: Population, model: Model) -> Population:
-    """The first heads and neurons of each layer of one student: views, which its gradient finds."""
-    weights = dict(population.weights)
+def sliced(weights: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
+    """The first heads and neurons of each layer of one student, as views of its (1, ...)."""
+    views = dict(weights)
     for layer, widths in enumerate(model):
         for linear in LINEARS:
             name = f"bert.encoder.layer.{layer}.{linear.name}"
             rows, columns = (getattr(widths, a, None) for a in (linear.outputs, linear.inputs))
-            weights[f"{name}.weight"] = weights[f"{name}.weight"][:, :rows, :columns]
-            weights[f"{name}.bias"] = weights[f"{name}.bias"][:, :rows]
+            views[f"{name}.weight"] = views[f"{name}.weight"][:, :rows, :columns]
+            views[f"{name}.bias"] = views[f"{name}.bias"][:, :rows]
+    return views
+
+
+def copied(population: Population, model: Model) -> Population:
+    """The same as a student of its own, with weights of its own in the precision of its matmuls.
+
+    That is what a step of its size costs. A gradient through the views would be padded with zeros
+    to the whole size, and the weights be brought to the precision in each pass anew.
+    """
+    weights = {
+        name: _leaf(view, population.matmul_dtype)
+        for name, view in sliced(population.weights, model).items()
+    }
     return replace(population, weights=weights, widths=(model,), padded=model)
+
+
+def _leaf(view: Tensor, matmul_dtype: torch.dtype) -> Tensor:
+    copy = view.detach()
+    if copy.ndim == 3:  # a matrix, by its inputs, as `Population` has them
+        copy = copy.mT.to(matmul_dtype).contiguous().mT
+    return copy.requires_grad_()
 
 
 def masked(population: Population, models: Sequence[Model]) -> tuple[Population, dict[str, Tensor]]:
@@ -166,15 +186,24 @@ class ElasticTraining:
     def gradients(self, batch: Batch, drawn: Sequence[Model]) -> Tensor:
         """Add the gradient of the mean loss over these sizes; the loss of each, (sizes,)."""
         if self.problem.device == "cpu":
-            losses = []
-            for model in drawn:
-                loss = self.training.loss(sliced(self.population, model), batch, {})
-                (loss / len(drawn)).backward()
-                losses.append(loss.detach())
-            return torch.cat(losses)
+            return torch.cat([self._of_one(batch, model, len(drawn)) for model in drawn])
         slots, masks = masked(self.population, drawn)
         loss = self.training.loss(slots, batch, masks)
         loss.mean().backward()
+        return loss.detach()
+
+    def _of_one(self, batch: Batch, model: Model, sizes: int) -> Tensor:
+        """Add the gradient of one of the sizes; its loss, (1,)."""
+        weights, student = self.population.weights, copied(self.population, model)
+        loss = self.training.loss(student, batch, {})
+        (loss / sizes).backward()
+        for weight in weights.values():
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        whole = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
+        for name, own in sliced(whole, model).items():
+            if (gradient := student.weights[name].grad) is not None:
+                own += gradient
         return loss.detach()
 
     def state(self) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from objectives.problem import Problem
 from objectives.progress import SilentProgress
 from objectives.search.importance import importance_of_student
 from objectives.text.data import Batch
-from objectives.training.elastic import ElasticTraining, Model, Order, masked, sliced
+from objectives.training.elastic import ElasticTraining, Model, Order, copied, masked
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Loss, Stage
@@ -91,7 +91,7 @@ def test_a_slice_is_a_mask_is_a_cut(
     small = cut(problem.student.state_dict(), problem.student.config, architecture)
     wanted = Population.of([small]).logits(batch)
     slots, masks = masked(population, [model_of(order, COUNTS[0]), model])
-    for found in (sliced(population, model).logits(batch), slots.logits(batch, masks)[1:]):
+    for found in (copied(population, model).logits(batch), slots.logits(batch, masks)[1:]):
         torch.testing.assert_close(found, wanted, atol=ATOL, rtol=0)
 
 
