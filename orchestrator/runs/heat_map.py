@@ -31,9 +31,10 @@ def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
         left = _MARGIN + place * _KIND
         draw.text((left, 10), in_words(kind), fill=_INK)
         for number, (kept, whole) in enumerate(zip(sizes[kind], of_layers, strict=False)):
-            top, right = 30 + number * _ROW, left + round(_BAR * kept / max(whole, 1))
+            top = 30 + number * _ROW
             draw.rectangle((left, top, left + _BAR - 1, top + _CELL), fill=_GONE)
             if kept:
-                draw.rectangle((left, top, right - 1, top + _CELL), fill=_KEPT)
+                long = max(round(_BAR * kept / whole), 1)  # one neuron of 1,536 is seen, too
+                draw.rectangle((left, top, left + long - 1, top + _CELL), fill=_KEPT)
             draw.text((left + _BAR + 10, top + 5), f"{kept:,} of {whole:,}", fill=_INK)
     picture.save(target, optimize=True)

@@ -27,6 +27,13 @@ def test_each_kind_has_a_bar_for_each_layer_as_long_as_what_is_kept(tmp_path: Pa
                 assert colour(kind, layer, share) == (_KEPT if share < kept else _GONE)
 
 
+def test_a_single_unit_of_many_is_seen(tmp_path: Path) -> None:
+    draw_heat_map({"ffn": (1, 0)}, {"ffn": (1536, 1536)}, tmp_path / "architecture.png")
+    with Image.open(tmp_path / "architecture.png") as picture:
+        found = [picture.convert("RGB").getpixel((70, 33 + layer * 26)) for layer in range(2)]
+    assert found == [ImageColor.getrgb(_KEPT), ImageColor.getrgb(_GONE)]
+
+
 def test_what_left_with_its_heads_is_not_drawn_again(tmp_path: Path) -> None:
     full = {"heads": (4,), "query_key": (32,), "query_inputs": (32,), "ffn": (8,)}
     widths = []
