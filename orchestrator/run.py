@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING
 
 from orchestrator.runs.records import FinishedTrial, Measured, RunRecord, read_run, size_text
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.terminal import visible
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.table import Table
 
     from orchestrator.study import Study
     from reports.exporting.export import Exported
 
 
+_WIDE = 200
+"""Of a line that nobody breaks."""
+
+
 class Run(RunRecord):
     """A run as it stood when it was read: its trials, its front, and what can be made of them.
 
-    A notebook shows it as the table of its front.
+    A notebook shows it as the table of its front, and so does `print`.
     """
 
     def dataframe(self) -> pd.DataFrame:
@@ -131,6 +137,14 @@ class Run(RunRecord):
 
         serve(self.folder, port)
 
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=_WIDE, color_system=None)
+        with console.capture() as shown:
+            console.print(front_table(self))
+        return shown.get().rstrip()
+
     def __repr__(self) -> str:
         return (
             f"<Run '{self.name}' in '{self.folder}': {len(self.finished)} trials finished, "
@@ -181,6 +195,22 @@ def front_rows(run: RunRecord) -> tuple[str, tuple[str, ...], list[tuple[str, ..
     columns = ("trial", run.metric_name, "held out", ratio, *unpruned.sizes)
     rows = [(str(trial.number), *_cells(trial.result)) for trial in run.front]
     return title, columns, [*rows, (unpruned.label, *_cells(unpruned))]
+
+
+def front_table(run: RunRecord) -> Table:
+    """The models of the front by rising cost, and the unpruned one."""
+    from rich.table import Table
+    from rich.text import Text
+
+    title, columns, rows = front_rows(run)
+    table = Table(title=Text(visible(title)))
+    for column in columns:
+        table.add_column(Text(visible(column)), justify="right")
+    for row in rows[:-1]:
+        table.add_row(*row)
+    table.add_section()
+    table.add_row(*rows[-1])
+    return table
 
 
 def _cells(model: Measured) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What the verbs share: how they end, and the table of a front."""
+"""What the verbs share: how they end, and what they show of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from orchestrator.terminal import say, say_to_stderr, visible
+from orchestrator.terminal import say, say_to_stderr
 
 if TYPE_CHECKING:
     from orchestrator.runs.records import RunRecord
@@ -61,26 +59,12 @@ def interrupted(remark: str) -> Iterator[None]:
 
 def show_front(run: RunRecord, console: Console) -> None:
     """The front as a table, and a sentence where it has no model."""
+    from orchestrator.run import front_table
     from reports.pareto import answer, pareto_view
 
     console.print(front_table(run))
     if not run.front:
         say(console, answer(pareto_view(run)))
-
-
-def front_table(run: RunRecord) -> Table:
-    """The models of the front by rising cost, and the unpruned one."""
-    from orchestrator.run import front_rows
-
-    title, columns, rows = front_rows(run)
-    table = Table(title=Text(visible(title)))
-    for column in columns:
-        table.add_column(Text(visible(column)), justify="right")
-    for row in rows[:-1]:
-        table.add_row(*row)
-    table.add_section()
-    table.add_row(*rows[-1])
-    return table
 
 
 def next_commands(record: RunRecord) -> list[str]:

@@ -83,6 +83,16 @@ def test_a_notebook_shows_the_front_and_runs_nothing_of_a_name(run: Run) -> None
     assert repr(run) == f"<Run 'tiny' in '{run.folder}': 2 trials finished, 1 on the front>"
 
 
+def test_it_prints_as_its_front(run: Run) -> None:
+    title, columns, models, unpruned = [
+        line for line in str(replace(run, name="a\x1b[2Jb")).splitlines() if line[0] in " ┃│"
+    ]
+    assert title.strip() == "a\\x1b[2Jb: accuracy against FLOPs"
+    assert columns.split()[1::2][:2] == ["trial", "accuracy"]
+    assert f" {run.front[0].result.metric:.4f} " in models
+    assert " unpruned " in unpruned
+
+
 def test_a_report_is_written_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
     assert run.report() == run.folder / "report.html"
     assert run.report(tmp_path / "page.html").read_text().startswith("<!doctype html>")
