@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.early_stopping import EarlyStopping, Hurdles, SuccessiveHalving
     from orchestrator.errors import RunError
     from orchestrator.launching import launch
+    from orchestrator.polishing import polish
     from orchestrator.run import Run, load_run
     from orchestrator.study import Study
     from orchestrator.study_file import load_study
@@ -28,6 +29,7 @@ __all__ = [
     "launch",
     "load_run",
     "load_study",
+    "polish",
     "serve",
     "work",
 ]
@@ -39,6 +41,7 @@ _HOMES = {
     "SuccessiveHalving": "orchestrator.early_stopping",
     "RunError": "orchestrator.errors",
     "launch": "orchestrator.launching",
+    "polish": "orchestrator.polishing",
     "Run": "orchestrator.run",
     "load_run": "orchestrator.run",
     "Study": "orchestrator.study",

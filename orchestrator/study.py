@@ -356,6 +356,8 @@ def _entries(
 ) -> Iterator[tuple[str, object, bool]]:
     """What `Study._settings` gives, of one dataclass; of all of it that is part of a `default`."""
     for field in fields(owner):
+        if not field.compare:  # a place, which decides nothing
+            continue
         name, value = f"{place}.{field.name}", getattr(owner, field.name)
         made = field.default if field.default_factory is MISSING else field.default_factory()
         stands = default or value == made

@@ -10,13 +10,12 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.bert.architecture import BertArchitecture
-from objectives.errors import UserError
 from objectives.measures.budget import places
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -30,14 +29,7 @@ from objectives.training.stage_training import Masks, StageTraining
 class OneShot(StagedMethod):
     """Base of the methods that rank units once. Without `stages` a student stays as it was cut."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        searching = [stage.name for stage in self.stages if stage.searches]
-        if searching:
-            raise UserError(
-                f"stages: '{searching[0]}' searches, but {type(self).__name__} chooses its units "
-                "once, before all stages; set searches=False"
-            )
+    with_search: ClassVar[bool] = False
 
     def idle(self) -> Mapping[str, str]:
         """Without stages nothing is trained; what a unit is worth takes batches of its own."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from objectives.bert.architecture import SPACES, BertArchitecture, BertShape, check_spaces
 from objectives.device import Precision
-from objectives.errors import check_ranges
+from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import discretise
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
@@ -29,6 +29,8 @@ class StagedMethod(SearchMethod):
     )
     searchable: ClassVar[tuple[str, ...]] = SPACES
     """What `spaces` may name."""
+    with_search: ClassVar[bool] = True
+    """Whether stages may search."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, some of `searchable`."""
@@ -58,6 +60,12 @@ class StagedMethod(SearchMethod):
         )
         check_spaces(type(self).__name__, self.spaces, self.searchable)
         check_order(self.stages)
+        searching = [stage.name for stage in self.stages if stage.searches]
+        if searching and not self.with_search:
+            raise UserError(
+                f"stages: '{searching[0]}' searches, but {type(self).__name__} has its units "
+                "before all stages; set searches=False"
+            )
 
     def shortened(self, share: float) -> Self:
         """The method with this share, in (0, 1], of the epochs of each stage."""

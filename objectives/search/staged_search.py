@@ -5,6 +5,7 @@ How alpha learns is not known here: see `Alpha`.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
@@ -12,10 +13,10 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import BertForSequenceClassification
 
 from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut, shape_of
+from objectives.bert.pretrained import Classifier
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.device import matmul_dtype, to_device
 from objectives.problem import Problem
@@ -85,7 +86,7 @@ def staged_search(
     *,
     seed: int,
     progress: Progress,
-    students: Sequence[BertForSequenceClassification] | None = None,
+    students: Sequence[Classifier] | None = None,
     stopped: Set[int] = frozenset(),
 ) -> Iterator[Outcome]:
     """Take all members through the stages of the first.
@@ -96,7 +97,8 @@ def staged_search(
         alpha: the architecture variables of all members.
         seed: of the study.
         progress: what is told of the run, and who should stop.
-        students: what each member begins with; by default all the student of the problem.
+        students: what each member begins with, uncut, or cut already where no stage searches; by
+            default all the student of the problem.
         stopped: the slots that were asked to stop before.
 
     Yields:
@@ -131,7 +133,7 @@ class _Run:
         alpha: Alpha,
         seed: int,
         progress: Progress,
-        students: Sequence[BertForSequenceClassification],
+        students: Sequence[Classifier],
     ):
         self.members, self.problem, self.alpha = members, problem, alpha
         self.progress, self.students = progress, students
@@ -349,7 +351,11 @@ class _Run:
         config, device = self.problem.student.config, self.problem.device
         models = {}
         for slot, state in states.items():
-            model = to_device(cut(state, config, architectures[slot]), device)
+            student = self.students[slot]
+            if isinstance(student, PrunedBertForSequenceClassification):
+                model = copy.deepcopy(student)
+            else:
+                model = to_device(cut(state, config, architectures[slot]), device)
             for name, weight in model.named_parameters():
                 if name.startswith(EMBEDDINGS):
                     weight.data = state[name]

@@ -311,6 +311,45 @@ def export(
 
 
 @app.command()
+def polish(
+    context: typer.Context,
+    run: Run,
+    study_file: Annotated[
+        Path,
+        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+    ],
+    trial: Annotated[
+        list[int] | None, typer.Option(help="This finished trial, repeatable; else the front.")
+    ] = None,
+    epochs: Annotated[float, typer.Option(help="Passes over the train rows.")] = 6,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the polished models; RUN-polished by default.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Distil models of a run further, each on its own, into a run beside it."""
+    from orchestrator.polishing import polish as polish_models
+    from orchestrator.runs.records import read_run
+    from orchestrator.study_file import load_study_of
+
+    record, console = read_run(run), CommandConsole()
+    with interrupted("finished trials are kept, polish again to go on"):
+        polished = polish_models(
+            record,
+            load_study_of(study_file, record.name),
+            trials=trial,
+            epochs=epochs,
+            out=out,
+            device=device,
+            command=shlex.join(["maskfront", *context.obj]),
+            console=console,
+        )
+    show_front(polished, console)
+    for line in next_commands(polished):
+        say(console, line)
+
+
+@app.command()
 def bench(
     models: Annotated[
         list[Path],

@@ -35,6 +35,7 @@ from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.head_importance import HeadImportance
 from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import PRESETS, MaskSearch
+from objectives.methods.polish import Polish
 from objectives.methods.random_pruning import RandomPruning
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
@@ -54,6 +55,7 @@ from tests.gpu.cuda import Cuda
 from tests.gpu.stand_in import StandIn, Wait
 from tests.kin import write_student
 from tests.objectives.conformance import RecordingProgress, run
+from tests.objectives.methods.test_polish import write_trials
 
 SEARCH = Stage(name="search", epochs=0.375, learning_rate=1e-3, loss="prediction", searches=True)
 RECOVER = Stage(name="recover", epochs=0.375, learning_rate=1e-3, loss="prediction+hidden")
@@ -94,6 +96,7 @@ METHODS: dict[str, StagedMethod] = {
     "HeadImportance": HeadImportance(stages=(RECOVER,)),
     "MagnitudePruning": MagnitudePruning(stages=(RECOVER,)),
     "RandomPruning": RandomPruning(stages=(RECOVER,)),
+    "Polish": Polish(trials="trials", stages=(RECOVER,)),
 }
 READS_BACK = {
     "FisherSearch, opening": "units are ranked on the host",
@@ -194,7 +197,11 @@ def on_gpu(bench: Workbench) -> Problem:
 
 def examine(method: StagedMethod, bench: Workbench, gpu: StandIn | Cuda) -> Found:
     """Search on both devices; compare."""
-    members = [replace(method, target_ratio=ratio) for ratio in RATIOS]
+    members: list[StagedMethod] = (
+        [replace(method, trial=number) for number in range(len(RATIOS))]
+        if isinstance(method, Polish)
+        else [replace(method, target_ratio=ratio) for ratio in RATIOS]
+    )
     with gpu.plugged_in():
         problem = on_gpu(bench)
         watched, of_six = Watched(gpu), Watched(gpu)
@@ -314,10 +321,13 @@ def drive(checkpoint: str, masked_lm: str, folder: Path, named: Sequence[str]) -
     gpu = make_gpu(bfloat16=False)
     timed = replace(bench.problem, cost=LATENCY, cost_full=LATENCY.full)
     benches = {"MaskSearch, milliseconds": replace(bench, problem=timed)}
+    trials = write_trials(folder / "trials", bench.problem, RATIOS)
     found, failed = {}, []
     for name in named or METHODS:
         try:
             own = replace(METHODS[name], precision="float32")
+            if isinstance(own, Polish):
+                own = replace(own, trials=trials)
             found[name] = asdict(examine(own, benches.get(name, bench), gpu))
         except Exception as error:  # time on a GPU may be short: told when all had their turn
             error.add_note(f"(method {name})")

@@ -162,6 +162,17 @@ def test_export_gives_a_model_that_transformers_loads(run_folder: Path, tmp_path
     assert sum(p.numel() for p in model.parameters()) == point["params"]
 
 
+def test_polish_leaves_a_run_beside_it(
+    run_folder: Path, tiny_study_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "better"
+    asked = ("--study-file", tiny_study_file, "--epochs", 1, "--out", out, "--device", "cpu")
+    done = maskfront("polish", run_folder, "--trial", 2, "--trial", 0, *asked)
+    assert done.returncode == 0, done.stderr
+    assert [trial.knobs["trial"] for trial in read_run(out).finished] == [2, 0]
+    assert f"export     maskfront export {out} --trial" in done.stdout
+
+
 @pytest.mark.slow
 def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None:
     server = subprocess.Popen(

@@ -1,0 +1,91 @@
+"""Polish: models of trials go on from where they are, as they were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from objectives.bert.exporting import save_model
+from objectives.errors import UserError
+from objectives.measures.evaluate import predict
+from objectives.methods.polish import Polish
+from objectives.methods.random_pruning import RandomPruning
+from objectives.problem import Problem
+from objectives.search_method import SearchMethod, SearchResult
+from objectives.training.stages import Stage
+from tests.objectives.conformance import SearchMethodConformance, search_alone
+
+STAGE = Stage(name="polish", epochs=0.5, learning_rate=1e-3)
+RATIOS = (0.7, 0.5, 0.4, 0.2)
+
+
+def write_trials(folder: Path, problem: Problem, ratios: Sequence[float]) -> str:
+    """A folder of trials of these sizes, cut and not trained."""
+    for number, ratio in enumerate(ratios):
+        result = cut_to(ratio, problem)
+        own = folder / f"{number:05d}"
+        own.mkdir(parents=True)
+        (own / "architecture.json").write_text(result.architecture.to_json())
+        save_model(result.model, own / "model")
+    return str(folder)
+
+
+def cut_to(ratio: float, problem: Problem) -> SearchResult:
+    return search_alone(RandomPruning(target_ratio=ratio, stages=()), problem)
+
+
+@pytest.fixture(scope="session")
+def quick(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> Polish:
+    trials = write_trials(tmp_path_factory.mktemp("polish"), problem, RATIOS)
+    return Polish(trials=trials, batch_size=16, stages=(STAGE,))
+
+
+class TestConformance(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls, quick: Polish) -> SearchMethod:
+        return quick
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def population(cls, quick: Polish) -> list[SearchMethod]:
+        return [replace(quick, trial=number) for number in range(len(RATIOS))]
+
+
+def test_a_model_keeps_its_units_and_comes_nearer_to_its_teacher(
+    quick: Polish, problem: Problem
+) -> None:
+    parent = cut_to(RATIOS[1], problem)
+    found = search_alone(replace(quick, trial=1), problem)
+    assert found.architecture == parent.architecture
+    assert found.target_ratio == pytest.approx(RATIOS[1], abs=0.05)
+    wanted, before, after = (
+        predict(model, problem.train, "cpu").softmax(-1)
+        for model in (problem.teacher, parent.model, found.model)
+    )
+    assert (after - wanted).abs().mean() < 0.7 * (before - wanted).abs().mean()
+
+
+def test_without_stages_a_model_stays_as_it_was(quick: Polish, problem: Problem) -> None:
+    found = search_alone(replace(quick, trial=2, stages=()), problem)
+    state = cut_to(RATIOS[2], problem).model.state_dict()
+    for name, weight in found.model.state_dict().items():
+        assert torch.equal(weight, state[name]), name
+
+
+def test_what_is_no_trial_is_refused(quick: Polish, problem: Problem, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"00009' has no model of a trial to polish \(.*No such"):
+        search_alone(replace(quick, trial=9), problem)
+    (tmp_path / "00000").mkdir()
+    (tmp_path / "00000" / "architecture.json").write_text("[]")
+    with pytest.raises(UserError, match="no model of a trial to polish"):
+        search_alone(replace(quick, trials=str(tmp_path)), problem)
+
+
+def test_a_stage_that_searches_is_refused(quick: Polish) -> None:
+    with pytest.raises(UserError, match=r"'polish' searches, but Polish has its units before all"):
+        replace(quick, stages=(replace(STAGE, searches=True),))

@@ -1,0 +1,67 @@
+"""Models of a run that are distilled further: a run of their own, to which others can be added."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrator import Run, RunError, Study, launch, load_run, polish
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture
+def run(study: Study, tmp_path: Path) -> Run:
+    return launch(
+        replace(study, trials=3, population=1),
+        out=tmp_path / "run",
+        device="cpu",
+        report=False,
+        console=QUIET,
+    )
+
+
+def test_the_front_goes_into_a_run_beside_it_and_others_can_be_added(
+    run: Run, study: Study
+) -> None:
+    before = run.dataframe()
+    [*others] = sorted({trial.number for trial in run.finished} - {t.number for t in run.front})
+    polished = polish(run, study, epochs=1, device="cpu", console=QUIET)
+    assert polished.folder == run.folder.with_name("run-polished")
+    assert polished.name == f"{study.name}-polished"
+    assert (polished.folder / "report.html").is_file()
+    parents = {trial.number: trial for trial in run.finished}
+    assert [t.knobs["trial"] for t in polished.trials] == [t.number for t in run.front]
+    for trial in polished.finished:
+        assert trial.feasible
+        assert trial.result.flops == parents[int(trial.knobs["trial"])].result.flops
+    more = polish(run, study, trials=others, epochs=1, device="cpu", console=QUIET)
+    assert [t.number for t in more.trials] == list(range(3))
+    assert {int(t.knobs["trial"]) for t in more.trials} == {0, 1, 2}
+    assert load_run(run.folder).dataframe().equals(before), "the run itself does not change"
+
+
+def test_more_training_elsewhere_is_another_study(run: Run, study: Study, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    polish(run, study, trials=[0], epochs=1, out=out, device="cpu", console=QUIET)
+    with pytest.raises(RunError, match=r"method\.stages\.polish\.epochs"):
+        polish(run, study, trials=[0], epochs=2, out=out, device="cpu", console=QUIET)
+    other = replace(run, definition={**run.definition, "seed": "9"})
+    with pytest.raises(RunError, match=r"method\.parent"):
+        polish(other, study, trials=[0], epochs=1, out=out, device="cpu", console=QUIET)
+    moved = replace(run, folder=run.folder.rename(tmp_path / "elsewhere"))
+    again = polish(moved, study, trials=[0, 1], epochs=1, out=out, device="cpu", console=QUIET)
+    assert len(again.finished) == 2
+
+
+def test_what_cannot_be_polished_is_refused(run: Run, study: Study) -> None:
+    with pytest.raises(RunError, match=r"trial 7 of .* has no model to polish.* finished: 0, 1, 2"):
+        polish(run, study, trials=[7])
+    with pytest.raises(RunError, match="is a run of 'tiny', not of 'other'"):
+        polish(run, replace(study, name="other"))
+    with pytest.raises(RunError, match="has no front to polish"):
+        polish(replace(run, trials=()), study)
+    assert not run.folder.with_name("run-polished").exists()
