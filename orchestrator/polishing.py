@@ -6,6 +6,8 @@ mislead it, and so goes into another run: the same report, dashboard and export,
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from pathlib import Path
 from optuna.distributions import IntDistribution
 from rich.console import Console
 
-from objectives.cache import content_key
+from objectives.cache import content_key, written_whole
 from objectives.methods.polish import Polish
 from objectives.search_method import spaces_of
 from objectives.workbench.fidelity import FULL
@@ -66,8 +68,10 @@ def polish(
         UserError: for data that cannot be read.
     """
     folder = run.folder.with_name(f"{run.folder.name}-polished") if out is None else Path(out)
+    polishing = _study(run, study, folder, trials, epochs)
+    _lend_cache(RunFolder(run.folder), RunFolder(folder))
     return launch(
-        _study(run, study, folder, trials, epochs),
+        polishing,
         out=folder,
         population=population,
         workers=workers,
@@ -117,3 +121,19 @@ def _study(
         sampler="random",  # nothing is drawn
         early_stopping=None,
     )
+
+
+def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:
+    """The teacher, its answers and states again: files that are written once, under names that say
+    what they are of."""
+    if lender.cache.is_dir() and not taker.cache.exists():
+        with written_whole(taker.cache) as unfinished:
+            locks = shutil.ignore_patterns("*.lock")
+            shutil.copytree(lender.cache, unfinished, ignore=locks, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or one without links
+        shutil.copy2(source, target)

@@ -33,6 +33,9 @@ def test_the_front_goes_into_a_run_beside_it_and_others_can_be_added(
     assert polished.folder == run.folder.with_name("run-polished")
     assert polished.name == f"{study.name}-polished"
     assert (polished.folder / "report.html").is_file()
+    for file in run.folder.glob("cache/**/*[!.lock]"):
+        lent = polished.folder / file.relative_to(run.folder)
+        assert file.is_dir() or lent.samefile(file), "the teacher is that of the run"
     parents = {trial.number: trial for trial in run.finished}
     assert [t.knobs["trial"] for t in polished.trials] == [t.number for t in run.front]
     for trial in polished.finished:
