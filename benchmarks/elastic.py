@@ -8,9 +8,9 @@ in the same process, in turn.
     python -m benchmarks.elastic --task cola --glue FOLDER [--seeds 0 1 2] [--lone-trials 6 12 24]
 
 Without `--glue` the task is that of the quickstart, "tweets". Writes
-benchmarks/results/elastic.json a seed at a time and goes on where it was stopped; prints the rows
-there. KL is the mean divergence from the teacher's answers on the selection split, in nats; seconds
-of `elastic` are those of its training, of `alone` those of the trial.
+benchmarks/results/elastic.json row by row and goes on where it was stopped; prints the means of the
+rows there. KL is the mean divergence from the teacher's answers on the selection split, in nats;
+seconds of `elastic` are those of its training, of `alone` those of the trial.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ from objectives.session import Session
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.workbench import Workbench, prepare
 from studies._quickstart_data import minilm, tweets
+
+Row = dict[str, Any]
 
 RATIOS = (0.5, 0.33, 0.25, 0.17, 0.1)
 RESULTS = Path(__file__).parent / "results" / "elastic.json"
@@ -79,17 +81,24 @@ def trained(bench: Workbench, method: ElasticSearch, seed: int) -> float:
 
 
 def rows_of(
-    bench: Workbench, name: str, seed: int, lone_trials: Iterable[int]
-) -> Iterable[dict[str, Any]]:
-    """The rows of a task and a seed: of lone trials first, whose seconds the others get."""
+    bench: Workbench, name: str, seed: int, lone_trials: Iterable[int], known: Sequence[Row]
+) -> Iterator[Row]:
+    """The rows of a task and a seed that are not known: of lone trials first, whose seconds the
+    others get."""
     epochs, common = EPOCHS.get(name, 1.0), {"task": name, "seed": seed}
+    own = [row for row in known if common.items() <= row.items()]
     trained(bench, elastic(PROBE / 3), seed)  # what is worked out once a launch is nobody's time
-    lone = {ratio: alone(bench, ratio, epochs, seed) for ratio in RATIOS}
-    mean = statistics.fmean(found["seconds"] for found in lone.values())
-    for ratio, found in lone.items():
-        yield {**common, "arm": "alone", "lone_trials": 1, "ratio": ratio, **of(found)}
-    an_epoch = trained(bench, elastic(PROBE), seed) / PROBE
-    for number in lone_trials:
+    lone = {row["ratio"]: row for row in own if row["arm"] == "alone"}
+    for ratio in RATIOS:
+        if ratio not in lone:
+            found = of(alone(bench, ratio, epochs, seed))
+            lone[ratio] = {**common, "arm": "alone", "lone_trials": 1, "ratio": ratio, **found}
+            yield lone[ratio]
+    mean = statistics.fmean(row["seconds"] for row in lone.values())
+    done = {row["lone_trials"] for row in own if row["ratio"] == RATIOS[-1]}
+    wanted = sorted(set(lone_trials) - done)
+    an_epoch = trained(bench, elastic(PROBE), seed) / PROBE if wanted else 0.0
+    for number in wanted:
         method = elastic(number * mean / an_epoch)
         seconds = trained(bench, method, seed)
         for ratio in RATIOS:
@@ -106,31 +115,21 @@ def rows_of(
             }
 
 
-def of(found: dict[str, Any]) -> dict[str, Any]:
+def of(found: dict[str, Any]) -> Row:
     """What a row keeps of a trial."""
     return {name: found[name] for name in ("seconds", "kl", "select", "heldout")}
 
 
 def run(arguments: argparse.Namespace, console: Console) -> None:
-    """All tasks and seeds that the file does not hold yet."""
-    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    """All rows that the file does not hold yet."""
+    rows: list[Row] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     bench = workbench(arguments.task, arguments.glue, arguments.cache)
     for seed in arguments.seeds:
-        known = {
-            row["lone_trials"]
-            for row in rows
-            if (row["task"], row["seed"]) == (arguments.task, seed)
-        }
-        wanted = [number for number in arguments.lone_trials if number not in known]
-        if not wanted:
-            continue
-        found = rows_of(bench, arguments.task, seed, wanted)
+        found = rows_of(bench, arguments.task, seed, arguments.lone_trials, tuple(rows))
         for row in found:
-            if row["arm"] == "alone" and known:
-                continue
             rows.append(row)
             console.print(row)
-        _write(rows, bench)
+            _write(rows, bench)
 
 
 def _write(rows: list[dict[str, Any]], bench: Workbench) -> None:

@@ -2,17 +2,18 @@
 
 The units of each layer lie in the order of what they are worth, so that a smaller model is the
 first heads and the first neurons of each layer: a slice of the same weights. Each step draws some
-sizes, from the smallest to the whole, and adds up their losses (after DynaBERT, Hou et al. 2020,
-and MatFormer, Devvrit et al. 2024). What is trained is one student; a model of any size is cut from
-it. On a CPU the sizes of a step are slices, one after another; on a GPU they are slots of one
-program, masked, which is the same but for rounding.
+sizes, from the smallest to the whole, each for rows of its own, and adds up their losses (after
+DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 2024; on the same rows for all sizes a step
+costs as much and teaches less). What is trained is one student; a model of any size is cut from it.
+On a CPU the sizes of a step are slices, one after another; on a GPU they are one batch, each row
+under the masks of its size, which is the same but for rounding.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -26,7 +27,7 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
 from objectives.text.data import Batch
-from objectives.training.population import Population
+from objectives.training.population import Population, Trace
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Stage
 
@@ -114,20 +115,28 @@ def _leaf(view: Tensor, matmul_dtype: torch.dtype) -> Tensor:
     return copy.requires_grad_()
 
 
-def masked(population: Population, models: Sequence[Model]) -> tuple[Population, dict[str, Tensor]]:
-    """The same as slots of one program: the one student at each slot, and the masks of all."""
-    (whole,) = population.widths
-    weights = {
-        name: weight.expand(len(models), *weight.shape[1:])
-        for name, weight in population.weights.items()
-    }
-    device = str(population.weights["classifier.weight"].device)
+def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> dict[str, Tensor]:
+    """The same as masks of sequences of the whole student, (1, rows, layers, units) of each space:
+    the models take turns."""
     masks = {}
     for space in ("heads", "ffn"):
         kept = torch.tensor([[getattr(layer, space) for layer in model] for model in models])
+        of_rows = kept[torch.arange(rows) % len(models)]
         units = torch.arange(getattr(whole[0], space))
-        masks[space] = on_device((units < kept[..., None]).float(), device)
-    return replace(population, weights=weights, widths=(whole,) * len(models)), masks
+        masks[space] = on_device((units < of_rows[..., None]).float()[None], device)
+    return masks
+
+
+def rows_of(batch: Batch, turn: int, turns: int) -> Batch:
+    """The rows of a batch whose turn it is."""
+    own = {field.name: getattr(batch, field.name)[turn::turns] for field in fields(batch)}
+    return Batch(**own)
+
+
+def _rows_of_trace(trace: Trace | None, turn: int, turns: int) -> Trace | None:
+    if trace is None:
+        return None
+    return Trace(hidden=[hidden_KBSD[:, turn::turns] for hidden_KBSD in trace.hidden])
 
 
 class ElasticTraining:
@@ -145,7 +154,8 @@ class ElasticTraining:
         seed: int,
         dtype: torch.dtype,
     ):
-        """`models` are those that a step draws from, by rising size; the last one is whole."""
+        """`models` are those that a step draws from, by rising size; the last one is whole. Each of
+        the `sizes` of a step has `batch_size` rows."""
         self.problem, self.order, self.models, self.sizes = problem, order, models, sizes
         student = copy.deepcopy(problem.student)
         student.load_state_dict(order.applied(problem.student.state_dict()))
@@ -157,7 +167,7 @@ class ElasticTraining:
             stage,
             [stage.learning_rate],
             None,
-            batch_size=batch_size,
+            batch_size=sizes * batch_size,
             seed=seed,
         )
         self._draws = np.random.default_rng(seed)
@@ -184,16 +194,19 @@ class ElasticTraining:
         self.training.measured.append({"loss": losses.mean()[None]})
 
     def gradients(self, batch: Batch, drawn: Sequence[Model]) -> Tensor:
-        """Add the gradient of the mean loss over these sizes; the loss of each, (sizes,)."""
+        """Add the gradient of the mean loss over these sizes, which share the rows out; the loss of
+        each, (sizes,)."""
+        drawn = drawn[: len(batch.rows)]
+        parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
         if self.problem.device == "cpu":
-            return torch.cat([self._of_one(batch, model, len(drawn)) for model in drawn])
-        slots, masks = masked(self.population, drawn)
-        loss = self.training.loss(slots, batch, masks)
-        loss.mean().backward()
-        return loss.detach()
+            of_each = zip(drawn, parts, strict=True)
+            return torch.cat([self._of_one(part, model, len(drawn)) for model, part in of_each])
+        losses = self._of_all(batch, drawn, parts)
+        losses.mean().backward()
+        return losses.detach()
 
     def _of_one(self, batch: Batch, model: Model, sizes: int) -> Tensor:
-        """Add the gradient of one of the sizes; its loss, (1,)."""
+        """Add the gradient of one of the sizes, sliced; its loss, (1,)."""
         weights, student = self.population.weights, copied(self.population, model)
         loss = self.training.loss(student, batch, {})
         (loss / sizes).backward()
@@ -205,6 +218,24 @@ class ElasticTraining:
             if (gradient := student.weights[name].grad) is not None:
                 own += gradient
         return loss.detach()
+
+    def _of_all(self, batch: Batch, drawn: Sequence[Model], parts: Sequence[Batch]) -> Tensor:
+        """The loss of each of the sizes, (sizes,), masked in one pass."""
+        student, teacher = self.training.trace(), self.training.teacher(batch)
+        (whole,), turns = self.population.widths, len(drawn)
+        masks = row_masks(drawn, whole, len(batch.rows), self.problem.device)
+        logits = self.population.logits(batch, trace=student, row_masks=masks)
+        losses = [
+            self.training.compared(
+                self.population,
+                logits[:, turn::turns],
+                _rows_of_trace(student, turn, turns),
+                _rows_of_trace(teacher, turn, turns),
+                part,
+            )
+            for turn, part in enumerate(parts)
+        ]
+        return torch.cat(losses)
 
     def state(self) -> dict[str, Tensor]:
         """The state of the whole student, its units where they were."""

@@ -119,27 +119,45 @@ class StageTraining:
 
     def loss(self, population: Population, batch: Batch, masks: Masks) -> Tensor:
         """What the weights learn here, of these students on this batch, (K,)."""
-        problem = self.problem
-        wanted = problem.teacher_logits[batch.rows]
+        trace = self.trace()
+        logits = population.logits(batch, masks, trace)
+        return self.compared(population, logits, trace, self.teacher(batch), batch)
+
+    def trace(self) -> Trace | None:
+        """What is to be noted of a forward pass for the loss."""
         if self.stage.loss == "prediction":
-            return prediction_loss(population.logits(batch, masks), wanted)
-        with_scores = self.stage.loss == "intermediate"
-        student = Trace(with_scores=with_scores)
-        logits = population.logits(batch, masks, student)
-        teacher, attended = self._teacher(batch, with_scores), batch.attention_mask
-        fit = {n: value.expand(population.size, *value.shape[1:]) for n, value in self.fit.items()}
-        with autocast(population.matmul_dtype, problem.device):  # for the matmul of the projection
-            if with_scores:
+            return None
+        return Trace(with_scores=self.stage.loss == "intermediate")
+
+    def compared(
+        self,
+        population: Population,
+        logits: Tensor,
+        student: Trace | None,
+        teacher: Trace | None,
+        batch: Batch,
+    ) -> Tensor:
+        """The loss of these students where they answer so on this batch, (K,)."""
+        wanted = self.problem.teacher_logits[batch.rows]
+        if student is None or teacher is None:
+            return prediction_loss(logits, wanted)
+        attended = batch.attention_mask
+        fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
+        # For the matmul of the projection.
+        with autocast(population.matmul_dtype, self.problem.device):
+            if self.stage.loss == "intermediate":
                 return intermediate_loss(student, teacher, attended, self.heads, fit)
             hidden = hidden_loss(student, teacher, attended, fit)
         return prediction_loss(logits, wanted) + _HIDDEN_WEIGHT * hidden
 
-    def _teacher(self, batch: Batch, with_scores: bool) -> Trace:
-        """What the teacher does on a batch; once for all losses of a step."""
+    def teacher(self, batch: Batch) -> Trace | None:
+        """What the teacher goes through on a batch; once for all losses of a step."""
+        if self.stage.loss == "prediction":
+            return None
         if self._taught is None or self._taught[0] is not batch:
             # Not in the precision of a population that looks ahead in float32: kept states are of
             # this one.
-            dtype = self.population.matmul_dtype
+            dtype, with_scores = self.population.matmul_dtype, self.stage.loss == "intermediate"
             trace = teacher_trace(self.problem, batch, dtype, with_scores=with_scores)
             self._taught = batch, trace
         return self._taught[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from objectives.problem import Problem
 from objectives.progress import SilentProgress
 from objectives.search.importance import importance_of_student
 from objectives.text.data import Batch
-from objectives.training.elastic import ElasticTraining, Model, Order, copied, masked
+from objectives.training.elastic import ElasticTraining, Model, Order, copied, row_masks, rows_of
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Loss, Stage
@@ -90,9 +91,12 @@ def test_a_slice_is_a_mask_is_a_cut(
     model = architecture.widths(TINY)
     small = cut(problem.student.state_dict(), problem.student.config, architecture)
     wanted = Population.of([small]).logits(batch)
-    slots, masks = masked(population, [model_of(order, COUNTS[0]), model])
-    for found in (copied(population, model).logits(batch), slots.logits(batch, masks)[1:]):
-        torch.testing.assert_close(found, wanted, atol=ATOL, rtol=0)
+    whole = model_of(order, COUNTS[0])
+    masks = row_masks([whole, model], whole, 16, "cpu")
+    of_rows = population.logits(batch, row_masks=masks)[:, 1::2]
+    torch.testing.assert_close(of_rows, wanted[:, 1::2], atol=ATOL, rtol=0)
+    found = copied(population, model).logits(batch)
+    torch.testing.assert_close(found, wanted, atol=ATOL, rtol=0)
 
 
 def gradients(training: ElasticTraining) -> dict[str, Tensor]:
@@ -108,25 +112,33 @@ def gradients(training: ElasticTraining) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("loss", ["prediction", "prediction+hidden"])
 def test_the_gradient_of_a_step_is_the_mean_of_those_of_its_sizes_sliced_or_masked(
-    problem: Problem, order: Order, batch: Batch, loss: Loss, monkeypatch: pytest.MonkeyPatch
+    problem: Problem, order: Order, batch: Batch, loss: Loss
 ) -> None:
     models = [model_of(order, counts) for counts in COUNTS[:3]]
-    training = training_of(problem, order, models, stage(loss))
+    training = training_of(problem, order, [*models[1:], models[0]], stage(loss))
     alone = []
-    for model in models:
-        training.gradients(batch, [model])
+    for turn, model in enumerate(models):
+        training.gradients(rows_of(batch, turn, len(models)), [model])
         alone.append(gradients(training))
     losses = training.gradients(batch, models)
     together = gradients(training)
-    slots, masks = masked(training.population, models)
-    of_slots = training.training.loss(slots, batch, masks)
-    of_slots.mean().backward()
+    masked = training._of_all(batch, models, [rows_of(batch, turn, 3) for turn in range(3)])
+    masked.mean().backward()
     fused = gradients(training)
-    torch.testing.assert_close(of_slots.detach(), losses, atol=ATOL, rtol=0)
+    torch.testing.assert_close(masked.detach(), losses, atol=ATOL, rtol=0)
     for name, gradient in together.items():
         wanted = torch.stack([own[name] for own in alone]).mean(0)
         torch.testing.assert_close(gradient, wanted, atol=ATOL, rtol=0)
         torch.testing.assert_close(gradient, fused[name], atol=ATOL, rtol=0)
+
+
+def test_a_last_batch_of_few_rows_has_fewer_sizes(problem: Problem, order: Order) -> None:
+    models = [model_of(order, counts) for counts in COUNTS[:3]]
+    training = training_of(problem, order, models, stage())
+    two = problem.train.batch(np.array([3, 5]), "cpu")
+    losses = training.gradients(two, models)
+    assert losses.shape == (2,)
+    assert losses.isfinite().all()
 
 
 def test_the_whole_size_alone_is_plain_distillation(problem: Problem, order: Order) -> None:
