@@ -44,7 +44,7 @@ from objectives.training.population import EMBEDDINGS
 from objectives.training.stages import Stage
 from objectives.training.teacher_states import keep_states
 
-ELASTIC = Stage(name="elastic", epochs=6, learning_rate=2e-4, loss="prediction+hidden")
+ELASTIC = Stage(name="elastic", epochs=18, learning_rate=6e-4, loss="prediction+hidden")
 _GRID = 65
 """Sizes that a step draws from, geometric from the smallest to the whole."""
 _POINTS = 200
