@@ -1,15 +1,13 @@
 """How small can a MiniLM get that tells the sentiment of a tweet?"""
 
-from dataclasses import replace
-
 from optuna.distributions import FloatDistribution
 
-from objectives import FisherSearch, Stage, Task, Teacher
+from objectives import ElasticSearch, Stage, Task, Teacher
 from orchestrator import Study, launch
 from studies._quickstart_data import minilm, tweets
 
-recover = Stage(name="recover", epochs=0.5, learning_rate=3e-4, loss="prediction+hidden")
-search = replace(recover, name="search", epochs=0.1, searches=True, schedule="constant")
+elastic = Stage(name="elastic", epochs=12, learning_rate=6e-4, loss="prediction+hidden")
+along_the_training = {"flops_weight": 0.9, "grad_rescale": 0.0}
 
 study = Study(
     name="quickstart",
@@ -17,16 +15,17 @@ study = Study(
         name="tweets", data=tweets, label="sentiment", max_length=48, train=4000, select=1500
     ),
     teacher=Teacher(checkpoint=minilm(), epochs=2),
-    method=FisherSearch(stages=(search, recover)),
+    method=ElasticSearch(elastic=elastic),
     space={
-        "flops_weight": FloatDistribution(0.6, 1.2),
+        "flops_weight": FloatDistribution(0.8, 1.0),
         "target_ratio": FloatDistribution(0.1, 1, log=True),
         "tolerance": FloatDistribution(0.01, 0.1, log=True),
-        "grad_rescale": FloatDistribution(0.03, 0.3, log=True),
+        "grad_rescale": FloatDistribution(0.0, 0.3),
     },
-    first=tuple({"target_ratio": ratio} for ratio in (0.95, 0.75, 0.5, 0.3)),
-    trials=12,
-    population=4,
+    first=tuple(
+        {"target_ratio": ratio, **along_the_training} for ratio in (0.95, 0.7, 0.5, 0.3, 0.2, 0.1)
+    ),
+    trials=24,
 )
 
 if __name__ == "__main__":

@@ -4,9 +4,7 @@ The first trial trains one student at many sizes (`training/elastic.py`), along 
 its units are worth; it is kept for the run. A trial then chooses its units, cuts, and is scored:
 seconds in place of minutes. With `stages` it is distilled further on its own.
 
-Experimental: it is made for fronts of many trials. At the seconds of six lone trials (CoLA, one
-seed, `python -m benchmarks.elastic`) its students are further from their teacher than lone ones,
-by 0.047 against 0.028 at a quarter of the FLOPs.
+XXX
 
 What is trained along one order knows that path. So the units of a layer always go in the order of
 the training; what a trial may choose is how many of them each layer keeps.
@@ -49,6 +47,7 @@ _GRID = 65
 """Sizes that a step draws from, geometric from the smallest to the whole."""
 _POINTS = 200
 """Rows at most of the training's learning curve, which each trial keeps."""
+_TINY = 1e-300
 _WEIGHTS, _CURVE = "model.safetensors", "curve.json"
 
 
@@ -105,8 +104,27 @@ class ElasticSearch(OneShot):
         check_comparable(self.elastic.loss, student, teacher)
 
     def idle(self) -> Mapping[str, str]:
-        """A batch and a precision are those of the training of all."""
-        return {"tolerance": super().idle()["tolerance"]}
+        """A batch and a precision are those of the training of all; the tolerance acts, too."""
+        return {}
+
+    def choose(self, problem: Problem, seed: int) -> BertArchitecture:
+        """The units of highest worth; within t of R they end where worth falls most."""
+        worth = self.worth(problem, seed)
+        few, many = (
+            kept_units(
+                worth,
+                problem.cost,
+                target=share * self.target_ratio * problem.cost_full,
+                tolerance=0.0,
+                threshold=math.inf,
+            )
+            for share in (1 - self.tolerance, 1 + self.tolerance)
+        )
+        between = torch.cat([value[many[space] & ~few[space]] for space, value in worth.items()])
+        values = between.double().clamp_min(_TINY).sort(descending=True).values
+        falls = values[:-1] / values[1:]
+        threshold = float(values[falls.argmax() + 1]) if len(falls) else math.inf
+        return self.within_budget(worth, problem, threshold)
 
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """Fisher information, (layers, units) of each space, per price to the power of lambda.

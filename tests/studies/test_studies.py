@@ -58,6 +58,14 @@ def test_the_quickstart_has_three_sentiments_in_four_disjoint_roles() -> None:
     assert len(set(everything)) == len(everything)
 
 
+def test_the_quickstart_tunes_the_four_knobs_and_each_acts() -> None:
+    """That they change what a trial keeps: tests/objectives/methods/test_elastic_search.py."""
+    study = load_study(FOLDER / "quickstart.py")
+    knobs = {"flops_weight", "target_ratio", "tolerance", "grad_rescale"}
+    assert set(study.space) == knobs
+    assert not knobs & set(study.method.idle())
+
+
 @pytest.mark.parametrize("task", GLUE)
 def test_a_glue_study_offers_both_tinyberts_of_the_hub(
     task: str, monkeypatch: pytest.MonkeyPatch

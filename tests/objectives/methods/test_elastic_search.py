@@ -85,7 +85,8 @@ def test_the_first_trial_trains_and_the_others_only_cut(fresh: Problem) -> None:
 
 @pytest.mark.slow
 def test_training_at_all_sizes_beats_cutting_alone(fresh: Problem) -> None:
-    longer = replace(BARE, elastic=replace(TRAINING, epochs=6), target_ratio=0.3)
+    long = replace(TRAINING, epochs=6)
+    longer = replace(BARE, elastic=long, target_ratio=0.3, tolerance=0.0)
     trained = search_alone(longer, fresh)
     once = FisherSearch(target_ratio=0.3, tolerance=0.1, stages=())
     cut_only = search_alone(once, fresh)
@@ -105,7 +106,9 @@ def test_training_at_all_sizes_beats_cutting_alone(fresh: Problem) -> None:
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"target_ratio": 0.3}, {"flops_weight": 3.0}, {"grad_rescale": 1.0}], ids=list
+    "knobs",
+    [{"target_ratio": 0.3}, {"flops_weight": 3.0}, {"grad_rescale": 1.0}, {"tolerance": 0.3}],
+    ids=list,
 )
 def test_a_knob_changes_the_architecture_and_trains_nothing_anew(
     fresh: Problem, knobs: dict[str, Any]
@@ -115,6 +118,23 @@ def test_a_knob_changes_the_architecture_and_trains_nothing_anew(
     (other,) = run([replace(BARE, **knobs)], fresh, progress)
     assert progress.steps == 0
     assert one.architecture != other.architecture  # type: ignore[union-attr]
+
+
+def test_within_the_tolerance_it_stops_before_the_largest_fall_of_worth(
+    fresh: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neurons of one price, of which the first 60 are worth much more than the others."""
+    worth = {"ffn": torch.linspace(100, 90, 3 * 48).view(3, 48)}
+    worth["ffn"].view(-1)[60:] -= 50
+    monkeypatch.setattr(ElasticSearch, "worth", lambda *_: worth)
+    cost, price = fresh.cost, float(fresh.cost.of_one_unit()["ffn"])
+    closed = fresh.cost.full - 3 * 48 * price
+    method = replace(BARE, spaces=("ffn",), target_ratio=(closed + 66 * price) / cost.full)
+    kept = [
+        sum(replace(method, tolerance=share).choose(fresh, 0).ffn_per_layer)
+        for share in (0.0, 9 * price / (method.target_ratio * cost.full))
+    ]
+    assert kept == [66, 60]
 
 
 def test_a_trial_keeps_the_units_of_a_layer_in_the_order_of_the_training(fresh: Problem) -> None:
