@@ -46,7 +46,7 @@ RATIOS = (0.5, 0.33, 0.25, 0.17, 0.1)
 RESULTS = Path(__file__).parent / "results" / "elastic.json"
 RATE = 3e-4
 """Of a lone trial."""
-PROBE = 0.15
+PROBE = 1.0
 """Epochs of the training that says how long one takes."""
 
 
@@ -87,7 +87,7 @@ def rows_of(
     others get."""
     epochs, common = EPOCHS.get(name, 1.0), {"task": name, "seed": seed}
     own = [row for row in known if common.items() <= row.items()]
-    trained(bench, elastic(PROBE / 3), seed)  # what is worked out once a launch is nobody's time
+    trained(bench, elastic(PROBE / 10), seed)  # what is worked out once a launch is nobody's time
     lone = {row["ratio"]: row for row in own if row["arm"] == "alone"}
     for ratio in RATIOS:
         if ratio not in lone:

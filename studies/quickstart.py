@@ -6,7 +6,7 @@ from objectives import ElasticSearch, Stage, Task, Teacher
 from orchestrator import Study, launch
 from studies._quickstart_data import minilm, tweets
 
-elastic = Stage(name="elastic", epochs=12, learning_rate=6e-4, loss="prediction+hidden")
+elastic = Stage(name="elastic", epochs=10, learning_rate=6e-4, loss="prediction+hidden")
 along_the_training = {"flops_weight": 0.9, "grad_rescale": 0.0}
 
 study = Study(
@@ -25,7 +25,7 @@ study = Study(
     first=tuple(
         {"target_ratio": ratio, **along_the_training} for ratio in (0.95, 0.7, 0.5, 0.3, 0.2, 0.1)
     ),
-    trials=24,
+    trials=16,
 )
 
 if __name__ == "__main__":

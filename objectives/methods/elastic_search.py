@@ -4,7 +4,8 @@ The first trial trains one student at many sizes (`training/elastic.py`), along 
 its units are worth; it is kept for the run. A trial then chooses its units, cuts, and is scored:
 seconds in place of minutes. With `stages` it is distilled further on its own.
 
-XXX
+It is made for fronts of many trials: docs/elastic.md says from how many on it pays, and where a
+training for each is still nearer to the teacher.
 
 What is trained along one order knows that path. So the units of a layer always go in the order of
 the training; what a trial may choose is how many of them each layer keeps.
