@@ -28,8 +28,8 @@ pytestmark = pytest.mark.timeout(3600)
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 """For each storage."""
-FEW = 1
-"""What is quick."""
+WANTED = 4 * KILLS + 4
+"""Trials: enough that the study outlives the kills."""
 SEED = int(os.environ.get("CHAOS_SEED", "0"))
 
 Disturbed = Callable[..., None]
@@ -58,43 +58,30 @@ study = Study(
 
 
 @pytest.fixture
-def kills() -> int:
-    return KILLS
-
-
-@pytest.fixture
-def wanted(kills: int) -> int:
-    """Trials: enough that the study outlives the kills."""
-    return 4 * kills + 4
-
-
-@pytest.fixture
-def study_file(tmp_path: Path, tiny_data: Path, tiny_bert: str, wanted: int) -> Path:
+def study_file(tmp_path: Path, tiny_data: Path, tiny_bert: str) -> Path:
     path = tmp_path / "study.py"
-    path.write_text(_STUDY.format(data=str(tiny_data), checkpoint=tiny_bert, wanted=wanted))
+    path.write_text(_STUDY.format(data=str(tiny_data), checkpoint=tiny_bert, wanted=WANTED))
     return path
 
 
 @pytest.fixture
-def disturbed(study_file: Path, tmp_path: Path, kills: int, wanted: int) -> Disturbed:
+def disturbed(study_file: Path, tmp_path: Path) -> Disturbed:
     """The study under random kills in a storage, with one thing more in the middle; all is well
     in the end."""
 
     def disturb(url: str, at_half: Callable[[], object] = lambda: None) -> None:
-        run_and_kill(study_file, tmp_path / "run", url, at_half, kills)
-        check_all_is_well(tmp_path / "run", wanted)
+        run_and_kill(study_file, tmp_path / "run", url, at_half)
+        check_all_is_well(tmp_path / "run")
 
     return disturb
 
 
-def run_and_kill(
-    study: Path, out: Path, url: str, at_half: Callable[[], object], kills: int
-) -> None:
+def run_and_kill(study: Path, out: Path, url: str, at_half: Callable[[], object]) -> None:
     busy = out.with_name("busy")
     busy.mkdir()
     command = [sys.executable, "-m", "tests.chaos.driver", str(study), str(out), url]
     driver = subprocess.Popen(
-        [*command, "--kills", str(kills), "--seed", str(SEED)],
+        [*command, "--kills", str(KILLS), "--seed", str(SEED)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", BUSY: str(busy)},
@@ -108,22 +95,22 @@ def run_and_kill(
                 at_half()
         assert driver.wait() == 0
         assert lines[0] == "half\n", lines
-        assert lines[-1].startswith(f"{kills} kills"), lines
+        assert lines[-1].startswith(f"{KILLS} kills"), lines
     finally:
         driver.kill()
         driver.wait()
         driver.stdout.close()
 
 
-def check_all_is_well(out: Path, wanted: int) -> None:
+def check_all_is_well(out: Path) -> None:
     """What was wanted is complete, once, and on disk; nothing else is left."""
     study = load_optuna_study(out)
     trials = study.get_trials(deepcopy=False)
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-    assert len(complete) == wanted
+    assert len(complete) == WANTED
     assert {trial.state for trial in trials} <= {TrialState.COMPLETE, TrialState.FAIL}
     knobs = [tuple(sorted(trial.params.items())) for trial in complete]
-    assert len(set(knobs)) == wanted
+    assert len(set(knobs)) == WANTED
     retried = [trial for trial in trials if RETRY_OF in trial.user_attrs]
     assert retried
     for trial in retried:
@@ -158,7 +145,7 @@ def check_trial(study: optuna.Study, out: Path, trial: FrozenTrial) -> None:
         assert copy.read_bytes() == (original).read_bytes()
 
 
-@pytest.mark.parametrize("kills", [FEW, pytest.param(KILLS, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_sqlite(disturbed: Disturbed, tmp_path: Path) -> None:
     disturbed(f"sqlite:///{tmp_path}/run/study.db")
 

@@ -831,8 +831,9 @@ def test_callbacks_see_the_run_after_each_population(study: Study, tmp_path: Pat
     assert seen == [2, 4]
 
 
-@pytest.mark.slow  # tests/chaos kills a worker too
-@pytest.mark.parametrize("when", ["within a trial", "between trials"])
+@pytest.mark.parametrize(
+    "when", ["within a trial", pytest.param("between trials", marks=pytest.mark.slow)]
+)
 def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path, when: str) -> None:
     """A launch in its own process is killed; the next one goes on to the wanted number."""
     path = write_study(epochs=6)
