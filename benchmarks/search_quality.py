@@ -118,11 +118,11 @@ def of_layers(layers: list[int] | None) -> str:
 
 def measure(bench: Workbench, searched: SearchMethod, seed: int) -> dict[str, Any]:
     """One trial: what it keeps, how it scores."""
-    started = time.perf_counter()
+    started, processor = time.perf_counter(), time.process_time()
     [outcome] = type(searched).search(
         [searched], bench.problem, seed=seed, progress=SilentProgress()
     )
-    seconds = time.perf_counter() - started
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor
     if not isinstance(outcome, SearchResult):
         return {"failed": repr(outcome)}
     score = bench.score(outcome.model, outcome.architecture)
@@ -139,6 +139,7 @@ def measure(bench: Workbench, searched: SearchMethod, seed: int) -> dict[str, An
         "heads": outcome.architecture.heads_per_layer,
         "ffn": outcome.architecture.ffn_per_layer,
         "seconds": seconds,
+        "processor_seconds": processor,
     }
 
 
