@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -22,6 +22,9 @@ v           dimensions of the value of a head
 input       dimensions of the hidden state that enter Q, K and V: one set for all three
 input_qkv   the same with a set for each of Q, K and V; a search has one of the two at most
 """
+
+FULL_BITS = 32
+"""Of a number that is not quantised."""
 
 Count = TypeVar("Count", covariant=True)
 
@@ -162,6 +165,8 @@ class BertArchitecture:
     """Which units survive in each layer. A layer may keep no head, no FFN neuron, or neither."""
 
     layers: tuple[LayerUnits, ...]
+    embedding_bits: int | None = None
+    """Of each number of the embeddings of words and positions; None: they are not quantised."""
     shape: BertShape | None = field(default=None, compare=False, repr=False)
     """Of the model that it is cut from, where that is known; its JSON is silent on it."""
 
@@ -177,7 +182,8 @@ class BertArchitecture:
         A space that is missing is whole. What belongs to a closed head goes with it. Raises
         UserError where two heads of a layer keep different numbers of dimensions.
         """
-        return cls(tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers)), shape)
+        layers = tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers))
+        return cls(layers, shape=shape)
 
     def masks(self, shape: BertShape, spaces: Sequence[str]) -> dict[str, list[Any]]:
         """Booleans of each space, (layers, *units_of) as nested lists; see `from_masks`.
@@ -193,11 +199,44 @@ class BertArchitecture:
         return tuple(layer.widths(shape) for layer in self.layers)
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
-        """By the names of `Widths`; heads and FFN neurons alone where the shape is not known."""
+        """By the names of `Widths`; heads and FFN neurons alone where the shape is not known. And
+        the bits, if there are any but `FULL_BITS`."""
+        bits = self._bits_per_layer()
         if self.shape is None:
-            return {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer}
+            return {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer, **bits}
         of_layers = zip(*self.widths(self.shape), strict=True)
-        return dict(zip(Widths._fields, of_layers, strict=True))
+        return {**dict(zip(Widths._fields, of_layers, strict=True)), **bits}
+
+    def _bits_per_layer(self) -> dict[str, tuple[int, ...]]:
+        """Of what has few bits in some layer."""
+        return {
+            name: tuple(getattr(layer, name) or FULL_BITS for layer in self.layers)
+            for name in ("weight_bits", "input_bits")
+            if any(getattr(layer, name) for layer in self.layers)
+        }
+
+    @property
+    def has_bits(self) -> bool:
+        """Some of its weights have few bits."""
+        return self.embedding_bits is not None or any(layer.weight_bits for layer in self.layers)
+
+    @property
+    def pooler_bits(self) -> int | None:
+        """Of the pooler's weight: as many as the layer that has most."""
+        bits = [layer.weight_bits for layer in self.layers]
+        return None if None in bits else max(filter(None, bits))
+
+    def with_bits(
+        self, weights: Sequence[int], inputs: Sequence[int], embeddings: int
+    ) -> BertArchitecture:
+        """The same units with so many bits for the weights of each layer, for what enters them, and
+        for the word embeddings; `FULL_BITS` stands for none. A layer whose weights have all rounds
+        nothing that enters them."""
+        layers = tuple(
+            replace(layer, weight_bits=few(own), input_bits=few(own) and few(into))
+            for layer, own, into in zip(self.layers, weights, inputs, strict=True)
+        )
+        return replace(self, layers=layers, embedding_bits=few(embeddings))
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
@@ -253,7 +292,8 @@ class BertArchitecture:
             {name: units for name, units in asdict(layer).items() if units is not None}
             for layer in self.layers
         ]
-        return json.dumps({"format": _FORMAT, "layers": layers})
+        bits = {} if self.embedding_bits is None else {"embedding_bits": self.embedding_bits}
+        return json.dumps({"format": _FORMAT, "layers": layers, **bits})
 
     @classmethod
     def from_json(cls, text: str) -> BertArchitecture:
@@ -268,12 +308,18 @@ class BertArchitecture:
                 tuple(
                     LayerUnits(**{name: _to_tuples(units) for name, units in layer.items()})
                     for layer in document["layers"]
-                )
+                ),
+                _to_tuples(document.get("embedding_bits")),
             )
         except UserError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"architecture: not a {_FORMAT} document ({error!r})") from error
+
+
+def few(bits: int) -> int | None:
+    """How an architecture says it: None for `FULL_BITS`."""
+    return None if bits == FULL_BITS else bits
 
 
 def _check_ascending(name: str, kept: tuple[int, ...]) -> None:

@@ -23,7 +23,10 @@ from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 
 _OWN_NAMES = ("model_type", "architectures", "per_layer_config", "head_dim")
 """What a cut model's configuration says and BERT's does not, or says otherwise."""
-_PER_LAYER_NAMES = ("qk_head_dim", "v_head_dim", "query_inputs", "key_inputs", "value_inputs")
+_PER_LAYER_NAMES = (
+    *("qk_head_dim", "v_head_dim", "query_inputs", "key_inputs", "value_inputs"),
+    *("weight_bits", "input_bits"),
+)
 
 
 def write_model(source: Path, out: Path) -> bool:
@@ -45,11 +48,10 @@ def write_model(source: Path, out: Path) -> bool:
             model.config.__dict__.pop(name, None)
         plain = plain_bert(model)
     if plain is None:
-        assert pruned_bert.__file__ is not None
-        file = Path(pruned_bert.__file__)  # `save_pretrained` puts it beside the model
+        file = pruned_bert.CODE[0].stem  # `save_pretrained` puts it beside the model
         model.config.auto_map = {
-            "AutoConfig": f"{file.stem}.{type(model.config).__name__}",
-            "AutoModelForSequenceClassification": f"{file.stem}.{type(model).__name__}",
+            "AutoConfig": f"{file}.{type(model.config).__name__}",
+            "AutoModelForSequenceClassification": f"{file}.{type(model).__name__}",
         }
         for name in _PER_LAYER_NAMES:  # a reader who does not know these wants them said globally
             setattr(model.config, name, None)
@@ -94,12 +96,14 @@ def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceCla
     hidden, heads = config.hidden_size, config.hidden_size // config.head_dim
     ffn = widths[0].ffn
     whole = Widths(heads, hidden, hidden, hidden, hidden, hidden, ffn)
-    as_bert_does = config.pooler_act == "tanh" and config.embedding_size is None
+    own = (config.embedding_size, config.embedding_bits, config.pooler_bits)
+    bits = any(layer.weight_bits for layer in config.of_layers())
+    as_bert_does = config.pooler_act == "tanh" and own == (None,) * 3 and not bits
     if not ffn or not as_bert_does or any(layer != whole for layer in widths):
         return None
-    own = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}
+    said = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}
     plain_config = BertConfig.from_dict(
-        {**own, "num_attention_heads": heads, "intermediate_size": ffn}
+        {**said, "num_attention_heads": heads, "intermediate_size": ffn}
     )
     with no_init_weights():  # they are loaded below
         plain: BertForSequenceClassification = BertForSequenceClassification(plain_config)

@@ -6,7 +6,7 @@ own `per_layer_config`. A layer without heads adds only the bias of its output p
 without FFN neurons likewise. Where Q, K or V read only some dimensions of the hidden state, a
 buffer `inputs` beside the weight says which.
 
-This file imports torch and transformers alone: an exported model carries a copy of it.
+This file imports torch, transformers and `packing`: an exported model carries copies of the two.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ from transformers.models.bert.modeling_bert import (
     BertPooler,
     BertPreTrainedModel,
 )
+
+from .packing import PackedEmbedding, PackedLinear
+
+CODE = tuple(Path(__file__).with_name(name) for name in (Path(__file__).name, "packing.py"))
+"""What an exported model carries: this file, and the one that it imports."""
 
 
 class PrunedBertConfig(BertConfig):
@@ -52,6 +57,14 @@ class PrunedBertConfig(BertConfig):
     """What the dense layer before the classifier ends in."""
     embedding_size: ClassVar[int | None] = None
     """Size of the embeddings, which are then projected to the hidden size; None: the same."""
+    weight_bits: ClassVar[int | None] = None
+    """Of each weight of a layer; None: float32."""
+    input_bits: ClassVar[int | None] = None
+    """To which what enters a weight of the layer is rounded; None: not at all."""
+    pooler_bits: ClassVar[int | None] = None
+    """Of the pooler's weight."""
+    embedding_bits: ClassVar[int | None] = None
+    """Of each number of the embeddings of words and positions."""
 
     def of_layers(self) -> list[PrunedBertConfig]:
         """The configuration of each layer, with its own numbers of heads, neurons, dimensions."""
@@ -83,13 +96,21 @@ class ProjectedEmbeddings(BertEmbeddings):
 def embeddings_of(config: BertConfig) -> BertEmbeddings:
     """New embeddings, as narrow as the configuration says."""
     projected = getattr(config, "embedding_size", None) is not None
-    return ProjectedEmbeddings(config) if projected else BertEmbeddings(config)
+    embeddings = ProjectedEmbeddings(config) if projected else BertEmbeddings(config)
+    if (bits := getattr(config, "embedding_bits", None)) is not None:
+        for name in ("word_embeddings", "position_embeddings"):
+            tokens, size = embeddings.get_parameter(f"{name}.weight").shape
+            embeddings.set_submodule(name, PackedEmbedding(tokens, size, bits))
+    return embeddings
 
 
 def pooler_of(config: BertConfig) -> BertPooler:
     """A new pooler, with the activation that the configuration says."""
     pooler = BertPooler(config)
     pooler.activation = ACT2FN[getattr(config, "pooler_act", "tanh")]
+    if (bits := getattr(config, "pooler_bits", None)) is not None:
+        size = config.hidden_size
+        pooler.set_submodule("dense", PackedLinear(size, size, bits, None))
     return pooler
 
 
@@ -110,9 +131,14 @@ class Projection(nn.Linear):
         return super().forward(units)
 
 
-def projection(inputs: int, width: int) -> nn.Linear:
-    """torch's own wherever that is possible: quantisers look for its type."""
-    return nn.Linear(inputs, width) if inputs and width else Projection(inputs, width)
+def projection(config: PrunedBertConfig, inputs: int, width: int) -> nn.Module:
+    """A linear layer with the bits that the configuration of an encoder layer says; torch's own
+    wherever that is possible: quantisers look for its type."""
+    if not inputs or not width:
+        return Projection(inputs, width)
+    if config.weight_bits is not None:
+        return PackedLinear(inputs, width, config.weight_bits, config.input_bits)
+    return nn.Linear(inputs, width)
 
 
 class InputProjection(Projection):
@@ -128,12 +154,19 @@ class InputProjection(Projection):
         return super().forward(hidden_BSD[..., self.inputs])
 
 
+def reading(config: PrunedBertConfig, inputs: int, width: int) -> nn.Module:
+    """A projection that reads some dimensions of the hidden state."""
+    if config.weight_bits is not None and width:
+        return PackedLinear(inputs, width, config.weight_bits, config.input_bits, selects=True)
+    return InputProjection(inputs, width)
+
+
 class PrunedBertOutput(nn.Module):
     """Project what the units of a block give back to the hidden size, add the residual, norm."""
 
     def __init__(self, config: PrunedBertConfig, width: int):
         super().__init__()
-        self.dense = projection(width, config.hidden_size)
+        self.dense = projection(config, width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -154,9 +187,9 @@ class PrunedBertAttention(nn.Module):
         value = self.heads * (config.v_head_dim or config.head_dim)
         self.self = nn.ModuleDict(
             {
-                name: projection(config.hidden_size, width)
+                name: projection(config, config.hidden_size, width)
                 if not inputs or inputs == config.hidden_size
-                else InputProjection(inputs, width)
+                else reading(config, inputs, width)
                 for name, inputs, width in (
                     ("query", config.query_inputs, query_key),
                     ("key", config.key_inputs, query_key),
@@ -193,7 +226,9 @@ class PrunedBertLayer(GradientCheckpointingLayer):
         super().__init__()
         self.ffn = config.intermediate_size
         self.attention = PrunedBertAttention(config)
-        self.intermediate = nn.ModuleDict({"dense": projection(config.hidden_size, self.ffn)})
+        self.intermediate = nn.ModuleDict(
+            {"dense": projection(config, config.hidden_size, self.ffn)}
+        )
         self.output = PrunedBertOutput(config, self.ffn)
         self.activation = ACT2FN[config.hidden_act]
 
@@ -290,7 +325,8 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         """As transformers does; an exported model takes its code with it."""
         if getattr(self.config, "auto_map", None):
             Path(save_directory).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(__file__, Path(save_directory) / Path(__file__).name)
+            for file in CODE:
+                shutil.copyfile(file, Path(save_directory) / file.name)
         super().save_pretrained(save_directory, *args, **kwargs)
 
 

@@ -88,11 +88,13 @@ class FisherSearch(StagedMethod):
 
     def idle(self) -> Mapping[str, str]:
         """Without a stage that searches the units are chosen once."""
-        if any(stage.searches for stage in self.stages):
-            constant = self.target_schedule == "constant"
-            return {"ramp": "it acts with a target that falls"} if constant else {}
-        names = ("tolerance", "grad_rescale", "target_schedule", "ramp", "refresh")
-        return dict.fromkeys(names, "it acts in stages that search, and none of them does")
+        idle = dict(super().idle())
+        if not any(stage.searches for stage in self.stages):
+            names = ("tolerance", "grad_rescale", "target_schedule", "ramp", "refresh")
+            idle |= dict.fromkeys(names, "it acts in stages that search, and none of them does")
+        elif self.target_schedule == "constant":
+            idle["ramp"] = "it acts with a target that falls"
+        return idle
 
     @classmethod
     def search(

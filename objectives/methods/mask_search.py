@@ -199,9 +199,12 @@ class MaskSearch(StagedMethod):
             "update_share": ("alpha_optimizer", "sign"),
         }
         idle = {
-            name: f"it acts with {field}={value!r}"
-            for name, (field, value) in settings.items()
-            if getattr(self, field) != value
+            **super().idle(),
+            **{
+                name: f"it acts with {field}={value!r}"
+                for name, (field, value) in settings.items()
+                if getattr(self, field) != value
+            },
         }
         if "heads" not in self.spaces:
             idle |= dict.fromkeys(("heads_by", "heads_kept"), "it acts where heads are searched")

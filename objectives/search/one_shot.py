@@ -35,6 +35,7 @@ class OneShot(StagedMethod):
         """Without stages nothing is trained; what a unit is worth takes batches of its own."""
         names = () if self.stages else ("batch_size", "precision")
         return {
+            **super().idle(),
             **dict.fromkeys(names, "it acts in stages, and there are none"),
             "tolerance": "units that are ranked once fill the budget up to R",
         }

@@ -9,7 +9,14 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from objectives.bert.architecture import SPACES, BertArchitecture, BertShape, check_spaces
+from objectives.bert.architecture import (
+    FULL_BITS,
+    SPACES,
+    BertArchitecture,
+    BertShape,
+    check_spaces,
+)
+from objectives.bert.packing import INPUT_BITS, WEIGHT_BITS
 from objectives.device import Precision
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import discretise
@@ -25,7 +32,7 @@ class StagedMethod(SearchMethod):
     """Base of the methods that `staged_search` takes."""
 
     per_slot: ClassVar[frozenset[str]] = frozenset(
-        {"target_ratio", "tolerance", "stages.*.learning_rate"}
+        {"target_ratio", "tolerance", "stages.*.learning_rate", "weight_bits", "input_bits"}
     )
     searchable: ClassVar[tuple[str, ...]] = SPACES
     """What `spaces` may name."""
@@ -47,6 +54,13 @@ class StagedMethod(SearchMethod):
     precision: Precision = "auto"
     """Of the matmuls of the students' training, and of the teacher whose hidden states they learn.
     "auto" is bfloat16 where the device has instructions for it, else float32."""
+    weight_bits: int | tuple[int, ...] = FULL_BITS
+    """Of each weight of the scored model, in all layers, or an entry a layer: 32 (not quantised),
+    8, 4, 2 (ternary) or 1. R is that of the model before it is quantised."""
+    input_bits: int | tuple[int, ...] = FULL_BITS
+    """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
+    embedding_bits: int = FULL_BITS
+    """Of the embeddings of words and positions: 32, 8, 4, 2 or 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,6 +70,9 @@ class StagedMethod(SearchMethod):
                 "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
                 "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
                 "batch_size": (self.batch_size >= 1, ">= 1"),
+                "weight_bits": _among(self.weight_bits, WEIGHT_BITS),
+                "input_bits": _among(self.input_bits, INPUT_BITS),
+                "embedding_bits": _among(self.embedding_bits, WEIGHT_BITS),
             },
         )
         check_spaces(type(self).__name__, self.spaces, self.searchable)
@@ -66,6 +83,28 @@ class StagedMethod(SearchMethod):
                 f"stages: '{searching[0]}' searches, but {type(self).__name__} has its units "
                 "before all stages; set searches=False"
             )
+
+    def idle(self) -> Mapping[str, str]:
+        """Inputs are rounded where weights are."""
+        if self.weight_bits in (FULL_BITS, (FULL_BITS,) * _length(self.weight_bits)):
+            return {"input_bits": "it rounds what enters weights of few bits, and there are none"}
+        return {}
+
+    def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
+        """The same units with the bits of the method.
+
+        Args:
+            architecture: the units that stay.
+
+        Returns:
+            The architecture of the model that is scored.
+        """
+        layers = len(architecture.layers)
+        weights, inputs = (
+            bits if isinstance(bits, tuple) else (bits,) * layers
+            for bits in (self.weight_bits, self.input_bits)
+        )
+        return architecture.with_bits(weights, inputs, self.embedding_bits)
 
     def shortened(self, share: float) -> Self:
         """The method with this share, in (0, 1], of the epochs of each stage."""
@@ -114,6 +153,24 @@ class StagedMethod(SearchMethod):
         )
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
-        """A loss that compares layers, or heads, wants those of the teacher that are theirs."""
+        """A loss that compares layers, or heads, wants those of the teacher that are theirs; bits
+        of each layer want so many layers."""
         for stage in self.stages:
             check_comparable(stage.loss, student, teacher)
+        for name in ("weight_bits", "input_bits"):
+            bits = getattr(self, name)
+            if isinstance(bits, tuple) and len(bits) != student.layers:
+                raise UserError(
+                    f"{type(self).__name__}.{name} has {len(bits)} entries, and the student "
+                    f"{student.layers} layers; give a number for all, or one a layer"
+                )
+
+
+def _among(bits: int | tuple[int, ...], allowed: tuple[int, ...]) -> tuple[bool, str]:
+    """Whether these are bits that can be had, and which can."""
+    given = bits if isinstance(bits, tuple) else (bits,)
+    return set(given) <= {FULL_BITS, *allowed}, f"of {', '.join(map(str, (FULL_BITS, *allowed)))}"
+
+
+def _length(bits: int | tuple[int, ...]) -> int:
+    return len(bits) if isinstance(bits, tuple) else 1

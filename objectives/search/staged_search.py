@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut, shape_of
 from objectives.bert.pretrained import Classifier
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.bert.quantising import ROUNDED_EMBEDDINGS, quantised, rounded
 from objectives.device import matmul_dtype, to_device
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -225,14 +227,23 @@ class _Run:
                 yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
             else:
                 _own_embeddings(models[slot])
-                yield SearchResult(
-                    slot=slot,
-                    architecture=architectures[slot],
-                    model=models[slot],
-                    target_ratio=self.members[slot].target_ratio,
-                    tolerance=self.members[slot].tolerance,
-                    curve=self.curves[slot],
-                )
+                yield self._result(slot, models[slot], architectures[slot])
+
+    def _result(
+        self, slot: int, model: PrunedBertForSequenceClassification, units: BertArchitecture
+    ) -> SearchResult:
+        """The model with the bits of its member, and what share of the cost was asked of that."""
+        member, cost = self.members[slot], self.problem.cost
+        architecture = member.in_bits(units)
+        smaller = cost.exact(architecture) / cost.exact(units) if architecture.has_bits else 1.0
+        return SearchResult(
+            slot=slot,
+            architecture=architecture,
+            model=quantised(model, architecture),
+            target_ratio=member.target_ratio * smaller,
+            tolerance=member.tolerance,
+            curve=self.curves[slot],
+        )
 
     def _distil(
         self,
@@ -240,7 +251,12 @@ class _Run:
         architectures: Mapping[int, BertArchitecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """Take cut models through the stages after the search; those that are not stopped."""
-        if not any(self._rate_share(slot, architectures[slot]) for slot in models):
+        if not any(
+            self._rate(slot, number, architectures[slot])
+            for slot in models
+            for number, stage in enumerate(self.stages)
+            if not stage.searches
+        ):
             return models
         done = self.search_steps
         for number, stage in enumerate(self.stages):
@@ -280,14 +296,17 @@ class _Run:
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """Train cut models in one stage, `done` steps after the start of all; those that go on."""
         stage = self.stages[number]
-        training = self.training(
-            list(models),
-            Population.of(list(models.values()), self.dtype),
-            stage,
-            [self._rate(slot, number, architectures[slot]) for slot in models],
-            [architectures[slot] for slot in models],
-        )
-        best = BestWeights(models, self.problem.select_metric) if stage.keep == "best" else None
+        learned = {
+            slot: self.members[slot].in_bits(units) if stage.quantised else units
+            for slot, units in architectures.items()
+        }
+        training = self._training_of(number, models, learned)
+        best = None
+        if stage.keep == "best":
+            best = BestWeights(
+                models,
+                lambda slot, model: self.problem.select_metric(quantised(model, learned[slot])),
+            )
         for step, batch in enumerate(training.batches(number, self.progress), start=1):
             training.measured.append({"loss": training.step(batch, {})})
             if rung := self.rungs.get(done + step):
@@ -309,13 +328,31 @@ class _Run:
             best.restore()
         return {slot: models[slot] for slot in training.slots}
 
+    def _training_of(
+        self,
+        number: int,
+        models: Mapping[int, PrunedBertForSequenceClassification],
+        architectures: Mapping[int, BertArchitecture],
+    ) -> StageTraining:
+        """The stage of this number, of cut models whose weights learn with these bits."""
+        for slot, model in models.items():
+            _round_embeddings(model, architectures[slot].embedding_bits)
+        own = [architectures[slot] for slot in models]
+        population = Population.of(list(models.values()), self.dtype)
+        return self.training(
+            list(models),
+            replace(population, rounding=tuple(own)),
+            self.stages[number],
+            [self._rate(slot, number, architectures[slot]) for slot in models],
+            own,
+        )
+
     def _rate(self, slot: int, stage: int, architecture: BertArchitecture | None) -> float:
         """The peak of a student's learning rate in the stage of this number."""
-        own = self.members[slot].stages[stage].learning_rate
-        return own * self._rate_share(slot, architecture)
-
-    def _rate_share(self, slot: int, architecture: BertArchitecture | None) -> float:
-        return self.members[slot].rate_share(self.problem, architecture)
+        member = self.members[slot]
+        own = member.stages[stage]
+        share = 1.0 if own.quantised else member.rate_share(self.problem, architecture)
+        return own.learning_rate * share
 
     def _report_searching(self, rung: float) -> None:
         """What each student would be worth if it were cut now, to the budget that it is to meet.
@@ -338,7 +375,8 @@ class _Run:
         model: PrunedBertForSequenceClassification,
         architecture: BertArchitecture,
     ) -> None:
-        metric = self.problem.select_metric(model)
+        architecture = self.members[slot].in_bits(architecture)
+        metric = self.problem.select_metric(quantised(model, architecture))
         if math.isfinite(metric):
             self.progress.report(slot, rung, metric, self.problem.cost.exact(architecture))
 
@@ -372,6 +410,15 @@ def _own_embeddings(model: PrunedBertForSequenceClassification) -> None:
     for name, weight in model.named_parameters():
         if name.startswith(EMBEDDINGS):
             weight.data = weight.data.clone()
+
+
+def _round_embeddings(model: PrunedBertForSequenceClassification, bits: int | None) -> None:
+    """Bring the embeddings, which are frozen, to the bits in which they will be kept."""
+    if bits is not None:
+        _own_embeddings(model)
+        for name, weight in model.named_parameters():
+            if name in ROUNDED_EMBEDDINGS:
+                weight.data = rounded(weight.data, bits)
 
 
 def _detached(masks: Masks) -> Masks:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers.activations import ACT2FN
 from transformers.models.bert.modeling_bert import BertEmbeddings
 
-from objectives.bert.architecture import Widths
+from objectives.bert.architecture import BertArchitecture, Widths
 from objectives.bert.cutting import head_dim_of, widths_of
 from objectives.bert.pretrained import Classifier
 from objectives.bert.pruned_bert import PrunedBertConfig
@@ -26,6 +26,7 @@ from objectives.errors import UserError
 from objectives.text.data import Batch
 from objectives.training.fusing import fuse, in_eights, joint, take
 from objectives.training.masking import masked_weights
+from objectives.training.rounding import rounded_inputs, rounded_weights
 
 EMBEDDINGS = "bert.embeddings."
 """What the names of their weights begin with."""
@@ -75,6 +76,9 @@ class Population:
     layer_norm_eps: float
     matmul_dtype: torch.dtype
     """float32 or bfloat16. Weights, masks, residual sums, norms and logits are float32."""
+    rounding: tuple[BertArchitecture, ...] = ()
+    """Of each student, whose bits the weights have in a forward pass, and what enters them; none
+    where nothing is rounded. Gradients pass the rounding as if there were none."""
 
     @classmethod
     def of(
@@ -124,6 +128,9 @@ class Population:
             self,
             widths=tuple(self.widths[student] for student in students.tolist()),
             reads={name: rows[students] for name, rows in self.reads.items()},
+            rounding=tuple(self.rounding[student] for student in students.tolist())
+            if self.rounding
+            else (),
         )
 
     @property
@@ -154,7 +161,8 @@ class Population:
         students. What the layers do on the way is added to `trace`.
         """
         with autocast(self.matmul_dtype, batch.input_ids.device.type):
-            students = replace(self, weights=masked_weights(self.weights, masks)) if masks else self
+            weights = masked_weights(self.weights, masks) if masks else self.weights
+            students = replace(self, weights=rounded_weights(weights, self.rounding))
             return _float32(students._logits(batch, row_masks or {}, trace))
 
     def _logits(self, batch: Batch, masks: Mapping[str, Tensor], trace: Trace | None) -> Tensor:
@@ -209,7 +217,7 @@ class Population:
             if first_only:
                 read[name + "self.query"] = _first(read[name + "self.query"], sequences)
             query, key, value = (
-                self._linear(projection, inputs)
+                self._linear(projection, rounded_inputs(inputs, self.rounding, layer))
                 .unflatten(1, (sequences, -1))
                 .unflatten(-1, (heads, -1))
                 .flatten(0, 1)
@@ -231,6 +239,7 @@ class Population:
                 context_NHSP.transpose(1, 2), None if mask_KBH is None else mask_KBH[..., None]
             )
             context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
+            context_KTV = rounded_inputs(context_KTV, self.rounding, layer)
             attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
         else:
             attended = bias_K1D
@@ -272,10 +281,12 @@ class Population:
         weight_KDF = self.weights[name + "output.dense.weight"]
         bias_K1D = self.weights[name + "output.dense.bias"][:, None]
         if weight_KDF.shape[-1]:
-            up_KTF = self.activation(self._linear(name + "intermediate.dense", hidden_KTD))
+            entering_KTD = rounded_inputs(hidden_KTD, self.rounding, layer)
+            up_KTF = self.activation(self._linear(name + "intermediate.dense", entering_KTD))
             if (mask_KBF := masks.get("ffn")) is not None:
                 up_KBSF = up_KTF.unflatten(1, (sequences, -1)) * mask_KBF[:, :, None]
                 up_KTF = up_KBSF.flatten(1, 2)
+            up_KTF = rounded_inputs(up_KTF, self.rounding, layer)
             fed = torch.baddbmm(bias_K1D, up_KTF, weight_KDF.transpose(1, 2))
         else:
             fed = bias_K1D

@@ -169,9 +169,9 @@ class BestWeights:
     def __init__(
         self,
         models: Mapping[int, PrunedBertForSequenceClassification],
-        metric: Callable[[PrunedBertForSequenceClassification], float],
+        metric: Callable[[int, PrunedBertForSequenceClassification], float],
     ):
-        """`models` are those of the students by slot."""
+        """`models` are those of the students by slot; `metric` is that of a slot's model."""
         self.models, self.metric = models, metric
         self.scores = dict.fromkeys(models, -math.inf)
         self.states: dict[int, Mapping[str, Tensor]] = {}
@@ -181,7 +181,7 @@ class BestWeights:
         for slot in training.slots:
             state, learns = training.state(slot), training.population.weights
             self.models[slot].load_state_dict(state)
-            score = self.metric(self.models[slot])
+            score = self.metric(slot, self.models[slot])
             if score >= self.scores[slot]:
                 self.scores[slot] = score
                 self.states[slot] = {

@@ -27,7 +27,8 @@ class Stage:
     """Peak of AdamW's rate, > 0, after 10% of warm-up. The rate that is used is this times the
     method's `rate_share`, by default the share of the FLOPs that is cut away, whatever the study
     counts (while the search goes on, that is to be: 1 - R if it counts FLOPs): Adam's steps do not
-    shrink with the gradient. A student of another checkpoint uses it in full."""
+    shrink with the gradient. A student of another checkpoint uses it in full, and so does a stage
+    that is quantised."""
     schedule: Schedule = "linear"
     """After the warm-up the rate falls linearly to 0, or stays."""
     searches: bool = False
@@ -39,6 +40,9 @@ class Stage:
     start: Start = "previous"
     """The weights at the start: those of the stage before, or once more the student's own, cut
     where the search is over."""
+    quantised: bool = False
+    """The weights learn with the bits that the method gives them (straight through: gradients pass
+    the rounding as if there were none), and what enters them is rounded. After the search."""
     keep: Keep = "last"
     """After the search: the weights of the epoch that is best on the selection split, or the last.
     """
@@ -52,6 +56,11 @@ class Stage:
                 "learning_rate": (self.learning_rate > 0, "> 0"),
             },
         )
+        if self.searches and self.quantised:
+            raise UserError(
+                f"stage '{self.name}': quantised=True is for stages after the search, which cuts "
+                "whole weights"
+            )
         if self.searches and self.keep == "best":
             raise UserError(
                 f"stage '{self.name}': keep='best' is for stages after the search; while it goes "

@@ -1,0 +1,109 @@
+"""Weights of few bits as a model keeps them: several codes in a byte, a scale for each row.
+
+    weight[row, column] = scale[row] * code[row, column]
+
+Codes of 8 and 4 bits are the whole numbers of B bits without the lowest, those of 2 bits -1, 0 and
+1, those of one bit -1 and 1. The weight is made when the model first computes; what enters it is
+rounded to few bits where the configuration says so. A file is so much smaller; torch computes no
+faster.
+
+This file imports torch alone: an exported model carries a copy of it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+WEIGHT_BITS = (8, 4, 2, 1)
+"""Of which a code may have so many."""
+INPUT_BITS = (8, 4)
+"""To which the numbers that enter a weight may be rounded."""
+LARGEST = {8: 127, 4: 7, 2: 1, 1: 1}
+"""The largest code; the smallest is its negative."""
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """Codes (rows, columns) of any dtype as bytes (rows, columns x bits / 8, rounded up), uint8."""
+    digits = (codes + LARGEST[bits]) // (2 if bits == 1 else 1)  # from 0 on
+    each = 8 // bits
+    padded = nn.functional.pad(digits.to(torch.uint8), (0, -codes.shape[1] % each))
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=codes.device)
+    grouped: Tensor = padded.unflatten(1, (-1, each))
+    return (grouped << shifts).sum(-1, dtype=torch.uint8)
+
+
+def unpack(packed: Tensor, bits: int, columns: int) -> Tensor:
+    """The codes (rows, columns) of what `pack` gave, as float32."""
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)
+    digits = ((packed[..., None] >> shifts) & (2**bits - 1)).flatten(-2)[..., :columns]
+    codes: Tensor = digits.float() * (2 if bits == 1 else 1) - LARGEST[bits]
+    return codes
+
+
+def rounded_inputs(inputs: Tensor, bits: int) -> Tensor:
+    """Each vector (the last axis) on a grid of 2^bits equal steps from its least to its largest
+    number, 0 among them; float32."""
+    inputs = inputs.float()
+    low, high = inputs.amin(-1, keepdim=True).clamp_max(0), inputs.amax(-1, keepdim=True)
+    step = ((high.clamp_min(0) - low) / (2**bits - 1)).clamp_min(torch.finfo(torch.float32).tiny)
+    zero = (-low / step).round()
+    rounded: Tensor = ((inputs / step + zero).round().clamp(0, 2**bits - 1) - zero) * step
+    return rounded
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose weight, (width, inputs), has few bits. One that `selects` reads the
+    dimensions of its input that the buffer `inputs` names."""
+
+    codes: Tensor
+    scale: Tensor
+    inputs: Tensor | None
+
+    def __init__(
+        self, inputs: int, width: int, bits: int, input_bits: int | None, selects: bool = False
+    ):
+        super().__init__()
+        self.in_features, self.out_features = inputs, width
+        self.bits, self.input_bits = bits, input_bits
+        self.register_buffer("codes", torch.zeros(width, -(-inputs * bits // 8), dtype=torch.uint8))
+        self.register_buffer("scale", torch.zeros(width, 1))
+        self.register_buffer("inputs", torch.zeros(inputs, dtype=torch.long) if selects else None)
+        self.bias = nn.Parameter(torch.zeros(width))
+        self._made: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def weight(self) -> Tensor:
+        """(width, inputs) float32; made once for the codes that it is made from."""
+        if self._made is None or self._made[0] is not self.codes:
+            weight = unpack(self.codes, self.bits, self.in_features) * self.scale
+            self._made = self.codes, weight
+        return self._made[1]
+
+    def forward(self, units: Tensor) -> Tensor:
+        if self.inputs is not None:
+            units = units[..., self.inputs]
+        if self.input_bits is not None:
+            units = rounded_inputs(units, self.input_bits)
+        return nn.functional.linear(units, self.weight, self.bias)
+
+
+class PackedEmbedding(nn.Module):
+    """Embeddings (tokens, size) of few bits; rows are made as they are looked up."""
+
+    codes: Tensor
+    scale: Tensor
+
+    def __init__(self, tokens: int, size: int, bits: int):
+        super().__init__()
+        self.num_embeddings, self.embedding_dim, self.bits = tokens, size, bits
+        self.register_buffer("codes", torch.zeros(tokens, -(-size * bits // 8), dtype=torch.uint8))
+        self.register_buffer("scale", torch.zeros(tokens, 1))
+
+    @property
+    def weight(self) -> Tensor:
+        """(tokens, size) float32."""
+        return unpack(self.codes, self.bits, self.embedding_dim) * self.scale
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return unpack(self.codes[tokens], self.bits, self.embedding_dim) * self.scale[tokens]

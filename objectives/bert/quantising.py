@@ -1,0 +1,116 @@
+"""From a cut model to the same with weights of few bits, and the quantisers that make their codes.
+
+Each row of a weight has a scale of its own. Of B bits (8 or 4): scale = max |w| / (2^(B-1) - 1),
+code = round(w / scale). Of 2 (ternary weight networks, Li et al. 2016): a weight stays where
+|w| > 0.7 mean |w|, as the mean of those that stay and its sign. Of 1 (XNOR-Net, Rastegari et al.
+2016): mean |w| and its sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import BertConfig
+from transformers.initialization import no_init_weights
+
+from objectives.bert.architecture import BertArchitecture
+from objectives.bert.packing import LARGEST, PackedEmbedding, PackedLinear, pack
+from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
+
+ROUNDED_EMBEDDINGS = tuple(
+    f"bert.embeddings.{name}_embeddings.weight" for name in ("word", "position")
+)
+"""Names of those that may have few bits."""
+_THRESHOLD = 0.7
+"""Of the mean of |w|: below it a ternary weight is 0."""
+
+
+def codes_of(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Codes and scales of rows, the last axis of (..., rows, columns): (..., rows, columns) whole
+    numbers of `weight`'s dtype, and (..., rows, 1). A column of zeros alone is none: it pads."""
+    sizes = weight.abs()
+    if bits > 2:
+        scale = sizes.amax(-1, keepdim=True) / LARGEST[bits]
+        scale = scale.clamp_min(torch.finfo(scale.dtype).tiny)
+        return (weight / scale).round(), scale
+    real = sizes.amax(-2, keepdim=True) > 0
+    mean = sizes.sum(-1, keepdim=True) / real.sum(-1, keepdim=True).clamp_min(1)
+    if bits == 1:
+        return torch.where(weight > 0, 1.0, -1.0) * real, mean
+    stays = sizes > _THRESHOLD * mean
+    scale = (sizes * stays).sum(-1, keepdim=True) / stays.sum(-1, keepdim=True).clamp_min(1)
+    return weight.sign() * stays, scale
+
+
+def rounded(weight: Tensor, bits: int) -> Tensor:
+    """The weight (..., rows, columns) as its codes and scales give it."""
+    codes, scale = codes_of(weight, bits)
+    return codes * scale
+
+
+@torch.no_grad()
+def quantised(
+    model: PrunedBertForSequenceClassification, architecture: BertArchitecture
+) -> PrunedBertForSequenceClassification:
+    """The model with the bits of its architecture, in evaluation mode on the CPU; without any, the
+    model itself. The pooler has the bits of the layer that has most; the classifier, the biases,
+    the norms and the types of tokens stay."""
+    if not architecture.has_bits:
+        return model
+    packed = _empty(
+        model.config,
+        {"embedding_bits": architecture.embedding_bits, "pooler_bits": architecture.pooler_bits},
+        [
+            {"weight_bits": layer.weight_bits, "input_bits": layer.input_bits}
+            for layer in architecture.layers
+        ],
+    )
+    state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    for name, module in packed.named_modules():
+        if isinstance(module, PackedLinear | PackedEmbedding):
+            codes, scale = codes_of(state.pop(f"{name}.weight"), module.bits)
+            state |= {f"{name}.codes": pack(codes, module.bits), f"{name}.scale": scale}
+    packed.load_state_dict(state)
+    return packed
+
+
+@torch.no_grad()
+def dense(model: PrunedBertForSequenceClassification) -> PrunedBertForSequenceClassification:
+    """The model with the weights that its codes stand for as float32, on the CPU, for what knows no
+    codes: training, and other runtimes. What enters the weights is not rounded."""
+    nothing = {"weight_bits": None, "input_bits": None}
+    whole = _empty(
+        model.config,
+        {"embedding_bits": None, "pooler_bits": None},
+        [nothing] * model.config.num_hidden_layers,
+    )
+    state = model.state_dict()
+    for name, module in model.named_modules():
+        if isinstance(module, PackedLinear | PackedEmbedding):
+            state[f"{name}.weight"] = module.weight
+            del state[f"{name}.codes"], state[f"{name}.scale"]
+    whole.load_state_dict(state)
+    return whole
+
+
+def _empty(
+    config: BertConfig,
+    changes: Mapping[str, int | None],
+    of_layers: Sequence[Mapping[str, int | None]],
+) -> PrunedBertForSequenceClassification:
+    """A model of this configuration with other bits, in evaluation mode, its weights not set."""
+
+    def changed(own: Mapping[str, Any], changes: Mapping[str, int | None]) -> dict[str, Any]:
+        return {name: value for name, value in {**own, **changes}.items() if value is not None}
+
+    whole = config.to_dict()
+    sizes = whole.pop("per_layer_config", None) or {}
+    layers = {n: changed(sizes.get(str(n), {}), own) for n, own in enumerate(of_layers)}
+    new = PrunedBertConfig.from_dict({**changed(whole, changes), "per_layer_config": layers})
+    with no_init_weights():
+        model = PrunedBertForSequenceClassification(new)
+    model.train(False)
+    return model

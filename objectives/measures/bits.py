@@ -1,0 +1,150 @@
+"""Costs that know bits: bytes of the file that is written, and operations on bits.
+
+A search chooses units as if nothing were quantised; what the cut model costs counts its bits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+from torch import Tensor
+
+from objectives.bert.architecture import BertArchitecture, Widths
+from objectives.bert.linears import INPUTS, LINEARS, Linear, areas, matmuls
+from objectives.bert.quantising import ROUNDED_EMBEDDINGS
+from objectives.measures.cost import Cost, Count, Flops
+
+_SIZES = {"I64": 8, "F32": 4, "U8": 1}
+"""Bytes of a number of each type, in the order in which safetensors lays them out."""
+_TYPES = {8: "I64", 4: "F32", 1: "U8"}
+
+
+class _Tensor(NamedTuple):
+    """What a file says of a tensor."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return _SIZES[self.type] * math.prod(self.shape)
+
+
+def bytes_of(state: Mapping[str, Tensor]) -> int:
+    """Of the safetensors file that transformers writes of a state dict."""
+    return _file(
+        _Tensor(name, _TYPES[value.element_size()], tuple(value.shape))
+        for name, value in state.items()
+    )
+
+
+def _file(tensors: Iterable[_Tensor]) -> int:
+    """The bytes of a file: a number, a header in JSON that is padded to eights, and the tensors."""
+    order = list(_SIZES)
+    laid = sorted(tensors, key=lambda tensor: (order.index(tensor.type), tensor.name))
+    ends = list(accumulate((tensor.bytes for tensor in laid), initial=0))
+    header = {"__metadata__": {"format": "pt"}} | {
+        tensor.name: {"dtype": tensor.type, "shape": tensor.shape, "data_offsets": [start, end]}
+        for tensor, start, end in zip(laid, ends, ends[1:], strict=False)
+    }
+    text = len(json.dumps(header, separators=(",", ":")))
+    return 8 + -(-text // 8) * 8 + ends[-1]
+
+
+@dataclass(frozen=True)
+class Bytes(Cost):
+    """Bytes of the file of a classifier's weights, model.safetensors."""
+
+    embeddings: Mapping[str, tuple[int, ...]]
+    """Names and shapes of their tensors, which do not follow from the shape of the model."""
+
+    @property
+    def unit(self) -> str:
+        return "bytes"
+
+    @cached_property
+    def fixed(self) -> int:
+        whole = BertArchitecture.full(self.shape)
+        layers = sum(self.layer(widths) for widths in whole.widths(self.shape))
+        return int(self.exact(whole) - layers)
+
+    def layer(self, widths: Widths[Count]) -> Count:
+        return _SIZES["F32"] * areas(LINEARS, widths, bias=1, hidden=self.shape.hidden)
+
+    def exact(self, architecture: BertArchitecture) -> int:
+        return _file(self._tensors(architecture))
+
+    def _tensors(self, architecture: BertArchitecture) -> Iterator[_Tensor]:
+        """All of a cut model's."""
+        hidden, labels = self.shape.hidden, self.shape.labels
+        for name, shape in self.embeddings.items():
+            if name in ROUNDED_EMBEDDINGS:
+                own, (rows, columns) = name.removesuffix(".weight"), shape
+                yield from _weight(own, rows, columns, architecture.embedding_bits)
+            else:
+                yield _Tensor(name, "F32", shape)
+        for number, units in enumerate(architecture.layers):
+            layer = f"bert.encoder.layer.{number}."
+            sizes = units.widths(self.shape)._asdict() | {"hidden": hidden}
+            for linear in LINEARS:
+                yield from _linear(layer, linear, sizes, units.weight_bits)
+                kept = getattr(units, linear.inputs, None) if linear.inputs in INPUTS else None
+                if kept is not None:
+                    yield _Tensor(f"{layer}{linear.name}.inputs", "I64", (len(kept),))
+            for norm in ("attention.output.LayerNorm", "output.LayerNorm"):
+                yield _Tensor(f"{layer}{norm}.weight", "F32", (hidden,))
+                yield _Tensor(f"{layer}{norm}.bias", "F32", (hidden,))
+        yield from _weight("bert.pooler.dense", hidden, hidden, architecture.pooler_bits)
+        yield _Tensor("bert.pooler.dense.bias", "F32", (hidden,))
+        yield _Tensor("classifier.weight", "F32", (labels, hidden))
+        yield _Tensor("classifier.bias", "F32", (labels,))
+
+
+def _linear(
+    layer: str, linear: Linear, sizes: Mapping[str, int], bits: int | None
+) -> Iterator[_Tensor]:
+    """Of a linear layer, which keeps its few numbers as they are where it is without inputs or
+    outputs."""
+    name, rows, columns = layer + linear.name, sizes[linear.outputs], sizes[linear.inputs]
+    if linear.inputs in INPUTS and not columns:  # of a layer without heads, which reads all
+        columns = sizes["hidden"]
+    yield from _weight(name, rows, columns, bits if rows and columns else None)
+    yield _Tensor(f"{name}.bias", "F32", (rows,))
+
+
+def _weight(name: str, rows: int, columns: int, bits: int | None) -> Iterator[_Tensor]:
+    if bits is None:
+        yield _Tensor(f"{name}.weight", "F32", (rows, columns))
+        return
+    yield _Tensor(f"{name}.codes", "U8", (rows, -(-columns * bits // 8)))
+    yield _Tensor(f"{name}.scale", "F32", (rows, 1))
+
+
+@dataclass(frozen=True)
+class BitOps(Flops):
+    """FLOPs, those between numbers of few bits as a share: bits x bits / 64.
+
+    The convention of BinaryBERT's tables (Bai et al. 2021), where a float32 operation counts as one
+    and so does one of 8 bits with 8. A weight of few bits counts as float32 where what enters it is
+    not rounded: the two meet in float32. Q K^T and attention times V have no weights; both factors
+    have the bits of what enters the layer's weights.
+    """
+
+    @property
+    def unit(self) -> str:
+        return f"bitops@{self.seq_len}"
+
+    def exact(self, architecture: BertArchitecture) -> float:
+        total = 0.0
+        for matmul in matmuls(architecture, self.shape, self.seq_len):
+            into = matmul.input_bits
+            own = matmul.weight_bits if matmul.weight else into
+            total += matmul.flops * (own * into / 64 if own and into else 1)
+        return total

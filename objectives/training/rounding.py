@@ -1,0 +1,67 @@
+"""Rounding as part of the weights: students that learn with the few bits in which they are kept.
+
+Forward it is `bert.quantising` and `bert.packing`; backward it is not there (straight through:
+Bengio et al. 2013). Shapes as in `population`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from objectives.bert import packing
+from objectives.bert.architecture import BertArchitecture
+from objectives.bert.linears import LINEARS
+from objectives.bert.quantising import rounded
+
+_POOLER = "bert.pooler.dense.weight"
+
+
+def rounded_weights(
+    weights: dict[str, Tensor], architectures: Sequence[BertArchitecture]
+) -> dict[str, Tensor]:
+    """The weights, by BERT's names, with the bits that the students' architectures say; without
+    architectures as they are."""
+    if not any(architecture.has_bits for architecture in architectures):
+        return weights
+    found = dict(weights)
+    for layer, of_students in enumerate(zip(*(own.layers for own in architectures), strict=True)):
+        bits = [units.weight_bits for units in of_students]
+        for linear in LINEARS:
+            name = f"bert.encoder.layer.{layer}.{linear.name}.weight"
+            found[name] = _rounded(weights[name], bits)
+    pooler = [architecture.pooler_bits for architecture in architectures]
+    return {**found, _POOLER: _rounded(weights[_POOLER], pooler)}
+
+
+def rounded_inputs(
+    inputs_KTI: Tensor, architectures: Sequence[BertArchitecture], layer: int
+) -> Tensor:
+    """What enters the weights of a layer, rounded for those students whose architectures say so."""
+    bits = [architecture.layers[layer].input_bits for architecture in architectures]
+    if not any(bits):
+        return inputs_KTI
+    return torch.stack(
+        [
+            vectors if few is None else _through(vectors, packing.rounded_inputs(vectors, few))
+            for vectors, few in zip(inputs_KTI.unbind(), bits, strict=True)
+        ]
+    )
+
+
+def _rounded(weight_KOI: Tensor, bits: Sequence[int | None]) -> Tensor:
+    if not any(bits) or not weight_KOI.numel():
+        return weight_KOI
+    return torch.stack(
+        [
+            weight if few is None else _through(weight, rounded(weight, few))
+            for weight, few in zip(weight_KOI.unbind(), bits, strict=True)
+        ]
+    )
+
+
+def _through(exact: Tensor, rounded: Tensor) -> Tensor:
+    """The rounded numbers, with the gradient of the exact ones."""
+    return exact + (rounded - exact).detach()
