@@ -287,7 +287,7 @@ class _Run:
             [self._rate(slot, number, architectures[slot]) for slot in models],
             [architectures[slot] for slot in models],
         )
-        best = BestWeights(models, self.problem.select_metric) if stage.keep == "best" else None
+        best = BestWeights(models, self.problem.select_worth) if stage.keep == "best" else None
         for step, batch in enumerate(training.batches(number, self.progress), start=1):
             training.measured.append({"loss": training.step(batch, {})})
             if rung := self.rungs.get(done + step):
@@ -338,7 +338,7 @@ class _Run:
         model: PrunedBertForSequenceClassification,
         architecture: BertArchitecture,
     ) -> None:
-        metric = self.problem.select_metric(model)
+        metric = self.problem.select_worth(model)
         if math.isfinite(metric):
             self.progress.report(slot, rung, metric, self.problem.cost.exact(architecture))
 
