@@ -42,9 +42,10 @@ class Problem:
     """Tokens at which FLOPs are taken, whatever the study counts."""
     student_is_new: bool
     """The student is a checkpoint of its own, which does not know the task yet."""
-    select_metric: Callable[[pretrained.Classifier], float]
-    """The metric of a cut model on the selection split: for the choice among checkpoints of one
-    architecture, never for a gradient."""
+    select_worth: Callable[[pretrained.Classifier], float]
+    """What the study compares, of a cut model on the selection split, the higher the better: the
+    metric, or minus the divergence. For the choice among checkpoints of one architecture, never for
+    a gradient."""
     device: str
     """Of teacher, student and tensors, such as "cpu" or "cuda:0"."""
     cache: Path

@@ -6,7 +6,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.runs.records import FinishedTrial, Measured, RunRecord, read_run, size_text
+from orchestrator.runs.records import (
+    FinishedTrial,
+    Measured,
+    RunRecord,
+    divergence_texts,
+    read_run,
+    size_text,
+)
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.terminal import visible
 
@@ -33,14 +40,16 @@ class Run(RunRecord):
 
         Returns:
             Columns: number, state, one for each knob, metric (on the selection split),
-            heldout_metric, cost (in the unit of the study), ratio, flops, params, seconds, feasible
-            (it met its budget) and front (no other beats it). What a trial does not have is missing
-            (NaN).
+            heldout_metric, divergence (from the teacher, on the selection split),
+            heldout_divergence, cost (in the unit of the study), ratio, flops, params, seconds,
+            feasible (it met its budget) and front (no other beats it). What a trial does not have
+            is missing (NaN).
         """
         import pandas as pd
 
         front = {trial.number for trial in self.front}
-        columns = ("metric", "heldout_metric", "cost", "ratio", "flops", "params")
+        worth = ("metric", "heldout_metric", "divergence", "heldout_divergence")
+        columns = (*worth, "cost", "ratio", "flops", "params")
         rows = [
             {
                 "number": trial.number,
@@ -65,7 +74,7 @@ class Run(RunRecord):
         """The trial of the front that is chosen in exactly one way.
 
         Args:
-            max_ratio: the best metric of a model whose share of the unpruned cost is at most this.
+            max_ratio: the best model whose share of the unpruned cost is at most this.
             min_metric: the cheapest model whose metric on the selection split is at least this.
             knee: the model where the front bends most.
 
@@ -190,9 +199,10 @@ def front_rows(run: RunRecord) -> tuple[str, tuple[str, ...], list[tuple[str, ..
     """The front for people: title, columns, and a row for each model by rising cost; the last one
     is the unpruned model."""
     unpruned = run.unpruned
-    title = f"{run.name}: {run.metric_name} against {unpruned.cost_name}"
+    title = f"{run.name}: {run.objective_name} against {unpruned.cost_name}"
     ratio = f"{unpruned.cost_name} ratio"
-    columns = ("trial", run.metric_name, "held out", ratio, *unpruned.sizes)
+    worth = (*unpruned.divergences, run.metric_name, "held out")
+    columns = ("trial", *worth, ratio, *unpruned.sizes)
     rows = [(str(trial.number), *_cells(trial.result)) for trial in run.front]
     return title, columns, [*rows, (unpruned.label, *_cells(unpruned))]
 
@@ -215,4 +225,4 @@ def front_table(run: RunRecord) -> Table:
 
 def _cells(model: Measured) -> tuple[str, ...]:
     numbers = (f"{model.metric:.4f}", f"{model.heldout_metric:.4f}", f"{model.ratio:.3f}")
-    return (*numbers, *map(size_text, model.sizes.values()))
+    return (*divergence_texts(model), *numbers, *map(size_text, model.sizes.values()))

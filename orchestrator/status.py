@@ -20,6 +20,7 @@ from orchestrator.runs.busy_clock import BusyClock
 from orchestrator.runs.damage import damaged_trials
 from orchestrator.runs.records import (
     DEFINITION,
+    DIVERGENCE,
     UNPRUNED,
     WANTED,
     WORKER,
@@ -71,6 +72,7 @@ class Status:
             {
                 "trial": trial.number,
                 "metric": trial.result.metric,
+                "divergence": trial.result.divergence,
                 "cost": trial.result.cost,
                 "unit": trial.result.unit,
                 "ratio": trial.result.ratio,
@@ -97,7 +99,9 @@ class Status:
             )
         for trial in self.front:
             size = f"{trial.result.cost_name} ratio {trial.result.ratio:.3f}"
-            lines.append(f"front      trial {trial.number}: {trial.result.metric:.4f} at {size}")
+            far = trial.result.divergences.get(DIVERGENCE)
+            worth = f"{trial.result.metric:.4f}" if far is None else f"{DIVERGENCE} {far:.4g}"
+            lines.append(f"front      trial {trial.number}: {worth} at {size}")
         lines += [
             f"stopped    trial {one['trial']}: {one['metric']:.4f} at {one['cost_name']} ratio "
             f"{one['ratio']:.3f}, after {one['share']:.0%}"

@@ -22,6 +22,7 @@ from objectives.bert.pretrained import license_of
 from objectives.errors import UserError, check_ranges, check_types, did_you_mean
 from objectives.knobs import settings, with_knobs
 from objectives.measures.cost import CostName, check_priced
+from objectives.measures.evaluate import Objective
 from objectives.measures.latency import Latency
 from objectives.search_method import SearchMethod, spaces_of
 from objectives.text.augmentation import Augmentation
@@ -76,6 +77,12 @@ class Study:
     """What is minimised beside the metric, and what budgets and ratios are of: "flops"; "params",
     embeddings included; "units" of the method's spaces; or "latency", milliseconds on the device of
     the launch, for the spaces heads and ffn. FLOPs and parameters are recorded in any case."""
+    objective: Objective = "metric"
+    """What students are compared by, beside the cost: the task's "metric", or the "divergence" of
+    their answers from the teacher's, which is minimised. It takes no labels, and tells students
+    apart whose metrics are equal but for luck: KL(teacher || student) in nats, the mean over the
+    rows of the selection split; where labels are numbers, the mean squared difference. The metric
+    is measured and reported in any case."""
     seq_len: int | None = None
     """Length, in tokens, at which FLOPs and latency are taken; None takes the task's max_length."""
     augmentation: Augmentation | None = None
@@ -143,7 +150,7 @@ class Study:
                 "seed": (self.seed >= 0, ">= 0"),
             },
         )
-        self._check_cost()
+        self._check_objectives()
         self._check_space()
         for knobs in self.first:
             if not isinstance(knobs, Mapping):
@@ -242,7 +249,12 @@ class Study:
             return self.population
         return min(max(1, self.trials // (4 * workers)), 32) if device.startswith("cuda") else 1
 
-    def _check_cost(self) -> None:
+    def _check_objectives(self) -> None:
+        if self.objective == "divergence" and self.early_stopping is not None:
+            raise UserError(
+                f"Study.early_stopping is {type(self.early_stopping).__name__}(), whose rungs "
+                "compare metrics, and Study.objective is 'divergence'; leave one of them out"
+            )
         spaces = spaces_of(self.method)
         if self.cost == "units" and not spaces:
             raise UserError(
@@ -342,8 +354,10 @@ class Study:
         return {name for name, _, default in self._settings() if default}
 
     def _settings(self) -> Iterator[tuple[str, object, bool]]:
-        """Settings of teacher, fidelity and method that are not tuned: entry, value, and whether
-        that is the default."""
+        """Settings of objective, teacher, fidelity and method that are not tuned: entry, value, and
+        whether that is the default."""
+        if self.objective != "metric":  # runs of before there was a choice are of the metric
+            yield "objective", self.objective, False
         yield from _entries("teacher", self.teacher)
         if self.fidelity != FULL:
             yield from _entries("fidelity", self.fidelity)

@@ -32,7 +32,7 @@ def choose(
     Args:
         run: the run to choose from.
         trial: this one, on the front or not.
-        max_ratio: the best metric of a model whose cost ratio is at most this, in (0, 1].
+        max_ratio: the best model whose cost ratio is at most this, in (0, 1].
         min_metric: the cheapest model whose metric on the selection split is at least this.
         knee: the model where the front bends most.
 
@@ -74,7 +74,7 @@ def choose(
     if min_metric is not None:
         good = [number for number, result in points if result.metric >= min_metric]
         if not good:
-            number, nearest = points[-1]
+            number, nearest = max(points, key=lambda point: point[1].metric)
             raise RunError(
                 f"'{run.folder}' has no model with {run.metric_name} >= {min_metric:g} on its "
                 f"front; the nearest is trial {number} with {nearest.metric:.4f}"

@@ -21,7 +21,13 @@ from optuna_dashboard._note import (  # its own asks the storage each time
     note_ver_key,
 )
 
-from orchestrator.runs.records import RunRecord, TrialRecord, load_optuna_study
+from orchestrator.runs.records import (
+    RunRecord,
+    TrialRecord,
+    divergence_texts,
+    divergence_words,
+    load_optuna_study,
+)
 from orchestrator.runs.sizes import in_numbers
 from reports.figures.front import front_figure
 from reports.overlay import overlay
@@ -86,18 +92,22 @@ def _study_note(run: RunRecord) -> str:
     lines = [f"**{markdown(answer(view))}**", ""]
     rows = recommendations(view)
     if rows:
+        worth = [*unpruned.divergences, markdown(run.metric_name), "held out"]
         lines += [
-            f"| | trial | {markdown(run.metric_name)} | held out | {unpruned.cost_name} ratio |",
-            "|---|---|---|---|---|",
+            f"| | trial | {' | '.join(worth)} | {unpruned.cost_name} ratio |",
+            "|---" * (3 + len(worth)) + "|",
         ]
         lines += [
-            f"| {', '.join(row.reasons)} | {row.trial.number} | {row.trial.result.metric:.4f} "
-            f"| {row.trial.result.heldout_metric:.4f} | {percent(row.trial.result.ratio)} |"
+            f"| {', '.join(row.reasons)} | {row.trial.number} "
+            f"| {''.join(f'{text} | ' for text in divergence_texts(result))}{result.metric:.4f} "
+            f"| {result.heldout_metric:.4f} | {percent(result.ratio)} |"
             for row in rows
+            for result in [row.trial.result]
         ]
         lines.append("")
     lines += [
-        f"Objectives: {markdown(run.metric_name)} on the selection split (up) and "
+        f"Objectives: {markdown(run.objective_name)} on the selection split "
+        f"({'up' if unpruned.objective == 'metric' else 'down'}) and "
         f"{unpruned.cost_name} in {markdown(unpruned.unit)} (down).",
         "A trial with a constraint above 0 missed its budget and is on no front.",
         "`maskfront export` with `--trial N` takes a model; `maskfront report` writes the page.",
@@ -121,7 +131,8 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
     lines = [
         f"{result.cost_name} ratio {result.ratio:.4f}, {met} the band around its target "
         f"{result.target_ratio:.4f} ± {100 * result.tolerance:.3g}%. "
-        f"{markdown(run.metric_name)} {result.metric:.4f}, held out {result.heldout_metric:.4f}.",
+        f"{divergence_words(result)}{markdown(run.metric_name)} {result.metric:.4f}, "
+        f"held out {result.heldout_metric:.4f}.",
         "",
         f"| {' | '.join(['layer', *sizes])} |",
         "|---" * (1 + len(sizes)) + "|",

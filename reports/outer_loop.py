@@ -29,7 +29,7 @@ FEWEST = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Hypervolume:
-    """How the front of a run grew, as a share of the ideal: the unpruned metric for nothing."""
+    """How the front of a run grew, as a share of the ideal: the unpruned model for nothing."""
 
     trials: tuple[int, ...]
     """Numbers of the finished trials, in the order in which they ended."""
@@ -38,17 +38,17 @@ class Hypervolume:
     shares: tuple[float, ...]
 
 
-def reference_point(metric: float) -> tuple[float, float]:
-    """The worst corner (metric, ratio) of the hypervolume: half the unpruned metric at ratio 1.
+def reference_point(worth: float) -> tuple[float, float]:
+    """The worst corner (worth, ratio) of the hypervolume: half the unpruned worth at ratio 1.
 
-    It depends on the task alone, so that runs can be compared. Where the unpruned metric is 0 or
-    less, as a correlation may be, it is that metric less 1.
+    It depends on the task alone, so that runs can be compared. Where the unpruned worth is 0 or
+    less, as a correlation may be and a divergence always is, it is that worth less 1.
     """
-    return (metric / 2 if metric > 0 else metric - 1, 1.0)
+    return (worth / 2 if worth > 0 else worth - 1, 1.0)
 
 
 def hypervolume(run: RunRecord) -> Hypervolume:
-    """The hypervolume of metric and ratio after each finished trial."""
+    """The hypervolume of worth and ratio after each finished trial."""
     ended = sorted(
         run.finished,
         key=lambda trial: (math.inf if trial.ended is None else trial.ended, trial.number),
@@ -56,8 +56,8 @@ def hypervolume(run: RunRecord) -> Hypervolume:
     front, volumes = list[FinishedTrial](), list[float]()
     for trial in ended:
         front = pareto_front([*front, trial])
-        steps = [(one.result.ratio, one.result.metric) for one in front]
-        volumes.append(share_covered(steps, run.unpruned.metric))
+        steps = [(one.result.ratio, one.result.worth) for one in front]
+        volumes.append(share_covered(steps, run.unpruned.worth))
     clock, ends = BusyClock(run.trials), [t.ended for t in ended if t.ended is not None]
     return Hypervolume(
         trials=tuple(trial.number for trial in ended),
@@ -120,7 +120,7 @@ def attainment(curves: Sequence[Steps], level: float) -> list[tuple[float, float
 def importances(run: RunRecord) -> dict[str, dict[str, float]]:
     """How much each knob decides of the best 10% of each objective (PED-ANOVA), summing to 1.
 
-    Optuna's measure takes low values for good: a metric is negated before it sees it. Empty below
+    Optuna's measure takes low values for good: a worth is negated before it sees it. Empty below
     `FEWEST` finished trials, or if the study tunes nothing.
     """
     ended = run.finished
@@ -128,7 +128,7 @@ def importances(run: RunRecord) -> dict[str, dict[str, float]]:
         return {}
     study = _study(run, ended)
     targets = {
-        run.metric_name: lambda trial: -trial.values[0],
+        run.objective_name: lambda trial: -trial.values[0],
         run.unpruned.cost_name: lambda trial: trial.values[1],
     }
     # It warns that it takes low values for good: that is what it is given.
@@ -140,7 +140,7 @@ def importances(run: RunRecord) -> dict[str, dict[str, float]]:
 
 
 def _study(run: RunRecord, trials: Sequence[FinishedTrial]) -> optuna.Study:
-    """The finished trials in this order, valued (metric, ratio), in memory."""
+    """The finished trials in this order, valued (worth, ratio), in memory."""
     space = run.space  # read once: it is JSON in the definition
     with _quiet_optuna():
         study = optuna.create_study(directions=["maximize", "minimize"])
@@ -162,7 +162,7 @@ def _quiet_optuna() -> Iterator[None]:
 def _frozen(trial: FinishedTrial, space: Mapping[str, BaseDistribution]) -> FrozenTrial:
     knobs = {name: trial.knobs[name] for name in space if name in trial.knobs}
     return create_trial(
-        values=[trial.result.metric, trial.result.ratio],
+        values=[trial.result.worth, trial.result.ratio],
         params=knobs,
         distributions={name: space[name] for name in knobs},
         constraints={BUDGET: trial.result.violation},

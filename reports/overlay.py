@@ -35,13 +35,23 @@ class Overlay:
     def relative(self) -> bool:
         """Whether metrics are shares of the unpruned model's: those of two tasks share no axis."""
         tasks = {(run.metric_name, run.definition.get("task.data")) for run in self.runs}
-        return len(tasks) > 1
+        return len(tasks) > 1 and not self.by_divergence
 
     @property
     def metric_name(self) -> str:
-        """What the metric axis shows."""
+        """What to call the metric of all runs."""
         names = " / ".join(dict.fromkeys(run.metric_name for run in self.runs))
         return f"{names}, share of the unpruned model's" if self.relative else names
+
+    @property
+    def by_divergence(self) -> bool:
+        """Whether all runs compare their models by the divergence from the teacher."""
+        return self.runs[0].unpruned.objective == "divergence"
+
+    @property
+    def objective_name(self) -> str:
+        """What the axis of the objective shows."""
+        return self.runs[0].objective_name if self.by_divergence else self.metric_name
 
     @property
     def cost_name(self) -> str:
@@ -54,8 +64,8 @@ class Overlay:
         first, *others = (tuple(run.unpruned.sizes) for run in self.runs)
         return tuple(unit for unit in first if all(unit in other for other in others))
 
-    def metric(self, run: RunRecord, value: float) -> float:
-        """A metric of the run as the metric axis shows it."""
+    def height(self, run: RunRecord, value: float) -> float:
+        """An objective of the run as its axis shows it."""
         return value / run.unpruned.metric if self.relative else value
 
     @property
@@ -75,7 +85,7 @@ class Overlay:
 
 
 def overlay(runs: RunRecord | Sequence[RunRecord]) -> Overlay:
-    """Put runs on one page, or one. Raises RunError if they count different things.
+    """Put runs on one page, or one. Raises RunError if they count or compare different things.
 
     A run is called by its study, and by its folder too where that does not tell it from another.
     """
@@ -86,6 +96,12 @@ def overlay(runs: RunRecord | Sequence[RunRecord]) -> Overlay:
     if len(costs) > 1:
         raise RunError(
             f"the runs count {' and '.join(costs)}; two costs share no axis: make a report of each"
+        )
+    objectives = dict.fromkeys(run.unpruned.objective for run in runs)
+    if len(objectives) > 1:
+        raise RunError(
+            f"the runs compare models by {' and '.join(objectives)}; two objectives share no axis: "
+            "make a report of each"
         )
     units = dict.fromkeys(run.unpruned.unit for run in runs)
     if len(units) > 1 and costs.keys() <= {"latency", "units"}:

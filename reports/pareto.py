@@ -1,4 +1,4 @@
-"""The Pareto front of the metric against the cost: in numbers, and in one sentence."""
+"""The Pareto front of the objective against the cost: in numbers, and in one sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ParetoView:
     metric_name: str
     unpruned: UnprunedResult
     front: tuple[FinishedTrial, ...]
-    """By rising cost, and so by rising metric."""
+    """By rising cost, and so by rising worth."""
     dominated: tuple[FinishedTrial, ...]
     """Inside their budget, but another trial is no worse and cheaper, or as cheap and better."""
     outside: tuple[FinishedTrial, ...]

@@ -53,7 +53,7 @@ def knee(front: Sequence[Measured]) -> int | None:
         return None
     first, last = front[0], front[-1]
     heights = [
-        (model.metric - first.metric) / (last.metric - first.metric)
+        (model.worth - first.worth) / (last.worth - first.worth)
         - (model.cost - first.cost) / (last.cost - first.cost)
         for model in front
     ]

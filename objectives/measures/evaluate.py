@@ -1,11 +1,14 @@
-"""Scoring a classifier that was really cut: its metric on a split, and its parameters."""
+"""Scoring a classifier that was really cut: its metric on a split, how far its answers are from the
+teacher's, and its parameters."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import kl_div
 from transformers import PreTrainedModel
 
 from objectives.bert.cutting import count_labels
@@ -15,6 +18,8 @@ from objectives.progress import Progress
 from objectives.text.data import Labels, Split
 from objectives.text.task import Metric, metric_value
 
+Objective = Literal["metric", "divergence"]
+"""What a study compares students by: up the one, down the other."""
 EVALUATION_BATCH = 64
 """Sequences in one forward pass."""
 
@@ -60,20 +65,37 @@ def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
     return metric_value(metric, split.labels, answers, classes=classes)
 
 
-def score_with_interval(
-    model: PreTrainedModel,
-    split: Split,
-    metric: Metric,
-    device: str,
-    progress: Progress | None = None,
-) -> tuple[float, Interval]:
-    """`score`, and how sure it is."""
-    logits = predict(model, split, device, progress)
+def metric_with_interval(logits: Tensor, split: Split, metric: Metric) -> tuple[float, Interval]:
+    """`metric_of`, and how sure it is."""
     value = metric_of(logits, split, metric)
     if not math.isfinite(value):
         return value, (value, value)
     answers, classes = answers_of(logits, split), logits.shape[-1]
     return value, bootstrap_interval(metric, split.labels, answers, classes)
+
+
+def divergence(logits: Tensor, teacher: Tensor, split: Split) -> float:
+    """How far answers lie from the teacher's: 0 if they are the same. It takes no labels.
+
+    Args:
+        logits: (rows, C), those of the split in its order.
+        teacher: (rows, C), what the teacher says of these rows.
+        split: their rows.
+
+    Returns:
+        The mean over the rows of KL(teacher || student) in nats. Of a task of numbers (C = 1) the
+        mean squared difference, in the labels' unit squared. nan if a logit is nan or infinite.
+    """
+    own, said = logits.double(), teacher.double()  # float32 would lose the least divergences
+    if split.regression:
+        return float((own - said).square().mean())
+    own, said = own.log_softmax(-1), said.log_softmax(-1)
+    return float(kl_div(own, said, reduction="batchmean", log_target=True))
+
+
+def nearness(model: PreTrainedModel, split: Split, teacher: Tensor, device: str) -> float:
+    """Minus the `divergence` of the model: like a metric it is better the higher it is."""
+    return -divergence(predict(model, split, device), teacher, split)
 
 
 def answers_of(logits: Tensor, split: Split) -> Labels:

@@ -305,7 +305,7 @@ class _Run:
         if stage.keep == "best":
             best = BestWeights(
                 models,
-                lambda slot, model: self.problem.select_metric(quantised(model, learned[slot])),
+                lambda slot, model: self.problem.select_worth(quantised(model, learned[slot])),
             )
         for step, batch in enumerate(training.batches(number, self.progress), start=1):
             training.measured.append({"loss": training.step(batch, {})})
@@ -376,7 +376,7 @@ class _Run:
         architecture: BertArchitecture,
     ) -> None:
         architecture = self.members[slot].in_bits(architecture)
-        metric = self.problem.select_metric(quantised(model, architecture))
+        metric = self.problem.select_worth(quantised(model, architecture))
         if math.isfinite(metric):
             self.progress.report(slot, rung, metric, self.problem.cost.exact(architecture))
 

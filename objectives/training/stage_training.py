@@ -164,15 +164,15 @@ class StageTraining:
 
 
 class BestWeights:
-    """The best weights so far of each model, by the metric on the selection split."""
+    """The best weights so far of each model, by their worth on the selection split."""
 
     def __init__(
         self,
         models: Mapping[int, PrunedBertForSequenceClassification],
-        metric: Callable[[int, PrunedBertForSequenceClassification], float],
+        worth: Callable[[int, PrunedBertForSequenceClassification], float],
     ):
-        """`models` are those of the students by slot; `metric` is that of a slot's model."""
-        self.models, self.metric = models, metric
+        """`models` are those of the students by slot; `worth` says that of a slot's model."""
+        self.models, self.worth = models, worth
         self.scores = dict.fromkeys(models, -math.inf)
         self.states: dict[int, Mapping[str, Tensor]] = {}
 
@@ -181,7 +181,7 @@ class BestWeights:
         for slot in training.slots:
             state, learns = training.state(slot), training.population.weights
             self.models[slot].load_state_dict(state)
-            score = self.metric(slot, self.models[slot])
+            score = self.worth(slot, self.models[slot])
             if score >= self.scores[slot]:
                 self.scores[slot] = score
                 self.states[slot] = {

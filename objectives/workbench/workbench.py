@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from objectives.architecture import Architecture
@@ -16,14 +17,17 @@ from objectives.measures.bootstrap import Interval
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
 from objectives.measures.evaluate import (
     EVALUATION_BATCH,
+    Objective,
     count_parameters,
+    divergence,
+    metric_with_interval,
+    nearness,
+    predict,
     score,
-    score_with_interval,
 )
 from objectives.measures.latency import load_latency
 from objectives.measures.measured import WrongCostError, measured_flops
 from objectives.problem import Problem
-from objectives.progress import Progress
 from objectives.session import Session
 from objectives.text import task as tasks
 from objectives.text.augmentation import augment
@@ -54,6 +58,9 @@ class Score:
     """95% bootstrap interval of `metric`."""
     heldout_metric: float
     heldout_interval: Interval
+    divergence: float
+    """From the teacher on the selection split: see `measures.evaluate.divergence`."""
+    heldout_divergence: float
     cost: float
     """In the unit of the study's cost."""
     flops: int
@@ -70,6 +77,8 @@ class Workbench:
     problem: Problem
     select: Split
     heldout: Split
+    teacher_answers: Mapping[str, Tensor]
+    """Logits (rows, C) of the teacher on "select" and "heldout"."""
     metric: Metric
     tokenizer: PreTrainedTokenizerBase
     unpruned: Score
@@ -82,7 +91,8 @@ class Workbench:
     """What a user should know of rows, labels and teacher."""
 
     def score(self, model: PreTrainedModel, architecture: Architecture) -> Score:
-        """Metric on the selection and the held-out split, and the size of the student `model`.
+        """Metric and divergence on the selection and the held-out split, and the size of the
+        student `model`.
 
         Raises WrongCostError if the model does not cost what a search predicts of its architecture.
         """
@@ -100,12 +110,13 @@ class Workbench:
                     f"the model has {number:,} {unit}, its architecture {predicted[unit]:,}; a "
                     "method cuts the model that it returns to the architecture beside it"
                 )
+        splits = {"select": self.select, "heldout": self.heldout}
         return _score(
-            model,
-            self.select,
-            self.heldout,
+            {role: predict(model, split, self.problem.device) for role, split in splits.items()},
+            self.teacher_answers,
+            splits,
             self.metric,
-            self.problem.device,
+            params=int(measured["params"]),
             cost=(predicted | measured)[self.problem.cost.unit],
             flops=int(measured[self.flops.unit]),
             widths=architecture.sizes(),
@@ -117,14 +128,15 @@ def prepare(
     session: Session,
     *,
     cost: CostName = "flops",
+    objective: Objective = "metric",
     spaces: tuple[str, ...] = (),
     fidelity: Fidelity = FULL,
 ) -> Workbench:
     """Tokenise, fine-tune the teacher if it needs it, score it, and load the student.
 
     Augmented rows come after the teacher: it learns from the rows of the task alone, and from all
-    whatever the `fidelity`. `cost` is what the study counts, `spaces` the kinds of units that its
-    methods search: "units" counts those.
+    whatever the `fidelity`. `cost` is what the study counts, `objective` what it compares students
+    by, `spaces` the kinds of units that its methods search: "units" counts those.
     """
     task, device, progress = inputs.task, session.device, session.progress
     splits = {role: inputs.split(role) for role in tasks.ROLES}
@@ -155,18 +167,19 @@ def prepare(
     def flops_of(own: Cost) -> Flops:
         return Flops(own.shape, inputs.seq_len)
 
-    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in ("select", "heldout"))
+    judging = {role: splits[role] for role in ("select", "heldout")}
+    batches = sum(-(-len(split) // EVALUATION_BATCH) for split in judging.values())
     progress.begin("score the teacher", batches)
+    answers = {role: predict(teacher, split, device, progress) for role, split in judging.items()}
     unpruned = _score(
-        teacher,
-        splits["select"],
-        splits["heldout"],
+        answers,
+        answers,
+        judging,
         task.metric,
-        device,
+        params=count_parameters(teacher),
         cost=cost_of_teacher.full,
         flops=int(flops_of(cost_of_teacher).full),
         widths=BertArchitecture.full(cost_of_unpruned.shape).sizes(),
-        progress=progress,
     )
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
@@ -182,6 +195,7 @@ def prepare(
         notes.append(weak)
     teacher_logits = kept_logits(teacher, train, session=session)
     check_answers(inputs.teacher, teacher_logits)
+    select = splits["select"]
     return Workbench(
         problem=Problem(
             teacher=teacher,
@@ -192,13 +206,16 @@ def prepare(
             cost=cost_of_student,
             cost_full=cost_of_unpruned.full,
             student_is_new=inputs.student is not None,
-            select_metric=partial(score, split=splits["select"], metric=task.metric, device=device),
+            select_worth=partial(score, split=select, metric=task.metric, device=device)
+            if objective == "metric"
+            else partial(nearness, split=select, teacher=answers["select"], device=device),
             device=device,
             cache=session.cache,
             seq_len=inputs.seq_len,
         ),
-        select=splits["select"],
+        select=select,
         heldout=splits["heldout"],
+        teacher_answers=answers,
         metric=task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
@@ -237,28 +254,30 @@ def _of_students(
 
 
 def _score(
-    model: PreTrainedModel,
-    select: Split,
-    heldout: Split,
+    answers: Mapping[str, Tensor],
+    teacher: Mapping[str, Tensor],
+    splits: Mapping[str, Split],
     metric: Metric,
-    device: str,
     *,
     cost: float,
     flops: int,
+    params: int,
     widths: Mapping[str, tuple[int, ...]],
-    progress: Progress | None = None,
 ) -> Score:
-    """The metric of a model on both splits, beside its sizes."""
-    on_select, interval = score_with_interval(model, select, metric, device, progress)
-    on_heldout, heldout_interval = score_with_interval(model, heldout, metric, device, progress)
+    """What a model's answers are worth beside the teacher's, both logits (rows, C) of "select" and
+    "heldout", and its sizes."""
+    worth = {role: metric_with_interval(answers[role], splits[role], metric) for role in splits}
+    far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
     return Score(
-        metric=on_select,
-        interval=interval,
-        heldout_metric=on_heldout,
-        heldout_interval=heldout_interval,
+        metric=worth["select"][0],
+        interval=worth["select"][1],
+        heldout_metric=worth["heldout"][0],
+        heldout_interval=worth["heldout"][1],
+        divergence=far["select"],
+        heldout_divergence=far["heldout"],
         cost=cost,
         flops=flops,
-        params=count_parameters(model),
+        params=params,
         widths=widths,
     )
 

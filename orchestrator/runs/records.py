@@ -57,6 +57,8 @@ WANTED = "wanted"
 BUDGET = "budget"
 """Constraint: abs(cost / cost_full - R) - t R, at most 0 where the budget is met."""
 
+DIVERGENCE = "divergence"
+"""What people call that objective."""
 _COST_NAMES = {"flops": "FLOPs", "params": "params", "units": "units", "ms": "latency"}
 """What to call a cost, by its unit up to the "@"."""
 _SPACE = "space."
@@ -103,9 +105,35 @@ class Measured:
     interval: tuple[float, float]
     """95% bootstrap interval of `metric` over the rows of its split."""
     heldout_interval: tuple[float, float]
+    divergence: float | None = None
+    """From the teacher's answers on the selection split: KL in nats, of numbers the mean squared
+    difference. None in a run of an earlier version, which did not measure it."""
+    heldout_divergence: float | None = None
     widths: Mapping[str, tuple[int, ...]]
     """How much is left of each layer: `Architecture.sizes`; of the unpruned model, that of ratio 1.
     BERT's kinds of units are called as in `objectives.bert.architecture.Widths`."""
+    objective: str = "metric"
+    """What the study compares models by, beside the cost: `Study.objective`."""
+
+    def value(self, heldout: bool = False) -> float:
+        """The objective on the selection split, or held out: metric (up) or divergence (down)."""
+        if self.objective == "metric":
+            return self.heldout_metric if heldout else self.metric
+        value = self.heldout_divergence if heldout else self.divergence
+        assert value is not None, "a study of divergences measures them"
+        return value
+
+    @property
+    def worth(self) -> float:
+        """The objective on the selection split, the higher the better."""
+        return self.value() if self.objective == "metric" else -self.value()
+
+    @property
+    def divergences(self) -> dict[str, float]:
+        """What is shown beside the metric where the study compares divergences; else nothing."""
+        if self.objective == "metric":
+            return {}
+        return {DIVERGENCE: self.value(), f"{DIVERGENCE} held out": self.value(heldout=True)}
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
@@ -131,6 +159,17 @@ class Measured:
     def sizes(self) -> dict[str, float]:
         """Cost, FLOPs and parameters by their units; the cost is first, and is not repeated."""
         return {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
+
+
+def divergence_texts(model: Measured) -> list[str]:
+    """`Measured.divergences` for people, to four digits."""
+    return [f"{value:.4g}" for value in model.divergences.values()]
+
+
+def divergence_words(model: Measured) -> str:
+    """`Measured.divergences` as the beginning of a line that goes on with the metric."""
+    texts = zip(model.divergences, divergence_texts(model), strict=True)
+    return "".join(f"{name} {text}, " for name, text in texts)
 
 
 def size_text(size: float) -> str:
@@ -249,6 +288,11 @@ class RunRecord:
         return [trial for trial in self.trials if isinstance(trial, FinishedTrial)]
 
     @property
+    def objective_name(self) -> str:
+        """What to call what the study compares models by: "divergence", or as the metric."""
+        return DIVERGENCE if self.unpruned.objective == "divergence" else self.metric_name
+
+    @property
     def front(self) -> list[FinishedTrial]:
         """The Pareto front of the feasible trials, by rising cost."""
         return pareto_front(self.trials)
@@ -273,12 +317,12 @@ class RunRecord:
 
 
 def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:
-    """Feasible trials that no other matches in metric at a lower cost, by rising cost.
+    """Feasible trials that no other matches in the objective at a lower cost, by rising cost.
 
-    Of equal trials (same metric, same cost) the first stays.
+    Of equal trials (same objective, same cost) the first stays.
     """
     rows = [
-        (trial.result.cost, -trial.result.metric, trial.number, trial)
+        (trial.result.cost, -trial.result.worth, trial.number, trial)
         for trial in trials
         if isinstance(trial, FinishedTrial) and trial.feasible
     ]
@@ -296,6 +340,7 @@ def front_document(run: RunRecord) -> dict[str, Any]:
     folder = RunFolder(run.folder)
     return {
         "fidelity": run.fidelity,
+        "objective": run.unpruned.objective,
         "unpruned": _sizes_of(run.unpruned),
         "front": [
             {
@@ -311,8 +356,9 @@ def front_document(run: RunRecord) -> dict[str, Any]:
 
 
 def _sizes_of(measured: Measured) -> dict[str, Any]:
-    metrics, cost = ("metric", "heldout_metric"), ("cost", "cost_full", "ratio", "unit")
-    names = (*metrics, *cost, "flops", "flops_full", "flops_unit", "params")
+    worth = ("metric", "heldout_metric", "divergence", "heldout_divergence")
+    cost = ("cost", "cost_full", "ratio", "unit")
+    names = (*worth, *cost, "flops", "flops_full", "flops_unit", "params")
     return {name: getattr(measured, name) for name in names}
 
 

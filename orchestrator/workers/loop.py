@@ -255,6 +255,7 @@ def _serve(
                         cache=folder.cache, seed=study.seed, device=device, progress=progress
                     ),
                     cost=study.cost,
+                    objective=study.objective,
                     spaces=spaces_of(study.method),
                     fidelity=study.fidelity,
                 )

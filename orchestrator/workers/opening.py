@@ -34,9 +34,14 @@ _CONTENTS = {
 }
 """Entries of a definition that may be fingerprints, and what it means where two of them differ."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-_DIRECTIONS = [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE]
 JOURNAL_WORKERS = 8
 """Each worker reads all that all others write: docs/scaling.md has the figures."""
+
+
+def _directions(study: Study) -> list[StudyDirection]:
+    """Of the objective and of the cost."""
+    up = study.objective == "metric"
+    return [StudyDirection.MAXIMIZE if up else StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]
 
 
 def finished_trials(outer: optuna.Study) -> int:
@@ -73,7 +78,7 @@ def open_study(
     outer = optuna.create_study(
         storage=storage,
         study_name=study.name,
-        directions=_DIRECTIONS,
+        directions=_directions(study),
         load_if_exists=True,
     )
     known = outer.user_attrs.get(DEFINITION)
@@ -168,10 +173,10 @@ def _check_same(
     for known in storage.get_all_studies():
         if known.study_name != study.name and not own:
             continue
-        if known.directions != _DIRECTIONS:
+        if known.directions != _directions(study):
             raise RunError(
-                f"the storage has a study '{known.study_name}' with other objectives than metric "
-                "and cost; give yours another name"
+                f"the storage has a study '{known.study_name}' with other objectives than "
+                f"{study.objective} and cost; give yours another name"
             )
         was = known.user_attrs.get(DEFINITION, {})
         waiting = (TrialState.WAITING,)

@@ -33,6 +33,7 @@ from orchestrator.runs.artifacts import upload
 from orchestrator.runs.records import (
     BUDGET,
     DEVICE,
+    DIVERGENCE,
     FAILURE,
     NOTES,
     POPULATION,
@@ -43,6 +44,7 @@ from orchestrator.runs.records import (
     TrialResult,
     UnprunedResult,
     cost_name_of,
+    divergence_words,
     record_of,
     rungs_of,
     unpruned_result,
@@ -137,11 +139,14 @@ class Worker:
         self.outer.set_user_attr(NOTES, self.bench.notes)
         self.outer.set_user_attr(UNPRUNED, asdict(unpruned))
         with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
-            self.outer.set_metric_names([self.bench.metric, unpruned.unit])
+            by = DIVERGENCE if unpruned.objective == "divergence" else self.bench.metric
+            self.outer.set_metric_names([by, unpruned.unit])
 
     def _yardstick(self) -> dict[str, Any]:
-        """Units of sizes, and the sizes of the unpruned model: a run has but one of each."""
+        """Objective, units of sizes, and the sizes of the unpruned model: a run has but one of
+        each."""
         return {
+            "objective": self.study.objective,
             "unit": self.bench.problem.cost.unit,
             "cost_full": self.bench.problem.cost_full,
             "flops_unit": self.bench.flops.unit,
@@ -275,14 +280,14 @@ class Worker:
             missing = upload(files, trial, self.outer, self.folder)
             trial.set_constraint(BUDGET, result.violation)
             trial.set_user_attr(RESULT, asdict(result))
-            told = self.outer.tell(trial, [float(result.metric), float(result.cost)])
+            told = self.outer.tell(trial, [float(result.value()), float(result.cost)])
             assert told.state is TrialState.COMPLETE, told.state
             missed = "" if result.violation <= 0 else ", outside its budget"
             self._ended(
                 number,
-                f"{self.bench.metric} {result.metric:.4f} (held out {result.heldout_metric:.4f}) "
-                f"at {result.cost_name} ratio {result.ratio:.3f}, "
-                f"asked {result.target_ratio:.3f}{missed}{missing}",
+                f"{divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
+                f"(held out {result.heldout_metric:.4f}) at {result.cost_name} ratio "
+                f"{result.ratio:.3f}, asked {result.target_ratio:.3f}{missed}{missing}",
                 counts=True,
             )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from orchestrator.runs.records import FinishedTrial, RunRecord, size_text
+from orchestrator.runs.records import FinishedTrial, RunRecord, divergence_texts, size_text
 from orchestrator.runs.sizes import in_words, shown
 from reports.speed import read_speeds
 
@@ -54,6 +54,7 @@ def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequ
         pair="text pair" in run.sources,
         notes=notes,
         numbers=[
+            *zip(unpruned.divergences, *map(divergence_texts, (result, unpruned)), strict=True),
             *((what, *(f"{number:.4f}" for number in pair)) for what, pair in metrics.items()),
             *((what, *map(size_text, pair)) for what, pair in sizes.items()),
             *_latencies(run, trial.number),

@@ -1,16 +1,25 @@
-"""The figure of the front: metric against cost, every finished trial by what it is."""
+"""The figure of the front: objective against cost, every finished trial by what it is."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
-from orchestrator.runs.records import FinishedTrial, Measured, RunRecord, UnprunedResult, size_text
+from orchestrator.runs.records import (
+    FinishedTrial,
+    Measured,
+    RunRecord,
+    UnprunedResult,
+    divergence_words,
+    size_text,
+)
 from reports.figures.theme import (
     AXIS,
     BLUE,
+    DIVERGENCE_AXIS,
     GREEN,
     GREY,
     LAYOUT,
@@ -29,7 +38,7 @@ from reports.recommended import recommendations
 
 
 def front_figure(overlay: Overlay) -> go.Figure:
-    """Draw metric on the selection split against the ratio of cost.
+    """Draw the objective on the selection split against the ratio of cost.
 
     A point carries the places of its run and its trial, from which the page opens its card and
     takes its size in another unit.
@@ -58,8 +67,9 @@ def front_figure(overlay: Overlay) -> go.Figure:
         },
         yaxis={
             **AXIS,
-            "title": {"text": f"{plain(overlay.metric_name)}, selection split"},
+            "title": {"text": f"{plain(overlay.objective_name)}, selection split"},
             **({"tickformat": ".0%"} if overlay.relative else {}),
+            **(DIVERGENCE_AXIS if overlay.by_divergence else {}),
         },
     )
     return figure
@@ -108,7 +118,7 @@ class _Drawing:
         full = self.run.unpruned.cost_full
         self.figure.add_scatter(
             x=[rung.cost / full for _, rung in last],
-            y=[self.overlay.metric(self.run, rung.metric) for _, rung in last],
+            y=[self.overlay.height(self.run, rung.metric) for _, rung in last],
             mode="markers",
             name=plain(f"{self.prefix}stopped early"),
             marker={
@@ -128,9 +138,14 @@ class _Drawing:
         """Write beside the models to look at first what they are."""
         for place, row in enumerate(recommendations(self.view)):
             result = row.trial.result
+            height = self.overlay.height(self.run, result.value())
+            if self.overlay.by_divergence:  # words stand on a logarithmic axis by the power of ten
+                if height == 0:
+                    continue
+                height = math.log10(height)
             self.figure.add_annotation(
                 x=result.ratio,
-                y=self.overlay.metric(self.run, result.metric),
+                y=height,
                 text=plain(", ".join(row.reasons)),
                 showarrow=True,
                 arrowhead=0,
@@ -143,15 +158,16 @@ class _Drawing:
     @property
     def _starred(self) -> list[UnprunedResult]:
         """The unpruned model; none if it is a teacher beyond 100%, which far to the right would
-        crowd the front together."""
-        return [self.run.unpruned] if self.run.unpruned.ratio <= 1 else []
+        crowd the front together, and none on an axis of divergences, whose 0 is nowhere."""
+        drawn = self.run.unpruned.ratio <= 1 and not self.overlay.by_divergence
+        return [self.run.unpruned] if drawn else []
 
     def _add_star(self) -> None:
         """The unpruned model at 100%."""
         for unpruned in self._starred:
             self.figure.add_scatter(
                 x=[unpruned.ratio],
-                y=[self.overlay.metric(self.run, unpruned.metric)],
+                y=[self.overlay.height(self.run, unpruned.metric)],
                 mode="markers",
                 name=plain(f"{self.prefix}{unpruned.label} model"),
                 legendrank=2,
@@ -174,7 +190,7 @@ class _Drawing:
         if models:
             self.figure.add_scatter(
                 x=[model.ratio for model in models],
-                y=[self.overlay.metric(self.run, model.heldout_metric) for model in models],
+                y=[self.overlay.height(self.run, model.value(heldout=True)) for model in models],
                 mode="markers",
                 name=plain(f"{self.prefix}held out"),
                 legendrank=3,
@@ -204,7 +220,7 @@ class _Drawing:
         if trials:
             self.figure.add_scatter(
                 x=[trial.result.ratio for trial in trials],
-                y=[self.overlay.metric(self.run, trial.result.metric) for trial in trials],
+                y=[self.overlay.height(self.run, trial.result.value()) for trial in trials],
                 mode=mode,
                 name=plain(self.prefix + name),
                 customdata=[[self.place, trial.number] for trial in trials],
@@ -213,16 +229,21 @@ class _Drawing:
 
     def _add_plainly(self, trials: Sequence[FinishedTrial], name: str, **style: Any) -> None:
         """Trials off the front: there may be a thousand, each hover made where it is looked at."""
-        template = f"{plain(self.prefix)}trial %{{customdata[1]}}<br>{plain(self.run.metric_name)} "
-        self._add(trials, name, hovertemplate=template + "%{y}<br>%{x}<extra></extra>", **style)
+        prefix, objective = plain(self.prefix), plain(self.run.objective_name)
+        template = (
+            f"{prefix}trial %{{customdata[1]}}<br>{objective} %{{y}}<br>%{{x}}<extra></extra>"
+        )
+        self._add(trials, name, hovertemplate=template, **style)
 
-    def _error(self, models: Sequence[Measured], heldout: bool = False) -> dict[str, Any]:
-        """Thin lines over the bootstrap intervals of the models."""
+    def _error(self, models: Sequence[Measured], heldout: bool = False) -> dict[str, Any] | None:
+        """Thin lines over the bootstrap intervals of the models' metrics."""
+        if self.overlay.by_divergence:
+            return None
         above, below = [], []
         for model in models:
             value = model.heldout_metric if heldout else model.metric
             low, high = model.heldout_interval if heldout else model.interval
-            low, value, high = (self.overlay.metric(self.run, one) for one in (low, value, high))
+            low, value, high = (self.overlay.height(self.run, one) for one in (low, value, high))
             above.append(max(0.0, high - value))
             below.append(max(0.0, value - low))
         return {
@@ -251,15 +272,18 @@ class _Drawing:
         )
 
     def _worth(self, model: Measured) -> str:
-        name = self.run.metric_name
-        return f"{name} {model.metric:.4f}, held out {model.heldout_metric:.4f}"
+        name, (low, high) = f"{divergence_words(model)}{self.run.metric_name}", model.interval
+        sure = f" ({low:.3f} to {high:.3f})" if self.overlay.by_divergence else ""  # else drawn
+        return f"{name} {model.metric:.4f}{sure}, held out {model.heldout_metric:.4f}"
 
 
 def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
     """A dashed line at the metric of each unpruned model; runs with the same one share it."""
+    if overlay.by_divergence:
+        return
     levels: dict[float, list[int]] = {}
     for place, run in enumerate(overlay.runs):
-        levels.setdefault(overlay.metric(run, run.unpruned.metric), []).append(place)
+        levels.setdefault(overlay.height(run, run.unpruned.metric), []).append(place)
     for level, places in levels.items():
         unpruned = overlay.runs[places[0]].unpruned
         text = f"{unpruned.label}: {unpruned.metric:.3f}"

@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 from orchestrator.runs.records import TrialRecord
 from reports.figures.theme import (
     AXIS,
+    DIVERGENCE_AXIS,
     GREY,
     LAYOUT,
     LEGEND,
@@ -77,9 +78,9 @@ def _slices(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel:
     for column, (knob, distribution) in enumerate(spaces.items(), start=1):
         for place, run in enumerate(overlay.runs):
             known = [trial for trial in run.finished if knob in trial.knobs]
-            metrics = [overlay.metric(run, trial.result.metric) for trial in known]
+            heights = [overlay.height(run, trial.result.value()) for trial in known]
             ratios = [trial.result.ratio for trial in known]
-            for row, values in enumerate((metrics, ratios), start=1):
+            for row, values in enumerate((heights, ratios), start=1):
                 figure.add_scatter(
                     x=brief(trial.knobs[knob] for trial in known),
                     y=brief(values),
@@ -106,7 +107,9 @@ def _slices(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel:
             col=column,
         )
     figure.update_yaxes(**AXIS)
-    figure.update_yaxes(title={"text": plain(overlay.metric_name)}, row=1, col=1)
+    figure.update_yaxes(title={"text": plain(overlay.objective_name)}, row=1, col=1)
+    if overlay.by_divergence:
+        figure.update_yaxes(DIVERGENCE_AXIS, row=1)
     figure.update_yaxes(
         title={"text": f"{overlay.cost_name} ratio"}, tickformat=".0%", row=2, col=1
     )
@@ -121,14 +124,14 @@ def _slices(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel:
 
 def _parallel(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel:
     figure = go.Figure()
-    axes = [*map(plain, spaces), f"{overlay.cost_name} ratio", plain(overlay.metric_name)]
+    axes = [*map(plain, spaces), f"{overlay.cost_name} ratio", plain(overlay.objective_name)]
     rows: list[tuple[int, TrialRecord, list[Any], bool]] = []
     for place, run in enumerate(overlay.runs):
         front = {trial.number for trial in run.front}
         for trial in run.finished:
             if set(spaces) <= set(trial.knobs):
                 values = [trial.knobs[name] for name in spaces]
-                ends = [trial.result.ratio, overlay.metric(run, trial.result.metric)]
+                ends = [trial.result.ratio, overlay.height(run, trial.result.value())]
                 rows.append((place, trial, values + ends, trial.number in front))
     scales = [
         _Scale([row[2][axis] for row in rows], distribution)
@@ -167,7 +170,7 @@ def _parallel(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel
         title="Trials as lines through their knobs",
         figure=figure,
         caption=f"Models of the front, and up to {_DRAWN} other trials, from knob to knob to their "
-        "cost and metric. Each axis runs from the lowest value tried to the highest, on a "
+        "cost and objective. Each axis runs from the lowest value tried to the highest, on a "
         "logarithmic scale where the knob was drawn from one.",
     )
 

@@ -11,6 +11,7 @@ from orchestrator.runs.records import RunRecord, TrialRecord
 from reports.figures.knobs import knob_panels
 from reports.figures.theme import (
     AXIS,
+    DIVERGENCE_AXIS,
     LAYOUT,
     LEGEND,
     ORANGE,
@@ -100,14 +101,18 @@ def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[
     ]
     by_seconds = [list(zip(h.seconds, h.shares, strict=False)) for h in histories]
     worst = ", ".join(
-        dict.fromkeys(f"{reference_point(run.unpruned.metric)[0]:.4g}" for run in overlay.runs)
+        dict.fromkeys(
+            f"{abs(point) if overlay.by_divergence else point:.4g}"
+            for run in overlay.runs
+            for point, _ in [reference_point(run.unpruned.worth)]
+        )
     )
     half, less = "half the unpruned model's", "the unpruned model's less 1"
-    signs = dict.fromkeys(run.unpruned.metric > 0 for run in overlay.runs)
-    how = " or ".join(half if above else less for above in signs)
+    signs = dict.fromkeys(run.unpruned.worth > 0 for run in overlay.runs)
+    how = "" if overlay.by_divergence else ": " + " or ".join(half if up else less for up in signs)
     caption = (
-        "The area under the front, above the reference point (ratio 1, "
-        f"{overlay.runs[0].metric_name} {worst}: {how}), as a share of what a model as good as "
+        "The area between the front and the reference point (ratio 1, "
+        f"{overlay.runs[0].objective_name} {worst}{how}), as a share of what a model as good as "
         "the unpruned one would cover at no cost. Better models may cover more than 100%."
     )
     panels = [
@@ -179,10 +184,10 @@ def _staircases(
 
 
 def _attainment_panels(overlay: Overlay) -> list[Panel]:
-    figure = go.Figure()
+    figure, sign = go.Figure(), -1 if overlay.by_divergence else 1
     for name, places in overlay.groups.items():
         fronts = [
-            [(t.result.ratio, overlay.metric(run, t.result.metric)) for t in run.front]
+            [(t.result.ratio, overlay.height(run, t.result.worth)) for t in run.front]
             for run in (overlay.runs[place] for place in places)
         ]
         if len(fronts) > 1 and any(fronts):
@@ -190,7 +195,7 @@ def _attainment_panels(overlay: Overlay) -> list[Panel]:
                 surface = attainment(fronts, level)
                 figure.add_scatter(
                     x=[x for x, _ in surface],
-                    y=[y for _, y in surface],
+                    y=[sign * y for _, y in surface],
                     mode="lines+markers",
                     name=plain(f"{name}: {level:.0%} of the seeds"),
                     line={**run_line(places[0]), "dash": dash, "shape": "hv"},
@@ -204,15 +209,19 @@ def _attainment_panels(overlay: Overlay) -> list[Panel]:
         legend=LEGEND,
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
         xaxis={**AXIS, "title": {"text": f"{overlay.cost_name} ratio"}, "tickformat": ".0%"},
-        yaxis={**AXIS, "title": {"text": plain(overlay.metric_name)}},
+        yaxis={
+            **AXIS,
+            "title": {"text": plain(overlay.objective_name)},
+            **(DIVERGENCE_AXIS if overlay.by_divergence else {}),
+        },
     )
     return [
         Panel(
             name="attainment",
             title="What a seed may be expected to reach",
             figure=figure,
-            caption="Empirical attainment surfaces: at each cost the metric that a quarter, half "
-            "and three quarters of the seeds reach or pass, on the selection split.",
+            caption=f"Empirical attainment surfaces: at each cost the {overlay.objective_name} that "
+            "a quarter, half and three quarters of the seeds reach or pass, on the selection split.",
         )
     ]
 
@@ -225,11 +234,12 @@ def _importance_panels(overlay: Overlay) -> list[Panel]:
         colour = RUN_COLOURS[place % len(RUN_COLOURS)]
         for objective, values in importances(run).items():
             cost = objective == run.unpruned.cost_name
+            low = cost or overlay.by_divergence
             figure.add_bar(
                 y=[plain(knob) for knob in values],
                 x=list(values.values()),
                 orientation="h",
-                name=plain(f"{prefix}low {objective}" if cost else f"{prefix}high {objective}"),
+                name=plain(f"{prefix}{'low' if low else 'high'} {objective}"),
                 marker={
                     "color": ORANGE if cost and not overlay.several else colour,
                     "pattern": {"shape": "/" if cost else ""},

@@ -35,6 +35,13 @@ AXIS = {
     "tickcolor": "rgba(0, 0, 0, 0)",
 }
 
+DIVERGENCE_AXIS: dict[str, Any] = {
+    "type": "log",
+    "tickvals": [digit * 10.0**power for power in range(-6, 4) for digit in (1, 2, 5)],
+    "tickformat": "~r",
+}
+"""Of divergences, which differ by orders of magnitude."""
+
 LAYOUT: dict[str, Any] = {
     "template": "none",
     "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},

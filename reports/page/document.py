@@ -121,6 +121,7 @@ def _measured(model: Measured) -> dict[str, Any]:
     return {
         "metric": model.metric,
         "heldout_metric": model.heldout_metric,
+        "divergences": model.divergences,
         "interval": model.interval,
         "heldout_interval": model.heldout_interval,
         "ratio": model.ratio,

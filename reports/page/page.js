@@ -143,6 +143,7 @@ function facts(run, trial) {
   const rows = [["state", trial.state + (trial.failure ? `: ${trial.failure}` : "")]];
   if (trial.metric !== undefined) {
     rows.push(
+      ...Object.entries(trial.divergences).map(([name, value]) => [name, short(value)]),
       [data.runs[run].metric, withInterval(trial.metric, trial.interval)],
       ["held out", withInterval(trial.heldout_metric, trial.heldout_interval)],
       [`${data.cost} ratio`, trial.ratio.toFixed(4)],
@@ -268,11 +269,12 @@ function figureRows(plot) {
 function trialRows() {
   const knobs = [...new Set(data.runs.flatMap((run) => run.trials.flatMap((row) => Object.keys(row.knobs))))];
   const columns = ["run", "trial", "state", "metric", "heldout_metric", "ratio", "target_ratio", "seconds"];
+  const far = Object.keys(data.runs[0].unpruned.divergences);
   const rows = data.runs.flatMap((run) => run.trials.map((row) => [
-    run.name, ...columns.slice(1).map((name) => row[name]),
+    run.name, ...columns.slice(1).map((name) => row[name]), ...far.map((name) => row.divergences?.[name]),
     ...data.units.map((unit) => row.sizes?.[unit]), ...data.latencies.map((unit) => row.latencies?.[unit]), ...knobs.map((name) => row.knobs[name]),
   ]));
-  return { columns: [...columns, ...data.units, ...data.latencies, ...knobs], rows };
+  return { columns: [...columns, ...far, ...data.units, ...data.latencies, ...knobs], rows };
 }
 
 function csvOf({ columns, rows }) {

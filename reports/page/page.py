@@ -86,7 +86,7 @@ def write_report(
         _templates()
         .get_template("page.html.j2")
         .render(
-            title=f"{', '.join(together.names)}: {together.metric_name} against "
+            title=f"{', '.join(together.names)}: {together.objective_name} against "
             f"{together.cost_name}",
             overlay=together,
             parts=parts,

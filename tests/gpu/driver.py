@@ -191,7 +191,7 @@ def on_gpu(bench: Workbench) -> Problem:
         teacher=teacher,
         student=student,
         teacher_logits=problem.teacher_logits.to("cuda"),
-        select_metric=partial(score, split=bench.select, metric=bench.metric, device="cuda"),
+        select_worth=partial(score, split=bench.select, metric=bench.metric, device="cuda"),
     )
 
 

@@ -114,7 +114,7 @@ def test_the_planted_head_survives_to_the_last_and_by_lot_it_does_not(problem: P
 
     def metric(architecture: BertArchitecture) -> float:
         student = planted.student
-        return planted.select_metric(cut(student.state_dict(), student.config, architecture))
+        return planted.select_worth(cut(student.state_dict(), student.config, architecture))
 
     assert metric(chosen) == 1
     assert fmean(metric(lot) for lot in by_lot) < 0.8

@@ -90,7 +90,7 @@ def test_the_best_checkpoint_is_that_of_the_selection_split(
         seen.append(model.classifier.weight.detach().clone())
         return -float(len(seen))
 
-    judged = replace(problem, select_metric=metric)
+    judged = replace(problem, select_worth=metric)
     stage = replace(RECOVER, keep=keep, epochs=3)
     result = search_alone(replace(QUICK, stages=(SEARCH, stage)), judged)
     assert len(seen) == (3 if keep == "best" else 0)
@@ -276,7 +276,7 @@ def test_what_is_not_finite_is_not_reported_and_stops_nobody(problem: Problem) -
     assert progress.reported.keys() == {(1, 0.1)}
 
     silent = RecordingProgress(rungs=(0.1, 0.5))
-    blind = replace(problem, select_metric=lambda model: float("nan"))
+    blind = replace(problem, select_worth=lambda model: float("nan"))
     (result,) = run([QUICK], blind, silent)
     assert isinstance(result, SearchResult)
     assert silent.reported == {}
