@@ -18,6 +18,7 @@ from objectives.bert import pretrained
 from objectives.cache import content_key, written_whole
 from objectives.measures.cost import Cost
 from objectives.text.data import Split
+from objectives.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +36,14 @@ class Problem:
     alpha: Split
     """The rows to choose units by."""
     cost: Cost
-    """What the study counts, of the student, cut or masked."""
+    """What budgets are of, R among them, of the student, cut or masked: what the study counts, or
+    FLOPs where bits decide that."""
     cost_full: float
     """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
+    counted: Cost
+    """What the study counts."""
+    counted_full: float
+    """Its ratio 1."""
     seq_len: int
     """Tokens at which FLOPs are taken, whatever the study counts."""
     student_is_new: bool
@@ -46,6 +52,8 @@ class Problem:
     """What the study compares, of a cut model on the selection split, the higher the better: the
     metric, or minus the divergence. For the choice among checkpoints of one architecture, never for
     a gradient."""
+    vocabulary: Vocabulary
+    """The word pieces, by how much the task needs them."""
     device: str
     """Of teacher, student and tensors, such as "cpu" or "cuda:0"."""
     cache: Path

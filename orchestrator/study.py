@@ -214,6 +214,18 @@ class Study:
             if self._allows(knobs):
                 self.trial_method(knobs).check_shapes(student, teacher)
 
+    def least(self, setting: str) -> float:
+        """The lowest number that a trial may have at this place of its method.
+
+        Args:
+            setting: the place, of a number; one that the method does not have counts as 1.
+
+        Returns:
+            That number.
+        """
+        known = self.space.get(setting)
+        return float(min(_extremes(known)) if known else getattr(self.method, setting, 1))
+
     def _corners(self) -> Iterator[dict[str, Any]]:
         """The extreme values of all knobs, in every combination; of very many the first ones."""
         corners = product(*map(_extremes, self.space.values()))

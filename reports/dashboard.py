@@ -129,7 +129,7 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
     sizes = in_numbers(result.widths, run.unpruned.widths)
     met = "inside" if trial.feasible else "**outside**"
     lines = [
-        f"{result.cost_name} ratio {result.ratio:.4f}, {met} the band around its target "
+        f"{result.budget_name} ratio {result.reached:.4f}, {met} the band around its target "
         f"{result.target_ratio:.4f} ± {100 * result.tolerance:.3g}%. "
         f"{divergence_words(result)}{markdown(run.metric_name)} {result.metric:.4f}, "
         f"held out {result.heldout_metric:.4f}.",

@@ -11,6 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from objectives.errors import UserError
 
 _FORMAT = "maskfront-architecture-1"
+_OF_MODEL = ("embedding_bits", "vocabulary")
+"""What an architecture says of no layer."""
 
 SPACES = ("heads", "ffn", "qk", "v", "input", "input_qkv")
 """The kinds of units that can be searched.
@@ -167,6 +169,8 @@ class BertArchitecture:
     layers: tuple[LayerUnits, ...]
     embedding_bits: int | None = None
     """Of each number of the embeddings of words and positions; None: they are not quantised."""
+    vocabulary: int | None = None
+    """Word pieces that are left, those that the task uses most; None: all."""
     shape: BertShape | None = field(default=None, compare=False, repr=False)
     """Of the model that it is cut from, where that is known; its JSON is silent on it."""
 
@@ -292,8 +296,9 @@ class BertArchitecture:
             {name: units for name, units in asdict(layer).items() if units is not None}
             for layer in self.layers
         ]
-        bits = {} if self.embedding_bits is None else {"embedding_bits": self.embedding_bits}
-        return json.dumps({"format": _FORMAT, "layers": layers, **bits})
+        of_model = {name: getattr(self, name) for name in _OF_MODEL}
+        said = {name: number for name, number in of_model.items() if number is not None}
+        return json.dumps({"format": _FORMAT, "layers": layers, **said})
 
     @classmethod
     def from_json(cls, text: str) -> BertArchitecture:
@@ -309,7 +314,7 @@ class BertArchitecture:
                     LayerUnits(**{name: _to_tuples(units) for name, units in layer.items()})
                     for layer in document["layers"]
                 ),
-                _to_tuples(document.get("embedding_bits")),
+                **{name: _to_tuples(document.get(name)) for name in _OF_MODEL},
             )
         except UserError:
             raise

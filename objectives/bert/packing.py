@@ -73,6 +73,11 @@ class PackedLinear(nn.Module):
         self._made: tuple[Tensor, Tensor] | None = None
 
     @property
+    def size(self) -> int:
+        """How many numbers its weight has."""
+        return self.out_features * self.in_features
+
+    @property
     def weight(self) -> Tensor:
         """(width, inputs) float32; made once for the codes that it is made from."""
         if self._made is None or self._made[0] is not self.codes:
@@ -99,6 +104,11 @@ class PackedEmbedding(nn.Module):
         self.num_embeddings, self.embedding_dim, self.bits = tokens, size, bits
         self.register_buffer("codes", torch.zeros(tokens, -(-size * bits // 8), dtype=torch.uint8))
         self.register_buffer("scale", torch.zeros(tokens, 1))
+
+    @property
+    def size(self) -> int:
+        """How many numbers its weight has."""
+        return self.num_embeddings * self.embedding_dim
 
     @property
     def weight(self) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import BertConfig
 from transformers.initialization import no_init_weights
 
@@ -20,9 +20,8 @@ from objectives.bert.architecture import BertArchitecture
 from objectives.bert.packing import LARGEST, PackedEmbedding, PackedLinear, pack
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 
-ROUNDED_EMBEDDINGS = tuple(
-    f"bert.embeddings.{name}_embeddings.weight" for name in ("word", "position")
-)
+WORDS = "bert.embeddings.word_embeddings.weight"
+ROUNDED_EMBEDDINGS = (WORDS, "bert.embeddings.position_embeddings.weight")
 """Names of those that may have few bits."""
 _THRESHOLD = 0.7
 """Of the mean of |w|: below it a ternary weight is 0."""
@@ -75,6 +74,21 @@ def quantised(
             state |= {f"{name}.codes": pack(codes, module.bits), f"{name}.scale": scale}
     packed.load_state_dict(state)
     return packed
+
+
+def keep_pieces(model: PrunedBertForSequenceClassification, kept: Sequence[int]) -> None:
+    """Leave the word embeddings of these ids, ascending and the padding's among them, in a model
+    that is not quantised; their places are the new ids."""
+    embeddings = model.get_input_embeddings()
+    assert isinstance(embeddings, nn.Embedding)
+    rows = torch.tensor(kept, device=embeddings.weight.device)
+    padding = kept.index(model.config.pad_token_id or 0)
+    model.set_input_embeddings(
+        nn.Embedding.from_pretrained(
+            embeddings.weight.detach()[rows], freeze=False, padding_idx=padding
+        )
+    )
+    model.config.vocab_size, model.config.pad_token_id = len(kept), padding
 
 
 @torch.no_grad()

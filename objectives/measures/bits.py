@@ -17,7 +17,7 @@ from torch import Tensor
 
 from objectives.bert.architecture import BertArchitecture, Widths
 from objectives.bert.linears import INPUTS, LINEARS, Linear, areas, matmuls
-from objectives.bert.quantising import ROUNDED_EMBEDDINGS
+from objectives.bert.quantising import ROUNDED_EMBEDDINGS, WORDS
 from objectives.measures.cost import Cost, Count, Flops
 
 _SIZES = {"I64": 8, "F32": 4, "U8": 1}
@@ -87,6 +87,8 @@ class Bytes(Cost):
         for name, shape in self.embeddings.items():
             if name in ROUNDED_EMBEDDINGS:
                 own, (rows, columns) = name.removesuffix(".weight"), shape
+                if name == WORDS and architecture.vocabulary is not None:
+                    rows = architecture.vocabulary
                 yield from _weight(own, rows, columns, architecture.embedding_bits)
             else:
                 yield _Tensor(name, "F32", shape)

@@ -30,8 +30,9 @@ from objectives.bert.architecture import (
 from objectives.bert.linears import LINEARS, PRODUCTS, areas, matmuls
 from objectives.errors import UserError
 
-CostName = Literal["flops", "params", "units", "latency"]
-"""What a study may count; "latency" is `objectives.measures.latency.Latency`."""
+CostName = Literal["flops", "params", "units", "latency", "bytes", "bitops"]
+"""What a study may count; "latency" is `objectives.measures.latency.Latency`, the last two are in
+`objectives.measures.bits`."""
 
 Count = TypeVar("Count", float, Tensor)
 """How many, how much: a number where it is exact, a tensor where it is expected. Ints stay ints."""
@@ -136,6 +137,8 @@ class Params(Cost):
 
     embeddings: int
     """Parameters of the embeddings: their number does not follow from the shape."""
+    vocabulary: int
+    """Word pieces, each with an embedding."""
 
     @property
     def unit(self) -> str:
@@ -151,6 +154,10 @@ class Params(Cost):
 
     def layer(self, widths: Widths[Count]) -> Count:
         return areas(LINEARS, widths, bias=1, hidden=self.shape.hidden)
+
+    def exact(self, architecture: BertArchitecture) -> float:
+        gone = 0 if architecture.vocabulary is None else self.vocabulary - architecture.vocabulary
+        return super().exact(architecture) - gone * (self.shape.embedding or self.shape.hidden)
 
 
 @dataclass(frozen=True)

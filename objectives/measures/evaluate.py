@@ -12,6 +12,7 @@ from torch.nn.functional import kl_div
 from transformers import PreTrainedModel
 
 from objectives.bert.cutting import count_labels
+from objectives.bert.packing import PackedEmbedding, PackedLinear
 from objectives.device import to_device
 from objectives.measures.bootstrap import Interval, bootstrap_interval
 from objectives.progress import Progress
@@ -105,5 +106,7 @@ def answers_of(logits: Tensor, split: Split) -> Labels:
 
 
 def count_parameters(model: PreTrainedModel) -> int:
-    """Number of parameters, embeddings included."""
-    return sum(parameter.numel() for parameter in model.parameters())
+    """Number of parameters, embeddings included, whatever the bits in which they are kept."""
+    packed = (m for m in model.modules() if isinstance(m, PackedLinear | PackedEmbedding))
+    plain = sum(parameter.numel() for parameter in model.parameters())
+    return plain + sum(module.size for module in packed)

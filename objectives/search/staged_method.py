@@ -33,6 +33,7 @@ class StagedMethod(SearchMethod):
 
     per_slot: ClassVar[frozenset[str]] = frozenset(
         {"target_ratio", "tolerance", "stages.*.learning_rate", "weight_bits", "input_bits"}
+        | {"vocabulary"}
     )
     searchable: ClassVar[tuple[str, ...]] = SPACES
     """What `spaces` may name."""
@@ -61,6 +62,9 @@ class StagedMethod(SearchMethod):
     """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     embedding_bits: int = FULL_BITS
     """Of the embeddings of words and positions: 32, 8, 4, 2 or 1."""
+    vocabulary: float = 1.0
+    """Share of the word pieces that the scored model keeps, those that train uses most, in (0, 1]:
+    other words fall into smaller pieces."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,6 +77,7 @@ class StagedMethod(SearchMethod):
                 "weight_bits": _among(self.weight_bits, WEIGHT_BITS),
                 "input_bits": _among(self.input_bits, INPUT_BITS),
                 "embedding_bits": _among(self.embedding_bits, WEIGHT_BITS),
+                "vocabulary": (0 < self.vocabulary <= 1, "in (0, 1]"),
             },
         )
         check_spaces(type(self).__name__, self.spaces, self.searchable)

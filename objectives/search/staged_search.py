@@ -19,7 +19,7 @@ from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut, shape_of
 from objectives.bert.pretrained import Classifier
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.bert.quantising import ROUNDED_EMBEDDINGS, quantised, rounded
+from objectives.bert.quantising import ROUNDED_EMBEDDINGS, keep_pieces, quantised, rounded
 from objectives.device import matmul_dtype, to_device
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -232,10 +232,15 @@ class _Run:
     def _result(
         self, slot: int, model: PrunedBertForSequenceClassification, units: BertArchitecture
     ) -> SearchResult:
-        """The model with the bits of its member, and what share of the cost was asked of that."""
-        member, cost = self.members[slot], self.problem.cost
+        """The model with the bits and the vocabulary of its member, and what share of the cost was
+        asked of that."""
+        member, cost, vocabulary = self.members[slot], self.problem.cost, self.problem.vocabulary
         architecture = member.in_bits(units)
-        smaller = cost.exact(architecture) / cost.exact(units) if architecture.has_bits else 1.0
+        if member.vocabulary < 1:
+            pieces = vocabulary.count(member.vocabulary)
+            architecture = replace(architecture, vocabulary=pieces)
+            keep_pieces(model, vocabulary.kept(pieces))
+        smaller = 1.0 if architecture == units else cost.exact(architecture) / cost.exact(units)
         return SearchResult(
             slot=slot,
             architecture=architecture,
@@ -378,7 +383,7 @@ class _Run:
         architecture = self.members[slot].in_bits(architecture)
         metric = self.problem.select_worth(quantised(model, architecture))
         if math.isfinite(metric):
-            self.progress.report(slot, rung, metric, self.problem.cost.exact(architecture))
+            self.progress.report(slot, rung, metric, self.problem.counted.exact(architecture))
 
     def _cut(
         self,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -24,66 +25,74 @@ _INSIDE = "##"
 """What a piece begins with that goes on with a word."""
 
 
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, share: float) -> None:
+    """Raise UserError unless a share of the tokenizer's pieces can spell, in (0, 1]."""
+    document = _document(tokenizer)
+    count, least = round(share * len(document["model"]["vocab"])), len(_spelling(document))
+    if count < least:
+        smallest = math.ceil(1000 * least / len(document["model"]["vocab"])) / 1000
+        raise UserError(
+            f"vocabulary is {share:g}, {count:,} pieces; special tokens and single characters "
+            f"alone are {least:,}: it must be at least {smallest:g}"
+        )
+
+
+def _document(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The tokenizer as tokenizers writes it. Raises UserError unless it is of word pieces."""
+    document: dict[str, Any] = {"model": {"type": "none of tokenizers'"}}
+    if tokenizer.is_fast:
+        document = json.loads(tokenizer.backend_tokenizer.to_str())
+    model = document["model"]
+    if model["type"] != "WordPiece" or model["continuing_subword_prefix"] != _INSIDE:
+        raise UserError(
+            f"vocabulary: the tokenizer is {model['type']}, and only WordPiece's, as BERT's, can "
+            "be cut; leave vocabulary at 1"
+        )
+    return document
+
+
+def _spelling(document: Mapping[str, Any]) -> list[int]:
+    """The ids that must stay, ascending."""
+    special = {token["id"] for token in document["added_tokens"]}
+    pieces: Mapping[str, int] = document["model"]["vocab"]
+    letters = {n for piece, n in pieces.items() if len(piece.removeprefix(_INSIDE)) <= 1}
+    return sorted(special | letters)
+
+
 class Vocabulary:
-    """The pieces of a tokenizer by how much a task needs them."""
+    """The pieces of a tokenizer by how much a task needs them; UserError where it is not of word
+    pieces and any are asked for."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, train: Split):
         self.tokenizer, self.train = tokenizer, train
         self._made: dict[int, PreTrainedTokenizerBase] = {}
 
     @cached_property
-    def _document(self) -> dict[str, Any]:
-        """The tokenizer as tokenizers writes it. Raises UserError unless it is of word pieces."""
-        document: dict[str, Any] = {"model": {"type": "none of tokenizers'"}}
-        if self.tokenizer.is_fast:
-            document = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        model = document["model"]
-        if model["type"] != "WordPiece" or model["continuing_subword_prefix"] != _INSIDE:
-            raise UserError(
-                f"vocabulary: the tokenizer is {model['type']}, and only WordPiece's, as BERT's, "
-                "can be cut; leave vocabulary at 1"
-            )
-        return document
+    def _order(self) -> Sequence[int]:
+        """All ids by falling need."""
+        document = _document(self.tokenizer)
+        stay, known = _spelling(document), document["model"]["vocab"].values()
+        tokens = np.concatenate([np.asarray(row) for row in self.train.input_ids])
+        uses = np.bincount(tokens, minlength=max(known) + 1)
+        return [*stay, *sorted(set(known) - set(stay), key=lambda n: (-uses[n], n))]
 
-    @cached_property
-    def _order(self) -> tuple[Sequence[int], int]:
-        """All ids by falling need, and how many of them must stay."""
-        pieces: dict[str, int] = self._document["model"]["vocab"]
-        special = {token["id"] for token in self._document["added_tokens"]}
-        letters = {n for piece, n in pieces.items() if len(piece.removeprefix(_INSIDE)) <= 1}
-        stay = sorted(special | letters)
-        uses = np.bincount(
-            np.concatenate([np.asarray(row) for row in self.train.input_ids]),
-            minlength=max(pieces.values()) + 1,
-        )
-        others = sorted(set(pieces.values()) - set(stay), key=lambda n: (-uses[n], n))
-        return [*stay, *others], len(stay)
+    def count(self, share: float) -> int:
+        """Pieces in a share of all, in (0, 1]."""
+        return round(share * len(self._order))
 
-    def check(self, share: float) -> None:
-        """Raise UserError unless so small a vocabulary can spell."""
-        order, least = self._order
-        if round(share * len(order)) < least:
-            raise UserError(
-                f"vocabulary is {share:g}, {round(share * len(order)):,} pieces; special tokens "
-                f"and single characters alone are {least:,}, so that it must be at least "
-                f"{-(-1000 * least // len(order)) / 1000:g}"
-            )
+    def kept(self, count: int) -> list[int]:
+        """The ids of the pieces that stay, ascending: the place of one there is its new id."""
+        return sorted(self._order[:count])
 
-    def kept(self, share: float) -> list[int]:
-        """The ids that stay of a share of all pieces, ascending: a piece's place there is its new
-        id."""
-        self.check(share)
-        order, _ = self._order
-        return sorted(order[: round(share * len(order))])
-
-    def tokenizer_of(self, kept: Sequence[int]) -> PreTrainedTokenizerBase:
-        """The tokenizer that knows these pieces alone, by their new ids."""
-        if len(kept) not in self._made:
-            self._made[len(kept)] = self._tokenizer_of({old: new for new, old in enumerate(kept)})
-        return self._made[len(kept)]
+    def tokenizer_of(self, count: int) -> PreTrainedTokenizerBase:
+        """The tokenizer that knows so many pieces alone, by their new ids."""
+        if count not in self._made:
+            new = {old: new for new, old in enumerate(self.kept(count))}
+            self._made[count] = self._tokenizer_of(new)
+        return self._made[count]
 
     def _tokenizer_of(self, new: dict[int, int]) -> PreTrainedTokenizerBase:
-        document = copy.deepcopy(self._document)
+        document = _document(self.tokenizer)
         model, processor = document["model"], document["post_processor"] or {}
         model["vocab"] = {piece: new[n] for piece, n in model["vocab"].items() if n in new}
         for token in document["added_tokens"]:

@@ -13,6 +13,7 @@ from objectives.architecture import Architecture
 from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import shape_of
 from objectives.bert.student import keep_layers, load_student
+from objectives.measures.bits import BitOps, Bytes, bytes_of
 from objectives.measures.bootstrap import Interval
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
 from objectives.measures.evaluate import (
@@ -34,7 +35,9 @@ from objectives.text.augmentation import augment
 from objectives.text.data import Split
 from objectives.text.odd_labels import odd_labels
 from objectives.text.odd_texts import odd_texts
-from objectives.text.task import Metric
+from objectives.text.task import Examples, Metric
+from objectives.text.vocabulary import Vocabulary
+from objectives.training.population import EMBEDDINGS
 from objectives.training.teacher_logits import kept_logits
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import Inputs, check_tokens
@@ -66,6 +69,8 @@ class Score:
     flops: int
     """Whatever the study counts."""
     params: int
+    bytes: int
+    """Of the file of its weights."""
     widths: Mapping[str, tuple[int, ...]]
     """`Architecture.sizes`: how much is left of each layer."""
 
@@ -77,6 +82,8 @@ class Workbench:
     problem: Problem
     select: Split
     heldout: Split
+    texts: Mapping[str, Examples]
+    """The text of "select" and "heldout", for models of a smaller vocabulary."""
     teacher_answers: Mapping[str, Tensor]
     """Logits (rows, C) of the teacher on "select" and "heldout"."""
     metric: Metric
@@ -99,10 +106,11 @@ class Workbench:
         measured: dict[str, float] = {
             self.flops.unit: measured_flops(model, self.flops.seq_len),
             "params": count_parameters(model),
+            "bytes": bytes_of(model.state_dict()),
         }
         predicted = {}
         if isinstance(architecture, BertArchitecture):
-            costs = (self.flops, self.problem.cost)
+            costs = (self.flops, self.problem.counted)
             predicted = {cost.unit: cost.exact(architecture) for cost in costs}
         for unit, number in measured.items():
             if number != predicted.get(unit, number):
@@ -110,17 +118,34 @@ class Workbench:
                     f"the model has {number:,} {unit}, its architecture {predicted[unit]:,}; a "
                     "method cuts the model that it returns to the architecture beside it"
                 )
-        splits = {"select": self.select, "heldout": self.heldout}
+        splits = self._judging(architecture)
         return _score(
             {role: predict(model, split, self.problem.device) for role, split in splits.items()},
             self.teacher_answers,
             splits,
             self.metric,
             params=int(measured["params"]),
-            cost=(predicted | measured)[self.problem.cost.unit],
+            bytes=int(measured["bytes"]),
+            cost=(predicted | measured)[self.problem.counted.unit],
             flops=int(measured[self.flops.unit]),
             widths=architecture.sizes(),
         )
+
+    def tokenizer_of(self, architecture: Architecture) -> PreTrainedTokenizerBase:
+        """The tokenizer that goes with a model of this architecture."""
+        pieces = getattr(architecture, "vocabulary", None)
+        return self.tokenizer if pieces is None else self.problem.vocabulary.tokenizer_of(pieces)
+
+    def _judging(self, architecture: Architecture) -> dict[str, Split]:
+        """The selection and the held-out split in the tokens of such a model."""
+        splits = {"select": self.select, "heldout": self.heldout}
+        tokenizer = self.tokenizer_of(architecture)
+        if tokenizer is self.tokenizer:
+            return splits
+        return {
+            role: tasks.tokenise(self.texts[role], role, tokenizer, split.max_length)
+            for role, split in splits.items()
+        }
 
 
 def prepare(
@@ -167,6 +192,9 @@ def prepare(
     def flops_of(own: Cost) -> Flops:
         return Flops(own.shape, inputs.seq_len)
 
+    def budget_of(own: Cost) -> Cost:
+        return flops_of(own) if isinstance(own, Bytes | BitOps) else own
+
     judging = {role: splits[role] for role in ("select", "heldout")}
     batches = sum(-(-len(split) // EVALUATION_BATCH) for split in judging.values())
     progress.begin("score the teacher", batches)
@@ -177,6 +205,7 @@ def prepare(
         judging,
         task.metric,
         params=count_parameters(teacher),
+        bytes=bytes_of(teacher.state_dict()),
         cost=cost_of_teacher.full,
         flops=int(flops_of(cost_of_teacher).full),
         widths=BertArchitecture.full(cost_of_unpruned.shape).sizes(),
@@ -203,18 +232,22 @@ def prepare(
             train=train,
             teacher_logits=teacher_logits.to(device),
             alpha=alpha,
-            cost=cost_of_student,
-            cost_full=cost_of_unpruned.full,
+            cost=budget_of(cost_of_student),
+            cost_full=budget_of(cost_of_unpruned).full,
+            counted=cost_of_student,
+            counted_full=cost_of_unpruned.full,
             student_is_new=inputs.student is not None,
             select_worth=partial(score, split=select, metric=task.metric, device=device)
             if objective == "metric"
             else partial(nearness, split=select, teacher=answers["select"], device=device),
+            vocabulary=Vocabulary(inputs.tokenizer, splits["train"]),
             device=device,
             cache=session.cache,
             seq_len=inputs.seq_len,
         ),
         select=select,
         heldout=splits["heldout"],
+        texts={role: inputs.text.roles[role] for role in judging},
         teacher_answers=answers,
         metric=task.metric,
         tokenizer=inputs.tokenizer,
@@ -262,6 +295,7 @@ def _score(
     cost: float,
     flops: int,
     params: int,
+    bytes: int,
     widths: Mapping[str, tuple[int, ...]],
 ) -> Score:
     """What a model's answers are worth beside the teacher's, both logits (rows, C) of "select" and
@@ -278,6 +312,7 @@ def _score(
         cost=cost,
         flops=flops,
         params=params,
+        bytes=bytes,
         widths=widths,
     )
 
@@ -294,7 +329,12 @@ def _cost(
     shape = shape_of(model.config)
     if name == "params":
         embeddings = sum(weight.numel() for weight in model.bert.embeddings.parameters())
-        return Params(shape, embeddings)
+        return Params(shape, embeddings, model.config.vocab_size)
+    if name == "bytes":
+        state = model.state_dict().items()
+        return Bytes(shape, {n: tuple(w.shape) for n, w in state if n.startswith(EMBEDDINGS)})
+    if name == "bitops":
+        return BitOps(shape, seq_len)
     if name == "units":
         return Units(shape, spaces)
     if name == "latency":

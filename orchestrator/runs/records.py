@@ -55,11 +55,14 @@ ARTIFACTS = "artifacts"
 WANTED = "wanted"
 """Study attribute: finished trials wanted by the last launch."""
 BUDGET = "budget"
-"""Constraint: abs(cost / cost_full - R) - t R, at most 0 where the budget is met."""
+"""Constraint: abs(reached - R) - t R, at most 0 where the budget is met."""
 
 DIVERGENCE = "divergence"
 """What people call that objective."""
-_COST_NAMES = {"flops": "FLOPs", "params": "params", "units": "units", "ms": "latency"}
+_COST_NAMES = {
+    **{"flops": "FLOPs", "params": "params", "units": "units", "ms": "latency"},
+    **{"bytes": "bytes", "bitops": "bit operations"},
+}
 """What to call a cost, by its unit up to the "@"."""
 _SPACE = "space."
 """What the names of the knobs begin with in a study's definition."""
@@ -78,7 +81,8 @@ _STATES: dict[TrialState, State] = {
 
 
 def cost_name_of(unit: str) -> str:
-    """What to call a cost of this unit: "FLOPs", "params", "units" or "latency"."""
+    """What to call a cost of this unit: "FLOPs", "params", "units", "latency", "bytes" or "bit
+    operations"."""
     return _COST_NAMES[unit.partition("@")[0]]
 
 
@@ -102,6 +106,8 @@ class Measured:
     flops_unit: str
     """Of the two, such as "flops@128"."""
     params: int
+    bytes: int | None = None
+    """Of the file of its weights; None in a run of an earlier version."""
     interval: tuple[float, float]
     """95% bootstrap interval of `metric` over the rows of its split."""
     heldout_interval: tuple[float, float]
@@ -152,13 +158,15 @@ class Measured:
 
     @property
     def cost_name(self) -> str:
-        """What to call what the study counts: "FLOPs", "params", "units" or "latency"."""
+        """What to call what the study counts: see `cost_name_of`."""
         return cost_name_of(self.unit)
 
     @property
     def sizes(self) -> dict[str, float]:
-        """Cost, FLOPs and parameters by their units; the cost is first, and is not repeated."""
-        return {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
+        """Cost, FLOPs, parameters and bytes by their units; the cost is first, and is not
+        repeated."""
+        sizes = {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
+        return sizes if self.bytes is None else {**sizes, "bytes": self.bytes}
 
 
 def divergence_texts(model: Measured) -> list[str]:
@@ -198,9 +206,24 @@ class TrialResult(Measured):
     tolerance: float
 
     @property
+    def budget_name(self) -> str:
+        """What R is a share of: the cost, or FLOPs where the cost depends on bits, which a search
+        of units does not choose."""
+        return "FLOPs" if self._costs_bits else self.cost_name
+
+    @property
+    def reached(self) -> float:
+        """The share that was left of that."""
+        return self.flops / self.flops_full if self._costs_bits else self.ratio
+
+    @property
+    def _costs_bits(self) -> bool:
+        return self.unit.partition("@")[0] in ("bytes", "bitops")
+
+    @property
     def violation(self) -> float:
-        """How far the ratio lies outside the band around R; at most 0 inside."""
-        excess = abs(self.ratio - self.target_ratio) - self.tolerance * self.target_ratio
+        """How far what was reached lies outside the band around R; at most 0 inside."""
+        excess = abs(self.reached - self.target_ratio) - self.tolerance * self.target_ratio
         return 0.0 if 0 < excess < _ROUNDING else excess
 
     def to_json(self) -> str:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from objectives.device import choose_device, quiet_libraries
 from objectives.search_method import spaces_of
 from objectives.session import Session
+from objectives.text.vocabulary import check_vocabulary
 from objectives.workbench.inputs import Inputs, read_inputs
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
@@ -198,6 +199,8 @@ def _read(study: Study) -> tuple[Inputs, dict[str, str]]:
         augmentation=study.augmentation,
     )
     study.check_shapes(*inputs.shapes())
+    if (share := study.least("vocabulary")) < 1:
+        check_vocabulary(inputs.tokenizer, share)
     return inputs, study.definition(
         inputs.text.fingerprint,
         inputs.checkpoint_fingerprint,

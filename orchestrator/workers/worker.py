@@ -147,8 +147,8 @@ class Worker:
         each."""
         return {
             "objective": self.study.objective,
-            "unit": self.bench.problem.cost.unit,
-            "cost_full": self.bench.problem.cost_full,
+            "unit": self.bench.problem.counted.unit,
+            "cost_full": self.bench.problem.counted_full,
             "flops_unit": self.bench.flops.unit,
             "flops_full": self.bench.flops_full,
         }
@@ -274,20 +274,21 @@ class Worker:
             return
         with self._still_ours(number):
             full = self.bench.unpruned.widths
-            files = write_trial(
-                self.folder.trial(number), outcome, result, self.bench.tokenizer, full
-            )
+            tokenizer = self.bench.tokenizer_of(outcome.architecture)
+            files = write_trial(self.folder.trial(number), outcome, result, tokenizer, full)
             missing = upload(files, trial, self.outer, self.folder)
             trial.set_constraint(BUDGET, result.violation)
             trial.set_user_attr(RESULT, asdict(result))
             told = self.outer.tell(trial, [float(result.value()), float(result.cost)])
             assert told.state is TrialState.COMPLETE, told.state
             missed = "" if result.violation <= 0 else ", outside its budget"
+            of_bits = result.budget_name != result.cost_name
+            reached = f"{result.budget_name} ratio {result.reached:.3f}, " * of_bits
             self._ended(
                 number,
                 f"{divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
                 f"(held out {result.heldout_metric:.4f}) at {result.cost_name} ratio "
-                f"{result.ratio:.3f}, asked {result.target_ratio:.3f}{missed}{missing}",
+                f"{result.ratio:.3f}, {reached}asked {result.target_ratio:.3f}{missed}{missing}",
                 counts=True,
             )
 
@@ -300,8 +301,8 @@ class Worker:
                 last = rungs[-1]
                 line += (
                     f" after {last.share:.0%}: {self.bench.metric} {last.metric:.4f} at "
-                    f"{cost_name_of(self.bench.problem.cost.unit)} ratio "
-                    f"{last.cost / self.bench.problem.cost_full:.3f}"
+                    f"{cost_name_of(self.bench.problem.counted.unit)} ratio "
+                    f"{last.cost / self.bench.problem.counted_full:.3f}"
                 )
                 write_rungs(self.folder.trial(number), rungs)
             self.outer.tell(trial, state=TrialState.PRUNED)

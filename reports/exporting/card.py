@@ -63,7 +63,7 @@ def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequ
         license=license_,
         made={
             "search method": run.definition["method"],
-            "asked for": f"{result.cost_name} ratio {result.target_ratio:.4g}, "
+            "asked for": f"{result.budget_name} ratio {result.target_ratio:.4g}, "
             f"give or take {result.tolerance:.1%} of it",
             **trial.knobs,
             **{

@@ -93,7 +93,7 @@ def _inside(file: Path) -> Path:
 
 def _outside(result: TrialResult) -> str:
     return (
-        f"outside its budget, and so on no front: {result.cost_name} ratio {result.ratio:.4f}, "
+        f"outside its budget, and so on no front: {result.budget_name} ratio {result.reached:.4f}, "
         f"asked for {result.target_ratio:.4f}, give or take {result.tolerance:.1%} of it"
     )
 

@@ -98,7 +98,7 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
         style = run_style(place)
         figure.add_scatter(
             x=brief(row.trial.result.target_ratio for row in run),
-            y=[row.trial.result.ratio for row in run],
+            y=[row.trial.result.reached for row in run],
             mode="markers",
             name=f"{prefix}cut model",
             marker={**style, "size": 8},

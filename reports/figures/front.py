@@ -265,7 +265,7 @@ class _Drawing:
             [
                 f"{self.prefix}trial {trial.number}",
                 self._worth(result),
-                f"{result.cost_name} ratio {result.ratio:.4f}, "
+                f"{result.budget_name} ratio {result.reached:.4f}, "
                 f"target {result.target_ratio:.4f} ± {100 * result.tolerance:g}%",
                 _sizes(result),
             ]
