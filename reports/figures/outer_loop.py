@@ -220,8 +220,9 @@ def _attainment_panels(overlay: Overlay) -> list[Panel]:
             name="attainment",
             title="What a seed may be expected to reach",
             figure=figure,
-            caption=f"Empirical attainment surfaces: at each cost the {overlay.objective_name} that "
-            "a quarter, half and three quarters of the seeds reach or pass, on the selection split.",
+            caption=f"Empirical attainment surfaces: at each cost the {overlay.objective_name} "
+            "that a quarter, half and three quarters of the seeds reach or pass, on the selection "
+            "split.",
         )
     ]
 
