@@ -95,7 +95,8 @@ class Study:
     to any other sampler, such as `lambda seed: QMCSampler(seed=seed)`. Like `early_stopping` it
     decides no result, and so may change from launch to launch."""
     early_stopping: EarlyStopping | None = None
-    """Who of the trials goes on at a rung: `SuccessiveHalving()`, `Hurdles()`, or None for all."""
+    """Who of the trials goes on at a rung: `SuccessiveHalving()`, `Hurdles()`, or None for all. A
+    rung compares metrics, so none goes with the objective "divergence"."""
     trials: int = 12
     """Trials wanted, finished or stopped early. Launching again continues up to this number."""
     population: PopulationSize = "auto"

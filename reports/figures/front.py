@@ -229,10 +229,8 @@ class _Drawing:
 
     def _add_plainly(self, trials: Sequence[FinishedTrial], name: str, **style: Any) -> None:
         """Trials off the front: there may be a thousand, each hover made where it is looked at."""
-        prefix, objective = plain(self.prefix), plain(self.run.objective_name)
-        template = (
-            f"{prefix}trial %{{customdata[1]}}<br>{objective} %{{y}}<br>%{{x}}<extra></extra>"
-        )
+        trial = f"{plain(self.prefix)}trial %{{customdata[1]}}"
+        template = f"{trial}<br>{plain(self.run.objective_name)} %{{y}}<br>%{{x}}<extra></extra>"
         self._add(trials, name, hovertemplate=template, **style)
 
     def _error(self, models: Sequence[Measured], heldout: bool = False) -> dict[str, Any] | None:

@@ -24,13 +24,14 @@ from objectives.bert.cutting import cut
 from objectives.bert.pretrained import load_tokenizer, take_outputs
 from objectives.errors import UserError
 from objectives.measures.cost import CostName, Flops, Params
-from objectives.measures.evaluate import count_parameters, predict
+from objectives.measures.evaluate import count_parameters, divergence, predict
 from objectives.measures.measured import WrongCostError
 from objectives.session import Session
 from objectives.text.data import Split
 from objectives.text.roles import load
 from objectives.text.task import Task
 from objectives.training import teacher_logits
+from objectives.workbench import workbench as workbench_module
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
@@ -415,6 +416,39 @@ def test_numbers_are_learnt_from_task_to_score(
     model.save_pretrained(tmp_path / "cut")
     saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "cut")
     assert bench.score(saved, whole) == bench.unpruned
+    with torch.no_grad():
+        saved.classifier.bias += 0.5
+    shifted = bench.score(saved, whole)
+    assert shifted.divergence == pytest.approx(0.25, rel=1e-4), "a squared difference"
+    assert shifted.metric == pytest.approx(bench.unpruned.metric), "a correlation knows no shift"
+
+
+def test_the_divergence_is_measured_of_the_answers_that_are_scored(
+    checkpoint: str, planted_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One forward pass a split and a model, and none more of the teacher."""
+    passes: list[Split] = []
+
+    def counted(model: Any, split: Split, *rest: Any) -> torch.Tensor:
+        passes.append(split)
+        return predict(model, split, *rest)
+
+    monkeypatch.setattr(workbench_module, "predict", counted)
+    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint))
+    bench = prepare(inputs, session=Session(cache=tmp_path), objective="divergence")
+    assert (bench.unpruned.divergence, bench.unpruned.heldout_divergence) == (0, 0)
+    half = BertArchitecture((LayerUnits((0, 1), tuple(range(24))),) * TINY.layers)
+    problem = bench.problem
+    model = cut(problem.student.state_dict(), problem.student.config, half)
+    score = bench.score(model, half)
+    assert passes == [bench.select, bench.heldout] * 2
+    found = {"divergence": bench.select, "heldout_divergence": bench.heldout}
+    for name, split in found.items():
+        logits = [predict(one, split, "cpu") for one in (model, problem.teacher)]
+        assert getattr(score, name) == pytest.approx(divergence(*logits, split), rel=1e-4)
+    assert score.divergence != score.heldout_divergence
+    assert problem.select_worth(model) == pytest.approx(-score.divergence, rel=1e-4)
+    assert bench.problem.select_worth(problem.teacher) == 0
 
 
 def test_a_teacher_of_numbers_fits_a_task_of_numbers_whatever_its_output_is_called(

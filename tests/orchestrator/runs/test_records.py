@@ -58,6 +58,20 @@ def test_of_equal_trials_the_first_stays() -> None:
     assert [t.number for t in pareto_front([trial(4, 0.7, 300), trial(2, 0.7, 300)])] == [2]
 
 
+def test_the_front_of_divergences_is_another_than_that_of_the_metric() -> None:
+    """A metric may be lucky: of two students the one nearer to the teacher has the lower one."""
+    lucky, near, dear = trial(0, 0.8, 300), trial(1, 0.7, 300), trial(2, 0.75, 400)
+    far = {0: 0.3, 1: 0.1, 2: 0.05}
+    compared = [
+        replace(one, result=replace(one.result, objective="divergence", divergence=far[one.number]))
+        for one in (lucky, near, dear)
+    ]
+    assert [one.number for one in pareto_front([lucky, near, dear])] == [0]
+    assert [one.number for one in pareto_front(compared)] == [1, 2]
+    assert [one.result.worth for one in compared] == [-0.3, -0.1, -0.05]
+    assert pareto_front([compared[1], replace(compared[1], number=5)]) == [compared[1]]
+
+
 def test_a_trial_outside_its_budget_is_not_on_the_front() -> None:
     assert pareto_front([trial(0, 0.9, 500, target=0.3)]) == []
 
@@ -121,6 +135,8 @@ def test_the_document_has_what_a_script_needs() -> None:
     assert document["unpruned"] == {
         "metric": 0.9,
         "heldout_metric": 0.88,
+        "divergence": None,
+        "heldout_divergence": None,
         "cost": 1000,
         "cost_full": 1000,
         "ratio": 1.0,
@@ -136,6 +152,8 @@ def test_the_document_has_what_a_script_needs() -> None:
         "trial",
         "metric",
         "heldout_metric",
+        "divergence",
+        "heldout_divergence",
         "cost",
         "cost_full",
         "ratio",

@@ -16,6 +16,7 @@ from orchestrator.runs.run_folder import RunFolder
 from reports.page.page import write_report
 from tests.reports.conftest import many_run, store_run
 from tests.reports.page.test_page import HOSTILE, hostile
+from tests.reports.test_divergence import compared
 
 pytestmark = pytest.mark.timeout(240)
 UNRANGED = """() => [...document.querySelectorAll('.plot')].flatMap((plot) =>
@@ -291,6 +292,26 @@ def test_downloads_hold_the_numbers(
     low = [float(row["low"]) for row in front if row["series"] == "front"]
     results = [t.result for t in stored_run.front if t.result]
     assert low == pytest.approx([r.interval[0] for r in results])
+
+
+@pytest.mark.slow
+def test_a_page_of_divergences_has_them_on_its_cards_and_in_its_csv(
+    open_tab: OpenTab, tmp_path: Path
+) -> None:
+    plain = many_run(20)
+    far = {trial.number: 0.01 * (1 + trial.number) for trial in plain.finished}
+    run = compared(plain, far)
+    tab = open_tab()
+    page = tab.open_report(write_report([run], tmp_path / "report.html"), "#trial-0-1")
+    assert "divergence held out\t0.03000" in page.locator("#card").inner_text()
+    assert page.evaluate("document.querySelector('#front')._fullLayout.yaxis.type") == "log"
+    with page.expect_download() as waiting:
+        page.locator("#csv").click()
+    waiting.value.save_as(tmp_path / "csv")
+    rows = csv.DictReader((tmp_path / "csv").read_text(encoding="utf-8").splitlines())
+    shown = {int(row["trial"]): row["divergence"] for row in rows}
+    assert {number: float(text) for number, text in shown.items() if text} == pytest.approx(far)
+    assert tab.seen == []
 
 
 def test_hostile_text_is_text(mixed_run: RunRecord, tmp_path: Path, open_tab: OpenTab) -> None:

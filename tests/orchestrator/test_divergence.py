@@ -1,0 +1,137 @@
+"""A study of divergences from the teacher: from its launch to what people see."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from optuna.study import StudyDirection
+from optuna_dashboard import get_note
+from rich.console import Console
+
+from objectives.errors import UserError
+from orchestrator import Run, RunError, Study, SuccessiveHalving, launch, load_run
+from orchestrator.runs.records import (
+    RESULT,
+    UNPRUNED,
+    front_document,
+    load_optuna_study,
+)
+from orchestrator.status import run_status
+from orchestrator.study_file import load_study
+from reports.dashboard import _trial_note
+from tests.conftest import graded_rows
+from tests.orchestrator.workers.test_launch import scripted
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def by_divergence(tiny_study_file: Path) -> Study:
+    return replace(load_study(tiny_study_file), objective="divergence", trials=3)
+
+
+@pytest.fixture(scope="module")
+def run(by_divergence: Study, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two trials, then a third in a second launch."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    for trials in (2, 3):
+        run = launch(by_divergence, trials=trials, out=out, device="cpu", console=QUIET)
+    return run
+
+
+def test_optuna_minimises_the_divergence(run: Run) -> None:
+    outer = load_optuna_study(run.folder)
+    assert outer.directions == [StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]
+    assert outer.metric_names == ["divergence", "flops@16"]
+    assert len(run.finished) == 3
+    for trial, row in zip(outer.get_trials(), run.finished, strict=True):
+        assert trial.values == [row.result.divergence, row.result.cost]
+        assert row.result.divergence > 0
+        assert row.result.heldout_divergence > 0
+        low, high = row.result.interval
+        assert low <= row.result.metric <= high
+    assert (run.unpruned.divergence, run.unpruned.heldout_divergence) == (0, 0)
+    met = {row.number for row in run.finished if row.feasible}
+    best = {trial.number for trial in outer.best_trials}
+    assert {row.number for row in run.front} == best & met != set()
+    assert run.definition["objective"] == "divergence"
+
+
+def test_everything_that_people_see_speaks_of_it(run: Run, tmp_path: Path) -> None:
+    shown = run.front[0]
+    own, heldout = (
+        f"{value:.4g}" for value in (shown.result.divergence, shown.result.heldout_divergence)
+    )
+    assert "tiny: divergence against FLOPs" in str(run)
+    for text in (str(run), run._repr_html_()):
+        assert text.index("divergence held out") < text.index("accuracy") < text.index(own)
+    document = json.loads(json.dumps(front_document(run)))
+    assert document["objective"] == "divergence"
+    assert document["front"][0]["divergence"] == shown.result.divergence
+    table = run.dataframe().set_index("number")
+    assert table.loc[shown.number, "heldout_divergence"] == shown.result.heldout_divergence
+    assert f"trial {shown.number}: divergence {own} at" in "\n".join(run_status(run.folder).lines())
+    note = get_note(load_optuna_study(run.folder))
+    assert "Objectives: divergence on the selection split (down)" in note
+    assert f"divergence {own}, divergence held out {heldout}, accuracy" in _trial_note(run, shown)
+    page = (run.folder / "report.html").read_text()
+    assert "<h1>tiny: divergence against FLOPs</h1>" in page
+    assert f'<td class="number">{heldout}</td>' in page
+    card = (run.export(tmp_path / "model", trial=shown.number).folder / "README.md").read_text()
+    assert f"| divergence held out | {heldout} | 0 |" in card
+
+
+def test_one_folder_has_one_objective(by_divergence: Study, run: Run) -> None:
+    with pytest.raises(RunError, match="study 'tiny' with other objectives than metric and cost"):
+        launch(
+            replace(by_divergence, objective="metric"), out=run.folder, device="cpu", console=QUIET
+        )
+    assert len(load_run(run.folder).trials) == 3
+
+
+def test_numbers_diverge_by_their_squares(study: Study, tmp_path: Path) -> None:
+    task = replace(study.task, data=graded_rows, metric="pearson_spearman")
+    whole = replace(scripted(study, "result"), task=task, objective="divergence")
+    run = launch(whole, out=tmp_path / "run", device="cpu", console=QUIET)
+    (trial,) = run.finished
+    assert trial.result.divergence == 0, "nothing is cut"
+    assert trial.result.metric == run.unpruned.metric
+    assert load_optuna_study(run.folder).get_trials()[0].values[0] == 0
+
+
+def test_what_does_not_go_with_it_is_refused(study: Study) -> None:
+    with pytest.raises(
+        UserError, match=r"early_stopping is SuccessiveHalving\(\), whose rungs com"
+    ):
+        replace(study, objective="divergence", early_stopping=SuccessiveHalving())
+    with pytest.raises(UserError, match=r"Study\.objective is 'loss'; it must be .*divergence"):
+        replace(study, objective="loss")
+
+
+def test_a_run_of_before_there_was_a_choice_is_of_the_metric(study: Study, tmp_path: Path) -> None:
+    """It is read, shown and continued; only its old trials have no divergence."""
+    earlier, folder = scripted(study, "result", "result"), tmp_path / "run"
+    launch(earlier, trials=1, out=folder, device="cpu", console=QUIET, population=1)
+    with closing(sqlite3.connect(folder / "study.db")) as database, database:
+        for table, key in (("trial_user_attributes", RESULT), ("study_user_attributes", UNPRUNED)):
+            ((text,),) = database.execute(f"SELECT value_json FROM {table} WHERE key = ?", (key,))
+            document = json.loads(text)
+            for name in ("objective", "divergence", "heldout_divergence"):
+                del document[name]
+            change = f"UPDATE {table} SET value_json = ? WHERE key = ?"
+            database.execute(change, (json.dumps(document), key))
+    known = load_run(folder)
+    assert known.unpruned.objective == "metric"
+    assert [one.number for one in known.front] == [0]
+    assert "divergence" not in str(known)
+    assert known.dataframe()["divergence"].isna().all()
+    assert "objective" not in known.definition
+    known.report()
+    run = launch(earlier, trials=2, out=folder, device="cpu", console=QUIET, population=1)
+    assert [one.result.divergence for one in run.finished] == [None, 0]
+    assert run.unpruned.divergence == 0
