@@ -338,7 +338,7 @@ class PruningConformance(SearchMethodConformance):
 
     def test_meets_a_budget_in_parameters(self, method: SearchMethod, problem: Problem) -> None:
         embeddings = sum(p.numel() for p in problem.student.bert.embeddings.parameters())
-        cost = Params(problem.cost.shape, embeddings)
+        cost = Params(problem.cost.shape, embeddings, 0)
         result = search_alone(method, replace(problem, cost=cost, cost_full=cost.full))
         ratio = count_parameters(result.model) / count_parameters(problem.student)
         assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio

@@ -146,7 +146,7 @@ def test_masked_is_cut_and_costs_what_torch_counts(
     embeddings = sum(p.numel() for p in small.get_submodule("bert.embeddings").parameters())
     shape = shape_of(model.config)
     assert counted_flops(small, 24) == Flops(shape, 24).exact(architecture)
-    assert count_parameters(small) == Params(shape, embeddings).exact(architecture)
+    assert count_parameters(small) == Params(shape, embeddings, 0).exact(architecture)
 
     batch = split.batch(np.arange(len(PAIRS)), "cpu")
     masks = masks_of(architecture, TINY, SPACES)

@@ -259,7 +259,9 @@ def sets_of(layer: LayerUnits) -> dict[str, Sequence[Sequence[int]]]:
 
 
 def costs(spaces: tuple[str, ...]) -> st.SearchStrategy[Cost]:
-    return st.sampled_from([FLOPS, Params(SMALL, embeddings=50), Units(SMALL, spaces)])
+    return st.sampled_from(
+        [FLOPS, Params(SMALL, embeddings=50, vocabulary=0), Units(SMALL, spaces)]
+    )
 
 
 seeds = st.integers(0, 2**16)

@@ -33,7 +33,11 @@ RAGGED = BertArchitecture(
 
 
 def costs(shape: BertShape, seq_len: int, spaces: tuple[str, ...]) -> list[Cost]:
-    return [Flops(shape, seq_len), Params(shape, embeddings=1000), Units(shape, spaces)]
+    return [
+        Flops(shape, seq_len),
+        Params(shape, embeddings=1000, vocabulary=30),
+        Units(shape, spaces),
+    ]
 
 
 @pytest.mark.parametrize("spaces", EACH_COMBINATION, ids="+".join)
@@ -154,7 +158,7 @@ def test_exact_is_what_is_counted_on_any_cut_model(
     model = cut(problem.student.state_dict(), problem.student.config, architecture)
     embeddings = sum(p.numel() for p in model.get_submodule("bert.embeddings").parameters())
     assert counted_flops(model, seq_len) == Flops(TINY, seq_len).exact(architecture)
-    assert count_parameters(model) == Params(TINY, embeddings).exact(architecture)
+    assert count_parameters(model) == Params(TINY, embeddings, 0).exact(architecture)
 
 
 def test_bert_base_at_128_by_hand() -> None:
@@ -211,7 +215,7 @@ def test_parameters_in_float32_are_as_large_as_is_published(
     """30,522 words, 512 positions, two types and a norm; the tables' MB are MiB."""
     embeddings = (30_522 + 512 + 2 + 2) * shape.hidden
     digits = 1 if mebibytes > 100 else 2
-    assert round(Params(shape, embeddings).full * 4 / 2**20, digits) == mebibytes
+    assert round(Params(shape, embeddings, 0).full * 4 / 2**20, digits) == mebibytes
 
 
 def test_units_are_counted_once_and_only_where_they_are_searched() -> None:
@@ -239,5 +243,5 @@ def test_a_layer_without_heads_reads_nothing_whatever_its_inputs_masks_say(input
 
 def test_a_cost_names_its_unit_with_what_it_depends_on() -> None:
     assert Flops(TINY, 48).unit == "flops@48"
-    assert Params(TINY, 0).unit == "params"
+    assert Params(TINY, 0, 0).unit == "params"
     assert Units(TINY, ("ffn", "heads")).unit == "units@heads+ffn"

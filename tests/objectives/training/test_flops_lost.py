@@ -36,7 +36,7 @@ FLAT = Latency(
 )
 """Of four heads the last two cost nothing, as a table that was noisy may have it."""
 COSTS: dict[str, Cost] = {
-    "params": Params(TINY, embeddings=50_000),
+    "params": Params(TINY, embeddings=50_000, vocabulary=0),
     "units": Units(TINY, ("heads", "ffn")),
     "latency": FLAT,
 }
@@ -95,7 +95,9 @@ def test_the_share_is_that_of_the_teachers_flops(problem: Problem) -> None:
     )
     expected = 1 - Flops(small, problem.seq_len).full / teacher.full
     assert flops_lost(shallow, BertArchitecture.full(small)) == expected
-    in_params = replace(shallow, cost=Params(small, 50_000), cost_full=Params(TINY, 50_000).full)
+    in_params = replace(
+        shallow, cost=Params(small, 50_000, 0), cost_full=Params(TINY, 50_000, 0).full
+    )
     assert flops_to_lose(in_params, 1, ("heads", "ffn")) == pytest.approx(expected)
 
 

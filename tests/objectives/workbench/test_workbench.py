@@ -177,7 +177,7 @@ def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
     assert workbench.score(small, less).flops == flops[1]
     small.classifier.register_parameter("scale", torch.nn.Parameter(torch.ones(7)))
     embeddings = sum(weight.numel() for weight in problem.student.bert.embeddings.parameters())
-    in_params = replace(problem, cost=Params(TINY, embeddings))
+    in_params = replace(problem, counted=Params(TINY, embeddings, 0))
     params = count_parameters(small)
     with pytest.raises(
         WrongCostError, match=f"{params:,} params, its architecture {params - 7:,};"

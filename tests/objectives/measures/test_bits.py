@@ -1,0 +1,96 @@
+"""Bytes as a file has them, and operations on bits as the tables of the sources count them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BertConfig, BertForSequenceClassification
+
+from objectives.bert.architecture import FULL_BITS, SPACES, BertArchitecture
+from objectives.bert.cutting import cut, shape_of
+from objectives.bert.packing import INPUT_BITS, WEIGHT_BITS
+from objectives.bert.quantising import keep_pieces, quantised
+from objectives.measures.bits import BitOps, Bytes, bytes_of
+from objectives.measures.cost import Flops, Params
+from objectives.measures.evaluate import count_parameters
+from objectives.problem import Problem
+from tests.conftest import TINY
+from tests.objectives.strategies import architectures
+
+MIB = 2**20
+
+
+def bytes_cost(model: BertForSequenceClassification) -> Bytes:
+    state = model.state_dict().items()
+    return Bytes(
+        shape_of(model.config),
+        {name: tuple(w.shape) for name, w in state if name.startswith("bert.embeddings.")},
+    )
+
+
+@pytest.fixture(scope="module")
+def bert_base() -> BertForSequenceClassification:
+    with torch.device("meta"):
+        return BertForSequenceClassification(BertConfig(num_labels=2))
+
+
+bits_of_layers = st.lists(
+    st.sampled_from([FULL_BITS, *WEIGHT_BITS]), min_size=TINY.layers, max_size=TINY.layers
+)
+
+
+@settings(max_examples=25)
+@given(
+    units=architectures(TINY, [space for space in SPACES if space != "input_qkv"]),
+    weights=bits_of_layers,
+    embeddings=st.sampled_from([FULL_BITS, *WEIGHT_BITS]),
+    pieces=st.none() | st.integers(6, 12),
+)
+def test_what_is_counted_is_what_lies_on_the_disk(
+    units: BertArchitecture,
+    weights: list[int],
+    embeddings: int,
+    pieces: int | None,
+    problem: Problem,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    student = problem.student
+    model = cut(student.state_dict(), student.config, units)
+    if pieces is not None:
+        keep_pieces(model, list(range(pieces)))
+    bits = units.with_bits(weights, [FULL_BITS] * TINY.layers, embeddings)
+    architecture = BertArchitecture(bits.layers, bits.embedding_bits, pieces)
+    model = quantised(model, architecture)
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    on_disk = (folder / "model.safetensors").stat().st_size
+    assert bytes_of(model.state_dict()) == on_disk
+    assert bytes_cost(student).exact(architecture) == on_disk
+    whole = sum(weight.numel() for weight in student.bert.embeddings.parameters())
+    params = Params(TINY, whole, student.config.vocab_size)
+    assert count_parameters(model) == params.exact(architecture)
+
+
+def test_the_sizes_of_the_sources_tables(bert_base: BertForSequenceClassification) -> None:
+    """BinaryBERT (Bai et al. 2021): 417.6 MiB, and 13.4 with weights of one bit."""
+    cost = bytes_cost(bert_base)
+    full = BertArchitecture.full(cost.shape)
+    assert cost.full / MIB == pytest.approx(417.6, rel=0.001)
+    assert cost.exact(full.with_bits([1] * 12, [8] * 12, 1)) / MIB == pytest.approx(13.4, rel=0.05)
+
+
+def test_the_operations_of_the_sources_tables(bert_base: BertForSequenceClassification) -> None:
+    """22.5, 3.1 and 1.5 G; at 8 bits the source counts Q K^T and attention times V otherwise."""
+    shape = shape_of(bert_base.config)
+    cost, full = BitOps(shape, 128), BertArchitecture.full(shape)
+    assert cost.full == Flops(shape, 128).full
+    assert cost.exact(full.with_bits([1] * 12, [4] * 12, 1)) == pytest.approx(1.511e9, rel=0.001)
+    assert cost.exact(full.with_bits([1] * 12, [8] * 12, 1)) == pytest.approx(3.323e9, rel=0.001)
+    assert cost.exact(full.with_bits([8] * 12, [8] * 12, 8)) == cost.full
+    assert cost.exact(full.with_bits([1] * 12, [32] * 12, 8)) == cost.full  # they meet in float32
+
+
+def test_bits_that_can_be_had() -> None:
+    assert set(INPUT_BITS) < set(WEIGHT_BITS)
