@@ -1,0 +1,223 @@
+"""One study over structure and bits beside structure alone and int8 alone, as they are served.
+
+MiniLM-L6 is fine-tuned once a task. `ElasticSearch` trains one student for all; two studies cut
+from it: "structure" tunes R in float32, "joint" R with the bits of weights and embeddings and the
+share of the vocabulary, against bytes. Then all models of both fronts, and the unpruned one, are
+timed in turns and scored in the engines themselves:
+
+    structure                 as cut, in float32
+    structure, then int8      the same files after onnxruntime's dynamic quantisation
+    int8 of the unpruned      no search at all
+    joint, packed             the file of the study, in torch
+    joint, int8               the same weights in onnxruntime's int8
+
+    python -m benchmarks.bits --task tweets --out FOLDER [--glue FOLDER] [--seeds 0 1 2]
+
+Times as fast is as the unpruned model in float32 in its fastest engine, times smaller as its file
+of weights. Writes benchmarks/results/bits.json seed by seed, and goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.search_quality import TEACHER_EPOCHS, task
+from objectives import ElasticSearch, Stage, Task, Teacher
+from objectives.device import quiet_libraries
+from orchestrator import Run, Study, launch
+from reports.speed import bench_front, keep_speeds
+from reports.timings import timings_document
+from studies._quickstart_data import minilm, tweets
+
+Row = dict[str, Any]
+
+RESULTS = Path(__file__).parent / "results" / "bits.json"
+RATIOS = (0.95, 0.5, 0.3, 0.2, 0.13, 0.09, 0.06)
+EPOCHS = {"tweets": 10.0, "sst2": 6.0}
+BATCHES = (1, 8)
+ENGINES = ("onnxruntime", "onnxruntime-int8")
+
+
+def study(name: str, glue: str | None, seed: int) -> Study:
+    """Structure alone, at `RATIOS`."""
+    own = (
+        Task(name=name, data=tweets, label="sentiment", max_length=48, train=4000, select=1500)
+        if glue is None
+        else task(name, glue)
+    )
+    training = Stage(
+        name="elastic", epochs=EPOCHS[name], learning_rate=6e-4, loss="prediction+hidden"
+    )
+    return Study(
+        name=f"{name}-structure-{seed}",
+        task=own,
+        teacher=Teacher(checkpoint=minilm(), epochs=TEACHER_EPOCHS.get(name, 2)),
+        method=ElasticSearch(elastic=training, smallest=0.04, tolerance=0.03),
+        space={"target_ratio": FloatDistribution(0.05, 1, log=True)},
+        first=tuple({"target_ratio": ratio} for ratio in RATIOS),
+        trials=len(RATIOS),
+        seed=seed,
+    )
+
+
+def joint(structure: Study, trials: int) -> Study:
+    """Structure, bits and vocabulary together, against bytes."""
+    given = {"weight_bits": 4, "embedding_bits": 4, "vocabulary": 0.3}
+    return replace(
+        structure,
+        name=structure.name.replace("structure", "joint"),
+        method=replace(structure.method, input_bits=8),  # type: ignore[type-var]
+        cost="bytes",
+        space={
+            **structure.space,
+            "weight_bits": CategoricalDistribution([8, 4]),
+            "embedding_bits": CategoricalDistribution([8, 4]),
+            "vocabulary": FloatDistribution(0.15, 1.0),
+        },
+        first=tuple({**knobs, **given} for knobs in structure.first),
+        trials=trials,
+    )
+
+
+def rows_of(name: str, seed: int, runs: dict[str, Run], studies: dict[str, Study]) -> Iterator[Row]:
+    """Of each model of both fronts, and of the unpruned one, as it is served."""
+    for arm, run in runs.items():
+        timed = bench_front(
+            run,
+            studies[arm],
+            batches=BATCHES,
+            lengths=(128,),
+            engines=("eager", *ENGINES),
+            rounds=20,
+            threads=torch.get_num_threads(),
+            say=lambda line: print(f"  {line}", flush=True),
+        )
+        keep_speeds(run, timed)
+        unpruned = run.unpruned
+        worths = {(one.model, one.engine): one for one in timed.worths}
+        numbers = {str(_folder(run, trial.number)): trial for trial in run.front}
+        found: dict[tuple[str, str], Row] = {}
+        for timing in timings_document(timed)["timings"]:
+            model, engine = timing["model"], timing["engine"]
+            if engine == "eager" and arm == "structure":
+                continue
+            trial = numbers.get(model)
+            worth = worths.get((model, engine))
+            scored = worth or (trial.result if trial else unpruned)
+            row = found.setdefault(
+                (model, engine),
+                {
+                    "task": name,
+                    "seed": seed,
+                    "arm": arm if trial else "unpruned",
+                    "engine": engine,
+                    "ratio": trial.result.flops / unpruned.flops_full if trial else 1.0,
+                    "bits": 8 if engine.endswith("int8") else 32,
+                    "knobs": trial.knobs if trial else {},
+                    "times_smaller": unpruned.bytes / timing["bytes"] if unpruned.bytes else None,
+                    "select": scored.metric,
+                    "heldout": scored.heldout_metric,
+                    "heldout_kept": scored.heldout_metric / unpruned.heldout_metric,
+                },
+            )
+            row[f"ms_batch_{timing['batch']}"] = timing["median"]
+        fastest = {
+            batch: min(
+                row[f"ms_batch_{batch}"]
+                for row in found.values()
+                if row["arm"] == "unpruned" and row["bits"] == 32
+            )
+            for batch in BATCHES
+        }
+        for row in found.values():
+            for batch in BATCHES:
+                row[f"speedup_batch_{batch}"] = fastest[batch] / row[f"ms_batch_{batch}"]
+            yield row
+
+
+def _folder(run: Run, number: int) -> Path:
+    return run.folder / "trials" / f"{number:05d}" / "model"
+
+
+def run_all(arguments: argparse.Namespace) -> None:
+    """All seeds that the file does not hold yet."""
+    rows: list[Row] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    for seed in arguments.seeds:
+        if any((row["task"], row["seed"]) == (arguments.task, seed) for row in rows):
+            continue
+        structure = study(arguments.task, arguments.glue, seed)
+        studies = {"structure": structure, "joint": joint(structure, arguments.trials)}
+        runs = {}
+        for arm, own in studies.items():
+            folder = arguments.out / own.name
+            if arm == "joint":
+                lend(arguments.out / structure.name / "cache", folder / "cache")
+            runs[arm] = launch(own, out=folder, device="cpu", report=False)
+        rows += rows_of(arguments.task, seed, runs, studies)
+        _write(rows)
+
+
+def lend(cache: Path, target: Path) -> None:
+    """The teacher and the elastic student, once for both studies."""
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(cache.absolute())
+
+
+def _write(rows: list[Row]) -> None:
+    document = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
+        f"{torch.get_num_threads()} threads",
+        "torch": torch.__version__,
+        "rows": rows,
+    }
+    unfinished = RESULTS.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(document, indent=1) + "\n")
+    unfinished.replace(RESULTS)
+
+
+def table_of(rows: Iterable[Row]) -> Table:
+    """Every model, by task, arm and engine; means over the seeds of rows with one ratio."""
+    columns = ("task", "arm", "engine", "FLOPs", "times as fast, 1", "8", "smaller", "kept")
+    table = Table(title="structure and bits: shares of the unpruned float32 model's")
+    for column in columns:
+        table.add_column(column, justify="right")
+    groups: dict[tuple[str, str, str, float], list[Row]] = {}
+    for row in rows:
+        key = (row["task"], row["arm"], row["engine"], round(row["ratio"], 2))
+        groups.setdefault(key, []).append(row)
+    for key, group in sorted(groups.items()):
+        names = ("speedup_batch_1", "speedup_batch_8", "times_smaller", "heldout_kept")
+        means = [statistics.fmean(row[name] for row in group) for name in names]
+        table.add_row(*map(str, key), *(f"{mean:.2f}" for mean in means[:3]), f"{means[3]:.3f}")
+    return table
+
+
+def main() -> None:
+    """Run, or go on, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", default="tweets", choices=list(EPOCHS))
+    parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--trials", type=int, default=24, help="of the joint study")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
+    quiet_libraries()
+    run_all(parser.parse_args())
+    Console().print(table_of(json.loads(RESULTS.read_text())["rows"]))
+
+
+if __name__ == "__main__":
+    main()
