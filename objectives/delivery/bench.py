@@ -16,29 +16,23 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from objectives.bert.adapters import ADAPTERS, as_bert
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
-from objectives.delivery.onnx_model import load_model, open_session, run_session, write_onnx
-from objectives.device import to_device
+from objectives.delivery.engines import BITS, ENGINES, Engine, Feeds, Run, serve
+from objectives.delivery.onnx_model import load_model
 from objectives.errors import UserError, first_line
 from objectives.measures.latency import milliseconds
 from objectives.measures.measured import measured_flops
 
-Engine = Literal["eager", "compile", "onnxruntime"]
-"""What runs a model: torch as it is, torch.compile, or onnxruntime on the CPU."""
-ENGINES: tuple[Engine, ...] = get_args(Engine)
 UNPRUNED = "unpruned"
 """What the reference is called that nobody named."""
 
 _WARM_UPS = 3
-Feeds = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,8 +40,12 @@ class Timing:
     """Forward passes of one model in one engine on one shape of batch."""
 
     model: str
-    """Its folder, or `UNPRUNED`; of its int8 twin that file, whose FLOPs are the model's."""
+    """Its folder, or `UNPRUNED`."""
     engine: Engine
+    bits: int
+    """Of the weights in this engine."""
+    bytes: int
+    """Of all of them, as the engine loads them."""
     batch: int
     """Sequences in one forward pass."""
     length: int
@@ -93,7 +91,7 @@ def bench(
             had been left out.
         batches: sequences in a forward pass.
         lengths: tokens in a sequence.
-        engines: some of "eager", "compile" and "onnxruntime".
+        engines: some of "eager", "bfloat16", "compile", "onnxruntime" and "onnxruntime-int8".
         rounds: timed forward passes of each model, after warm-ups.
         threads: of one operation on the CPU; torch's number by default.
         device: "cpu", or a CUDA device.
@@ -123,15 +121,26 @@ def bench(
         for engine in engines:
             say(f"{engine}: preparing {len(models)} models")
             try:
-                timed = _RUNS[engine](models, Path(scratch), used, device)
-                runs = [run for _, _, run in timed]
+                served = serve(engine, models, Path(scratch), used, device)
+                runs = [one.run for one in served]
                 of_engine: list[Timing] = []
                 for batch, length in shapes:
                     say(f"{engine}: batch {batch}, length {length}")
                     quartiles = _time(engine, runs, _inputs(models, batch, length), rounds, device)
                     of_engine += [
-                        Timing(name, engine, batch, length, flops_of(model, length), spread)
-                        for (name, model, _), spread in zip(timed, quartiles, strict=True)
+                        Timing(
+                            model=name,
+                            engine=engine,
+                            bits=BITS[engine],
+                            bytes=one.bytes,
+                            batch=batch,
+                            length=length,
+                            flops=flops_of(model, length),
+                            quartiles=spread,
+                        )
+                        for (name, model), one, spread in zip(
+                            models.items(), served, quartiles, strict=True
+                        )
                     ]
                 timings += of_engine
             except Exception as error:  # whatever a compiler or a runtime lacks here
@@ -171,15 +180,6 @@ def _classifier(folder: Path) -> PreTrainedModel:
     return model
 
 
-def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:
-    """The engines of these names, all for None. Raises UserError for one that is not there."""
-    chosen = tuple(engine for engine in ENGINES if names is None or engine in names)
-    unknown = set(names or ()) - set(chosen)
-    if unknown:
-        raise UserError(f"no engine '{min(unknown)}'; there are {', '.join(ENGINES)}")
-    return chosen
-
-
 def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequenceClassification:
     """A model of so many layers from which nothing was cut, with random weights."""
     own = {name: value for name, value in config.to_dict().items() if name != "per_layer_config"}
@@ -188,55 +188,6 @@ def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequ
         model = PrunedBertForSequenceClassification(PrunedBertConfig.from_dict(own))
     model.train(False)
     return model
-
-
-Run = Callable[[Feeds], object]
-"""A forward pass."""
-_Timed = tuple[str, PreTrainedModel, Run]
-"""What is timed: its name, the model whose FLOPs it has, and its forward pass."""
-
-
-def _eager(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: str) -> list[_Timed]:
-    return [
-        (name, model, _forward(to_device(model, device), device)) for name, model in models.items()
-    ]
-
-
-def _compiled(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: str) -> list[_Timed]:
-    return [
-        (name, model, _forward(torch.compile(to_device(model, device), dynamic=False), device))
-        for name, model in models.items()
-    ]
-
-
-def _forward(model: Callable[..., object], device: str) -> Run:
-    def run(inputs: Feeds) -> object:
-        with torch.inference_mode():
-            return model(**{name: value.to(device) for name, value in inputs.items()})
-
-    return run
-
-
-def _onnxruntime(
-    models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
-) -> list[_Timed]:
-    """An exported folder brings its file, and perhaps an int8 one; else a file is made."""
-    if device != "cpu":
-        raise UserError("it is timed on the CPU only")
-    timed: list[_Timed] = []
-    for number, (name, model) in enumerate(models.items()):
-        file = Path(name) / "onnx" / "model.onnx"
-        if not file.is_file():
-            file = scratch / f"{number}.onnx"
-            write_onnx(to_device(model, "cpu"), file)
-        timed.append((name, model, partial(run_session, open_session(file, threads))))
-        int8 = file.with_name("model_int8.onnx")
-        if int8.is_file():
-            timed.append((str(int8), model, partial(run_session, open_session(int8, threads))))
-    return timed
-
-
-_RUNS = {"eager": _eager, "compile": _compiled, "onnxruntime": _onnxruntime}
 
 
 def _inputs(models: Mapping[str, PreTrainedModel], batch: int, length: int) -> Feeds:

@@ -372,7 +372,10 @@ def bench(
     ] = None,
     engine: Annotated[
         list[str] | None,
-        typer.Option(help="eager, compile or onnxruntime, repeatable; all by default."),
+        typer.Option(
+            help="eager, bfloat16, compile, onnxruntime or onnxruntime-int8, repeatable; all by "
+            "default."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Timed forward passes of each model.")] = 20,
     threads: Annotated[
@@ -383,7 +386,7 @@ def bench(
 ) -> None:
     """Time models side by side: FLOPs ratio against milliseconds."""
     from objectives.delivery.bench import bench as bench_models
-    from objectives.delivery.bench import check_engines
+    from objectives.delivery.engines import check_engines
     from objectives.device import choose_device, quiet_libraries
     from orchestrator.runs.records import read_run
     from orchestrator.runs.run_folder import RunFolder

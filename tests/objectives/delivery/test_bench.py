@@ -17,11 +17,12 @@ from transformers import (
 
 from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
-from objectives.delivery import bench as benches
-from objectives.delivery.bench import ENGINES, UNPRUNED, Bench, bench, check_engines
+from objectives.delivery.bench import UNPRUNED, Bench, bench
+from objectives.delivery.engines import BITS, ENGINES, check_engines
 from objectives.delivery.onnx_model import load_model, write_int8, write_onnx
 from objectives.errors import UserError
 from objectives.measures.cost import Flops
+from objectives.measures.evaluate import count_parameters
 from objectives.problem import Problem
 from tests.conftest import TINY
 from tests.kin import write_kin
@@ -53,38 +54,41 @@ def shapes(timed: Bench) -> list[tuple[str, str, int, int]]:
 def test_every_model_is_timed_in_every_engine_on_every_shape(
     folders: list[Path], tmp_path: Path
 ) -> None:
-    """And the int8 file that lies in the folder of one beside the model it was made from."""
-    pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
+    """onnxruntime runs the files that a folder brings, and makes those of the unpruned twin."""
+    onnx = pytest.importorskip("onnx", reason="NOT TESTED: pip install 'maskfront[onnx]'")
     model = shutil.copytree(folders[0], tmp_path / "model")
     (model / "onnx").mkdir()
     whole, small = model / "onnx" / "model.onnx", model / "onnx" / "model_int8.onnx"
     write_onnx(load_model(model), whole)
     write_int8(whole, small)
+    mine = onnx.load(small)
+    mine.doc_string = "of another size than one that the bench would make"
+    onnx.save(mine, small)
     before, told = random_states(), []
-    timed = bench(
-        [model],
-        batches=(1, 2),
-        lengths=(4,),
-        engines=("eager", "onnxruntime"),
-        rounds=2,
-        say=told.append,
-    )
+    engines = tuple(engine for engine in ENGINES if engine != "compile")
+    timed = bench([model], batches=(1, 2), lengths=(4,), engines=engines, rounds=2, say=told.append)
     assert random_states() == before
     assert not timed.skipped
     assert timed.reference == UNPRUNED
-    models = {"eager": (UNPRUNED, "model"), "onnxruntime": (UNPRUNED, "model", small.name)}
     assert shapes(timed) == [
         (name, engine, batch, 4)
-        for engine, names in models.items()
+        for engine in engines
         for batch in (1, 2)
-        for name in names
+        for name in (UNPRUNED, "model")
     ]
+    cost = Flops(TINY, 4)
     for timing in timed.timings:
         low, middle, high = timing.quartiles
         assert 0 < low <= middle <= high
-    cost = Flops(TINY, 4)
-    assert [timing.flops for timing in timed.timings[:2]] == [cost.full, cost.exact(RAGGED)]
-    assert timed.timings[-1].flops == timed.timings[-2].flops
+        assert timing.bits == BITS[timing.engine]
+        assert timing.flops == (cost.full if timing.model == UNPRUNED else cost.exact(RAGGED))
+    bytes_of = {timing.engine: timing.bytes for timing in timed.timings if timing.model != UNPRUNED}
+    assert bytes_of["eager"] == 4 * count_parameters(load_model(model))
+    assert bytes_of["bfloat16"] == bytes_of["eager"] // 2
+    files = {"onnxruntime": whole, "onnxruntime-int8": small}
+    assert {name: bytes_of[name] for name in files} == {
+        name: file.stat().st_size for name, file in files.items()
+    }, "the files of the folder"
     assert told[0] == "eager: preparing 2 models"
     assert timed.conditions["rounds"] == 2
 
@@ -116,10 +120,10 @@ def test_more_models_are_compiled_than_torch_has_room_for_by_default(
 def test_an_engine_that_fails_is_skipped_with_its_reason(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_compiler(*_: object) -> Any:
+    def no_compiler(*_: object, **__: object) -> Any:
         raise RuntimeError("no working C++ compiler\nand a long story")
 
-    monkeypatch.setitem(benches._RUNS, "compile", no_compiler)
+    monkeypatch.setattr(torch, "compile", no_compiler)
     timed = bench(folders, batches=[1], lengths=[4], engines=("compile", "eager"), rounds=1)
     assert timed.skipped == {"compile": "no working C++ compiler"}
     assert {t.engine for t in timed.timings} == {"eager"}
@@ -141,7 +145,9 @@ def test_bad_settings_are_refused(folders: list[Path], tmp_path: Path) -> None:
         bench([tmp_path / "nothing"])
     with pytest.raises(UserError, match=r"': no classifier .* from it \(it has no config\.json\)"):
         bench([tmp_path])
-    with pytest.raises(UserError, match="no engine 'tpu'; there are eager, compile, onnxruntime"):
+    with pytest.raises(
+        UserError, match="no engine 'tpu'; there are eager, bfloat16, compile, onnxr"
+    ):
         check_engines(["tpu"])
     assert check_engines(None) == ENGINES
     assert check_engines(["onnxruntime"]) == ("onnxruntime",)

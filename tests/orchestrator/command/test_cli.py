@@ -486,7 +486,7 @@ def test_bench_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
     assert document["timings"][1]["flops"] == point["flops"]
     assert document["timings"][1]["flops_ratio"] == point["ratio"]
     done = maskfront("bench", model, "--engine", "tpu")
-    assert_one_clear_line(done, "no engine 'tpu'; there are eager, compile, onnxruntime")
+    assert_one_clear_line(done, "no engine 'tpu'; there are eager, bfloat16, compile, onnxr")
 
 
 def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None:
