@@ -19,13 +19,15 @@ def timings_document(bench: Bench) -> dict[str, Any]:
     """A row for each model, engine and shape; times in milliseconds, FLOPs as shares.
 
     `speed_up` is how many times as fast as the reference in that engine of float32 in which it is
-    fastest (`against`), `speed_up_in_engine` as the reference in the same engine.
+    fastest (`against`), `speed_up_in_engine` as the reference in the same engine. `worths` has
+    what models are worth in engines with fewer than 32 bits, where they were scored.
     """
     return {
         "reference": bench.reference,
         "conditions": dict(bench.conditions),
         "skipped": dict(bench.skipped),
         "timings": [_row(bench, timing) for timing in bench.timings],
+        "worths": [asdict(worth) for worth in bench.worths],
     }
 
 
@@ -51,22 +53,23 @@ def _row(bench: Bench, timing: Timing) -> dict[str, Any]:
 
 
 def timings_table(bench: Bench) -> Table:
-    """Milliseconds with their quartiles, megabytes, and how many times as fast as the reference."""
+    """Megabytes, milliseconds, how many times as fast as the reference; what fewer bits are worth,
+    or where that was not scored the quartiles."""
     conditions = bench.conditions
     table = Table(
         title=f"one forward pass of batch x length, median of {conditions['rounds']}; "
         f"{conditions['device']}, {conditions['threads']} threads",
         caption="\n".join(
             [
-                f"speed-up: times as fast as {_short(bench.reference)} in its fastest engine of "
-                "float32; in engine: in the same one",
+                f"speed-up: times as fast as {_short(bench.reference)} in its fastest float32",
                 *(f"no {engine}: {why}" for engine, why in bench.skipped.items()),
             ]
         ),
         box=SIMPLE_HEAD,
     )
-    columns = ("model", "FLOPs", "MB", "ms", "quartiles", "speed-up", "in engine")
-    for column in columns:
+    worths = {(worth.model, worth.engine): worth for worth in bench.worths}
+    last = ("metric", "held out") if worths else ("quartiles",)  # a terminal is 80 columns wide
+    for column in ("model", "FLOPs", "MB", "ms", "speed-up", *last):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     rows = timings_document(bench)["timings"]
     for (engine, batch, length), group in groupby(
@@ -75,10 +78,14 @@ def timings_table(bench: Bench) -> Table:
         table.add_row(f"[bold]{engine}, {batch} x {length}")
         for row in group:
             low, middle, high = row["quartiles"]
+            cells = [f"{low:.2f} - {high:.2f}"]
+            if worths:
+                worth = worths.get((row["model"], engine))
+                cells = [f"{worth.metric:.4f}", f"{worth.heldout_metric:.4f}"] if worth else []
             table.add_row(
                 *(escape(_short(row["model"])), f"{row['flops_ratio']:.3f}"),
-                *(f"{row['bytes'] / 1e6:.1f}", f"{middle:.2f}", f"{low:.2f} - {high:.2f}"),
-                *(f"{row['speed_up']:.2f}", f"{row['speed_up_in_engine']:.2f}"),
+                *(f"{row['bytes'] / 1e6:.1f}", f"{middle:.2f}", f"{row['speed_up']:.2f}"),
+                *cells,
             )
         table.add_section()
     return table

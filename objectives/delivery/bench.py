@@ -26,8 +26,13 @@ from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceC
 from objectives.delivery.engines import BITS, ENGINES, Engine, Feeds, Run, serve
 from objectives.delivery.onnx_model import load_model
 from objectives.errors import UserError, first_line
+from objectives.measures.bootstrap import Interval
+from objectives.measures.evaluate import metric_with_interval, predict_with
 from objectives.measures.latency import milliseconds
 from objectives.measures.measured import measured_flops
+from objectives.text.data import Split
+from objectives.text.task import Metric
+from objectives.workbench.inputs import Inputs
 
 UNPRUNED = "unpruned"
 """What the reference is called that nobody named."""
@@ -57,6 +62,21 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Worth:
+    """What a model with fewer bits is worth on a study's data, answered by the engine itself."""
+
+    model: str
+    """Its folder, or `UNPRUNED`."""
+    engine: Engine
+    metric: float
+    """On the selection split."""
+    interval: Interval
+    """95% bootstrap interval of `metric`."""
+    heldout_metric: float
+    heldout_interval: Interval
+
+
+@dataclass(frozen=True)
 class Bench:
     """All that was timed in one process."""
 
@@ -66,13 +86,17 @@ class Bench:
     skipped: Mapping[str, str]
     """Engine to the reason why it did not run."""
     conditions: Mapping[str, str | int]
+    worths: tuple[Worth, ...] = ()
+    """Of the engines with fewer than 32 bits, where there was data."""
 
 
 def bench(
     folders: Sequence[Path],
     *,
     against: Path | None = None,
+    unpruned: PreTrainedModel | None = None,
     unpruned_layers: int | None = None,
+    data: Inputs | None = None,
     batches: Sequence[int] = (1, 8, 32),
     lengths: Sequence[int] = (128,),
     engines: Sequence[Engine] = ENGINES,
@@ -87,8 +111,11 @@ def bench(
         folders: of exported models, or of other classifiers of BERT's kin.
         against: the folder of the reference; by default the unpruned twin of the first model, or
             that model itself where it is a plain BERT.
+        unpruned: the unpruned model with its own weights, in place of that twin.
         unpruned_layers: layers of that twin; by default those of the model, as if no whole layers
             had been left out.
+        data: of a study, on which models are scored in the engines with fewer than 32 bits; a
+            twin is not, its weights are random.
         batches: sequences in a forward pass.
         lengths: tokens in a sequence.
         engines: some of "eager", "bfloat16", "compile", "onnxruntime" and "onnxruntime-int8".
@@ -108,14 +135,17 @@ def bench(
     for what, numbers in (("batch", batches), ("length", lengths), ("rounds", [rounds])):
         if min(numbers) < 1:
             raise UserError(f"{what} is {min(numbers)}; it must be at least 1")
-    reference, models = _load(folders, against, unpruned_layers)
+    reference, models = _load(folders, against, unpruned, unpruned_layers)
+    unscored = {UNPRUNED} if unpruned is None else set()
     longest = min(model.config.max_position_embeddings for model in models.values())
     if max(lengths) > longest:
         raise UserError(f"length is {max(lengths)}; these models take 1 to {longest} tokens")
 
     timings: list[Timing] = []
+    worths: list[Worth] = []
     skipped: dict[str, str] = {}
     shapes = [(batch, length) for batch in batches for length in lengths]
+    splits = [] if data is None else [data.split(role) for role in ("select", "heldout")]
     flops_of = cache(measured_flops)
     with _threads(threads) as used, TemporaryDirectory() as scratch:
         for engine in engines:
@@ -142,22 +172,38 @@ def bench(
                             models.items(), served, quartiles, strict=True
                         )
                     ]
-                timings += of_engine
+                of_splits: list[Worth] = []
+                if data is not None and BITS[engine] < 32:
+                    say(f"{engine}: scoring on the selection and held-out splits")
+                    of_splits = [
+                        _worth(name, engine, one.run, splits, data.task.metric)
+                        for name, one in zip(models, served, strict=True)
+                        if name not in unscored
+                    ]
             except Exception as error:  # whatever a compiler or a runtime lacks here
                 skipped[engine] = first_line(error)
+            else:
+                timings += of_engine
+                worths += of_splits
     if not timings:
         reasons = "; ".join(f"{engine}: {reason}" for engine, reason in skipped.items())
         raise UserError(f"no engine runs here ({reasons})")
-    return Bench(reference, tuple(timings), skipped, _conditions(used, device, rounds))
+    conditions = _conditions(used, device, rounds)
+    return Bench(reference, tuple(timings), skipped, conditions, tuple(worths))
 
 
 def _load(
-    folders: Sequence[Path], against: Path | None, unpruned_layers: int | None
+    folders: Sequence[Path],
+    against: Path | None,
+    unpruned: PreTrainedModel | None,
+    unpruned_layers: int | None,
 ) -> tuple[str, dict[str, PreTrainedModel]]:
     """The name of the reference, and all models by their names, the reference first."""
     models = {str(folder): _classifier(folder) for folder in folders}
     if against is not None:
         return str(against), {str(against): _classifier(against)} | models
+    if unpruned is not None:
+        return UNPRUNED, {UNPRUNED: unpruned} | models
     name, first = next(iter(models.items()))
     if isinstance(first.config, PrunedBertConfig):
         return UNPRUNED, {UNPRUNED: _unpruned(first.config, unpruned_layers)} | models
@@ -188,6 +234,13 @@ def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequ
         model = PrunedBertForSequenceClassification(PrunedBertConfig.from_dict(own))
     model.train(False)
     return model
+
+
+def _worth(model: str, engine: Engine, run: Run, splits: Sequence[Split], metric: Metric) -> Worth:
+    select, heldout = (
+        metric_with_interval(predict_with(run, split), split, metric) for split in splits
+    )
+    return Worth(model, engine, *select, *heldout)
 
 
 def _inputs(models: Mapping[str, PreTrainedModel], batch: int, length: int) -> Feeds:
