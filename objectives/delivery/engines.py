@@ -96,7 +96,7 @@ def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
         logits: Tensor = output.logits
         return logits
 
-    return Served(run, sum(w.numel() * w.element_size() for w in model.parameters()))
+    return Served(run, sum(w.numel() * w.element_size() for w in model.state_dict().values()))
 
 
 def _onnx_file(name: str, model: PreTrainedModel, folders: tuple[Path, Path]) -> Path:
