@@ -143,16 +143,17 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
         return bench(folders, unpruned_layers=layers, **settings)
 
     from objectives.session import Session
-    from objectives.workbench.teacher import kept_teacher
+    from objectives.workbench.teacher import load_teacher
 
     data, unpruned = inputs_of(run, study), None
     if not run.unpruned.student_is_new:
-        unpruned = kept_teacher(
+        unpruned = load_teacher(
             data.teacher,
             data.text.label_names,
             data.split("train"),
             data_fingerprint=data.text.fingerprint,
             session=Session(cache=RunFolder(run.folder).cache, seed=study.seed),
+            fine_tune=False,
         )
     return bench(folders, unpruned=unpruned, unpruned_layers=layers, data=data, **settings)
 

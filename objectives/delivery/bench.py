@@ -118,7 +118,7 @@ def bench(
             twin is not, its weights are random.
         batches: sequences in a forward pass.
         lengths: tokens in a sequence.
-        engines: some of "eager", "bfloat16", "compile", "onnxruntime" and "onnxruntime-int8".
+        engines: some of `Engine`.
         rounds: timed forward passes of each model, after warm-ups.
         threads: of one operation on the CPU; torch's number by default.
         device: "cpu", or a CUDA device.

@@ -1,4 +1,4 @@
-"""What people serve a classifier with: torch, torch.compile or onnxruntime, in float32 or in less.
+"""What people serve a classifier with: torch, onnxruntime or OpenVINO, in float32 or in less.
 
 Each engine makes a model ready to run, and says how many bytes of weights it loads for that.
 """
@@ -16,14 +16,23 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from objectives.delivery.onnx_model import open_session, run_session, write_int8, write_onnx
+from objectives.delivery.onnx_model import (
+    check_installed,
+    open_session,
+    run_session,
+    write_int8,
+    write_onnx,
+)
 from objectives.device import to_device
 from objectives.errors import UserError
+from objectives.measures.evaluate import INPUTS
 
-Engine = Literal["eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8"]
-"""What runs a model: torch as it is, torch cast to bfloat16, torch.compile, or onnxruntime on the
-CPU with float32 or with dynamic int8. A CPU without instructions for bfloat16 runs it too,
-slowly."""
+Engine = Literal[
+    "eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8", "openvino-bfloat16"
+]
+"""What runs a model: torch as it is, torch cast to bfloat16, torch.compile; on the CPU onnxruntime
+with float32 or with dynamic int8, or OpenVINO with the file of float32 and matmuls of bfloat16.
+torch runs bfloat16 on a CPU without instructions for it too, slowly."""
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 BITS: Mapping[Engine, int] = {
     "eager": 32,
@@ -31,6 +40,7 @@ BITS: Mapping[Engine, int] = {
     "compile": 32,
     "onnxruntime": 32,
     "onnxruntime-int8": 8,
+    "openvino-bfloat16": 16,
 }
 """Of the weights: whoever has fewer than 32 gives other answers."""
 
@@ -46,7 +56,7 @@ class Served:
 
     run: Run
     bytes: int
-    """Of the weights that torch holds, or of the file that onnxruntime reads."""
+    """Of the weights that torch holds, or of the file that another engine reads."""
 
 
 def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:
@@ -64,12 +74,14 @@ def serve(
     """Make models ready to run, in their order.
 
     Their names are those of folders, which may bring ONNX files; others are made in `scratch`, once
-    for all engines. Raises UserError where onnxruntime is to run elsewhere than on the CPU.
+    for all engines. Raises UserError for an engine that does not run here.
     """
-    if not engine.startswith("onnxruntime"):
+    if engine in ("eager", "bfloat16", "compile"):
         return [_in_torch(engine, model, device) for model in models.values()]
     if device != "cpu":
         raise UserError("it is timed on the CPU only")
+    if engine == "openvino-bfloat16":
+        check_installed("openvino", extra="openvino")
     files = [
         _onnx_file(
             _INT8 if engine == "onnxruntime-int8" else _WHOLE,
@@ -78,10 +90,32 @@ def serve(
         )
         for number, (name, model) in enumerate(models.items())
     ]
-    return [
-        Served(partial(run_session, open_session(file, threads)), file.stat().st_size)
-        for file in files
-    ]
+    opened = _in_openvino if engine == "openvino-bfloat16" else _in_onnxruntime
+    return [Served(opened(file, threads), file.stat().st_size) for file in files]
+
+
+def _in_onnxruntime(file: Path, threads: int) -> Run:
+    return partial(run_session, open_session(file, threads))
+
+
+def _in_openvino(file: Path, threads: int) -> Run:
+    import openvino
+
+    core = openvino.Core()
+    if "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise UserError("this CPU has no instructions for bfloat16: it would run float32")
+    settings = {
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "bf16",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    request = core.compile_model(file, "CPU", settings).create_infer_request()
+
+    def run(inputs: Feeds) -> Tensor:
+        feeds = {name: inputs[name].long().numpy() for name in INPUTS}
+        return torch.from_numpy(request.infer(feeds)["logits"].copy())
+
+    return run
 
 
 def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:

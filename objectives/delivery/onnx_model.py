@@ -33,13 +33,13 @@ _TOLERANCE = 1e-4
 """Largest difference of logits from torch's, times the largest logit where that is above 1."""
 
 
-def check_installed(*packages: str) -> None:
+def check_installed(*packages: str, extra: str = "onnx") -> None:
     """Raise UserError, which says what to install, unless these packages are there."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"ONNX needs {', '.join(missing)}; install the extra: "
-            "pip install -c constraints.txt -e '.[onnx]'"
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; install the "
+            f"extra: pip install -c constraints.txt -e '.[{extra}]'"
         )
 
 

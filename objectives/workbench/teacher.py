@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -68,17 +67,44 @@ def load_teacher(
     *,
     data_fingerprint: str,
     session: Session,
+    fine_tune: bool = True,
 ) -> BertForSequenceClassification:
     """The fine-tuned classifier, in evaluation mode on the device: the task's labels in its order.
 
     They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
-    Fine-tuning runs once: the result lies in the cache, named by all that decides it. Raises
-    UserError for a label that the checkpoint does not know.
+    Fine-tuning runs once: the result lies in the cache, named by all that decides it. Without
+    `fine_tune` it is what a launch left there, on whatever device that was. Raises UserError for a
+    label that the checkpoint does not know, and if nothing was left.
     """
     if pretrained.has_classifier(teacher.checkpoint):
-        return _as_it_is(teacher, label_names, session.device)
-    dtype = matmul_dtype(teacher.precision, session.device)
-    folder = _kept(teacher, label_names, train, data_fingerprint, session, dtype)
+        order = pretrained.label_order(teacher.checkpoint, label_names)
+        names = [pretrained.output_names(teacher.checkpoint)[output] for output in order]
+        ready = _load(teacher.checkpoint, session.device)
+        unnamed = pretrained.unnamed(teacher.checkpoint)
+        pretrained.take_outputs(ready, order, label_names if unnamed else names)
+        return ready
+    ingredients = {
+        **asdict(teacher),
+        "precision": str(matmul_dtype(teacher.precision, session.device)),
+        "checkpoint": pretrained.fingerprint(teacher.checkpoint),
+        "data": data_fingerprint,
+        "tokens": train.fingerprint,
+        "max_length": train.max_length,
+        "labels": list(label_names),
+        "seed": session.seed,
+    }
+    folder = session.cache / content_key(ingredients)
+    if not fine_tune:
+        others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
+        kept = [folder, *(session.cache / content_key(other) for other in others)]
+        folder = next((path for path in kept if path.is_dir()), folder)
+        if not folder.is_dir():
+            raise UserError(
+                f"'{session.cache}' does not hold the teacher that was fine-tuned from "
+                f"'{teacher.checkpoint}'; launch the study again with as many trials as it has, "
+                "which makes it anew, or put the folder back from a copy"
+            )
+        return _load(str(folder), session.device)
     if folder.is_dir():
         try:
             return _load(str(folder), session.device)
@@ -89,65 +115,6 @@ def load_teacher(
         save_model(model, unfinished)
         pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
     return _load(str(folder), session.device)
-
-
-def kept_teacher(
-    teacher: Teacher,
-    label_names: Sequence[str],
-    train: Split,
-    *,
-    data_fingerprint: str,
-    session: Session,
-) -> BertForSequenceClassification:
-    """What `load_teacher` gave a launch, on whatever device that was; nothing is fine-tuned.
-
-    Raises UserError if the cache does not have it.
-    """
-    if pretrained.has_classifier(teacher.checkpoint):
-        return _as_it_is(teacher, label_names, session.device)
-    dtypes = (matmul_dtype(teacher.precision, session.device), torch.bfloat16, torch.float32)
-    for dtype in dtypes:
-        folder = _kept(teacher, label_names, train, data_fingerprint, session, dtype)
-        if folder.is_dir():
-            return _load(str(folder), session.device)
-    raise UserError(
-        f"'{session.cache}' does not hold the teacher that was fine-tuned from "
-        f"'{teacher.checkpoint}'; launch the study again with as many trials as it has, which "
-        "makes it anew, or put the folder back from a copy"
-    )
-
-
-def _as_it_is(
-    teacher: Teacher, label_names: Sequence[str], device: str
-) -> BertForSequenceClassification:
-    order = pretrained.label_order(teacher.checkpoint, label_names)
-    names = [pretrained.output_names(teacher.checkpoint)[output] for output in order]
-    ready = _load(teacher.checkpoint, device)
-    unnamed = pretrained.unnamed(teacher.checkpoint)
-    pretrained.take_outputs(ready, order, label_names if unnamed else names)
-    return ready
-
-
-def _kept(
-    teacher: Teacher,
-    label_names: Sequence[str],
-    train: Split,
-    data_fingerprint: str,
-    session: Session,
-    dtype: torch.dtype,
-) -> Path:
-    """Where the cache has the teacher that was fine-tuned with matmuls of this type."""
-    ingredients = {
-        **asdict(teacher),
-        "precision": str(dtype),
-        "checkpoint": pretrained.fingerprint(teacher.checkpoint),
-        "data": data_fingerprint,
-        "tokens": train.fingerprint,
-        "max_length": train.max_length,
-        "labels": list(label_names),
-        "seed": session.seed,
-    }
-    return session.cache / content_key(ingredients)
 
 
 def check_labels(teacher: Teacher, label_names: Sequence[str]) -> None:

@@ -373,8 +373,8 @@ def bench(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="eager, bfloat16, compile, onnxruntime or onnxruntime-int8, repeatable; all by "
-            "default."
+            help="eager, bfloat16, compile, onnxruntime, onnxruntime-int8 or openvino-bfloat16, "
+            "repeatable; all by default."
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Timed forward passes of each model.")] = 20,

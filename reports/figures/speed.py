@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import plotly.graph_objects as go
 
-from orchestrator.runs.records import RunRecord
+from orchestrator.runs.records import FinishedTrial, RunRecord
 from reports.figures.theme import (
     AXIS,
     GREY,
@@ -20,7 +20,6 @@ from reports.figures.theme import (
     plain,
 )
 from reports.overlay import Overlay
-from reports.pareto import percent
 from reports.speed import Speed, TimedModel, by_shape
 
 
@@ -63,26 +62,14 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
 
 
 def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
-    """What half the FLOPs gains; for each shape which engine is the fastest for which model, and
-    how many models the unpruned one beats with fewer bits."""
-    models = speeds[0].models
-    trial = min(models, key=lambda number: abs(models[number].flops_ratio - 0.5))
-    gains = {one.models[trial].speed_up: f"{one.engine}, batch {one.batch}" for one in speeds}
-    low, high = min(gains), max(gains)
-    times = f"{low:.2f} times as fast ({gains[low]})"
-    if high > low:
-        times = f"{low:.2f} ({gains[low]}) to {high:.2f} times as fast ({gains[high]})"
-    yield f"With {percent(models[trial].flops_ratio)} of the FLOPs, trial {trial} runs {times}."
+    """For each shape which engine is the fastest for which model, and how many models of the front
+    the unpruned one beats with fewer bits."""
     for shape in by_shape(speeds):
         where = f"At {shape[0].batch} x {shape[0].length} tokens"
-        if len(shape) > 1:
-            yield f"{where} the fastest engine is {_fastest(shape)}."
-        rival = min(
-            (one for one in shape if one.bits < 32 and one.reference_model.worth is not None),
-            key=lambda one: one.reference_model.milliseconds,
-            default=None,
-        )
-        if rival is not None:
+        yield f"{where} the fastest engine is {_fastest(shape)}."
+        rivals = [one for one in shape if one.bits < 32 and one.reference_model.worth is not None]
+        if rivals:
+            rival = min(rivals, key=lambda one: one.reference_model.milliseconds)
             yield f"{where} {_beaten(run, shape, rival)}."
 
 
@@ -97,37 +84,30 @@ def _fastest(shape: Sequence[Speed]) -> str:
 
 
 def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
-    """How many models of the front are neither faster nor better than the unpruned one with fewer
-    bits: in float32, and in its own engine."""
+    """How many models of the front are no faster and no better than the unpruned one with fewer
+    bits: in float32, whatever its engine, and in the engine of the unpruned one."""
     unpruned = rival.reference_model
     assert unpruned.worth is not None
+    least, limit = unpruned.worth.metric, unpruned.milliseconds
     front = [trial for trial in run.front if trial.number in rival.models]
-    in_float32 = [
-        trial.result.metric <= unpruned.worth.metric
-        and min(one.models[trial.number].milliseconds for one in shape if one.bits == 32)
-        >= unpruned.milliseconds
-        for trial in front
-        if any(one.bits == 32 for one in shape)
-    ]
-    in_engine = [
-        model.worth is not None
-        and model.worth.metric <= unpruned.worth.metric
-        and model.milliseconds >= unpruned.milliseconds
-        for model in (rival.models[trial.number] for trial in front)
-    ]
+
+    def no_match(trial: FinishedTrial, one: Speed) -> bool:
+        own = one.models[trial.number]
+        metric = trial.result.metric if own.worth is None else own.worth.metric
+        return metric <= least and own.milliseconds >= limit
+
+    groups = {"float32": [one for one in shape if one.bits == 32], rival.engine: [rival]}
     counts = [
-        f"{sum(beaten)} of {len(beaten)} {words}"
-        for beaten, words in (
-            (in_float32, "models of the front in float32 in their fastest engine"),
-            (in_engine, f"in {rival.engine} like it"),
-        )
-        if beaten
+        f"{sum(all(no_match(trial, one) for one in engines) for trial in front)} of {len(front)} "
+        f"in {name}"
+        for name, engines in groups.items()
+        if engines
     ]
     return (
-        f"the unpruned model in {rival.engine} takes {unpruned.milliseconds:.2f} ms and "
-        f"{unpruned.megabytes:.1f} MB with {run.metric_name} {unpruned.worth.metric:.4f} (held out "
-        f"{unpruned.worth.heldout_metric:.4f}), and so beats, being no slower and no worse, "
-        f"{' and '.join(counts)}"
+        f"the unpruned model takes {limit:.2f} ms and {unpruned.megabytes:.1f} MB in "
+        f"{rival.engine}, with {run.metric_name} {least:.4f} (held out "
+        f"{unpruned.worth.heldout_metric:.4f}). Of the models of the front it beats "
+        f"{' and '.join(counts)}: they are no faster and no better"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import (
 
 from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
+from objectives.delivery import onnx_model
 from objectives.delivery.bench import UNPRUNED, Bench, bench
 from objectives.delivery.engines import BITS, ENGINES, check_engines
 from objectives.delivery.onnx_model import load_model, write_int8, write_onnx
@@ -65,7 +67,8 @@ def test_every_model_is_timed_in_every_engine_on_every_shape(
     mine.doc_string = "of another size than one that the bench would make"
     onnx.save(mine, small)
     before, told = random_states(), []
-    engines = tuple(engine for engine in ENGINES if engine != "compile")
+    left_out = {"compile"} if find_spec("openvino") else {"compile", "openvino-bfloat16"}
+    engines = tuple(engine for engine in ENGINES if engine not in left_out)
     timed = bench([model], batches=(1, 2), lengths=(4,), engines=engines, rounds=2, say=told.append)
     assert random_states() == before
     assert not timed.skipped
@@ -83,9 +86,11 @@ def test_every_model_is_timed_in_every_engine_on_every_shape(
         assert timing.bits == BITS[timing.engine]
         assert timing.flops == (cost.full if timing.model == UNPRUNED else cost.exact(RAGGED))
     bytes_of = {timing.engine: timing.bytes for timing in timed.timings if timing.model != UNPRUNED}
-    assert bytes_of["eager"] == 4 * count_parameters(load_model(model))
-    assert bytes_of["bfloat16"] == bytes_of["eager"] // 2
-    files = {"onnxruntime": whole, "onnxruntime-int8": small}
+    header = (model / "model.safetensors").stat().st_size - bytes_of["eager"]
+    assert 0 < header < 20_000
+    assert bytes_of["bfloat16"] == bytes_of["eager"] - 2 * count_parameters(load_model(model))
+    files = {"onnxruntime": whole, "onnxruntime-int8": small, "openvino-bfloat16": whole}
+    files = {name: file for name, file in files.items() if name in engines}
     assert {name: bytes_of[name] for name in files} == {
         name: file.stat().st_size for name, file in files.items()
     }, "the files of the folder"
@@ -129,6 +134,20 @@ def test_an_engine_that_fails_is_skipped_with_its_reason(
     assert {t.engine for t in timed.timings} == {"eager"}
     with pytest.raises(UserError, match=r"no engine runs here \(compile: no working C\+\+ comp"):
         bench(folders, batches=[1], lengths=[4], engines=("compile",), rounds=1)
+
+
+def test_an_engine_that_is_not_installed_or_not_for_this_device_is_skipped(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_model, "find_spec", lambda name: None)
+    engines: Any = ("eager", "openvino-bfloat16")
+    timed = bench(folders[:1], batches=[1], lengths=[4], engines=engines, rounds=1)
+    assert timed.skipped == {
+        "openvino-bfloat16": "openvino is not there; install the extra: "
+        "pip install -c constraints.txt -e '.[openvino]'"
+    }
+    with pytest.raises(UserError, match=r"\(onnxruntime-int8: it is timed on the CPU only\)"):
+        bench(folders[:1], batches=[1], lengths=[4], engines=["onnxruntime-int8"], device="meta")
 
 
 def test_bad_settings_are_refused(folders: list[Path], tmp_path: Path) -> None:
