@@ -44,6 +44,7 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
                 "itself: medians, models taking turns "
                 f"({', '.join(dict.fromkeys(one.device for one in own))}). On the dotted line time "
                 "would fall as the FLOPs do."
+                + " The legend shows other shapes of batch." * (len(by_shape(own)) > 1)
                 + (
                     f" {missing} of the front's models joined it later, and were not timed."
                     if missing
@@ -106,8 +107,8 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     return (
         f"the unpruned model takes {limit:.2f} ms and {unpruned.megabytes:.1f} MB in "
         f"{rival.engine}, with {run.metric_name} {least:.4f} (held out "
-        f"{unpruned.worth.heldout_metric:.4f}). Of the models of the front it beats "
-        f"{' and '.join(counts)}: they are no faster and no better"
+        f"{unpruned.worth.heldout_metric:.4f}). Models of the front that it beats, as they "
+        f"are no faster and no better: {', '.join(counts)}"
     )
 
 
@@ -135,6 +136,7 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
             x=[model.flops_ratio for _, model in models],
             y=[model.speed_up for _, model in models],
             mode="lines+markers",
+            visible=None if shape == 0 else "legendonly",
             name=plain(f"{one.engine}, {one.batch} x {one.length} tokens"),
             line={
                 "color": RUN_COLOURS[engine % len(RUN_COLOURS)],
@@ -152,7 +154,7 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
         )
     figure.update_layout(
         **LAYOUT,
-        height=400,
+        height=400 + 8 * len(speeds),  # the legend takes its place from the axes
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
         legend=LEGEND,
         xaxis={**AXIS, "tickformat": ".0%", "title": {"text": "FLOPs ratio", "standoff": 8}},
