@@ -20,7 +20,8 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from objectives.delivery.bench import ENGINES, bench
+from objectives.delivery.bench import bench
+from objectives.delivery.engines import ENGINES
 from objectives.device import quiet_libraries
 from orchestrator.runs.records import read_run
 from reports.exporting.export import export

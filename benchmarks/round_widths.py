@@ -79,7 +79,7 @@ def main() -> None:
     document = timings_document(replace(timed, timings=named, reference="as found"))
     table = Table("engine", "batch", "widths", "FLOPs", "ms", "ms per FLOP", title=str(found))
     for row in document["timings"]:
-        row["per_flop"] = 1 / (row["speed_up"] * row["flops_ratio"])
+        row["per_flop"] = 1 / (row["speed_up_in_engine"] * row["flops_ratio"])
         table.add_row(
             *(row["engine"], str(row["batch"]), row["model"], f"{row['flops_ratio']:.3f}"),
             *(f"{row['median']:.2f}", f"{row['per_flop']:.3f}"),

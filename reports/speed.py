@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,21 @@ from reports.timings import timings_document
 
 if TYPE_CHECKING:
     from objectives.delivery.bench import Bench
+    from objectives.workbench.inputs import Inputs
+    from orchestrator.study import Study
 
-_FORMAT = "maskfront-bench-1"
+_FORMAT = "maskfront-bench-2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """What a model is worth in an engine with fewer than 32 bits, on the study's data."""
+
+    metric: float
+    """On the selection split."""
+    interval: tuple[float, float]
+    heldout_metric: float
+    heldout_interval: tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +40,14 @@ class TimedModel:
 
     milliseconds: float
     """Median of one forward pass."""
+    megabytes: float
+    """10^6 bytes that the engine loads."""
     flops_ratio: float
     """FLOPs as a share of the reference's, at the length that was timed."""
     speed_up: float
-    """How many times as fast as the reference."""
+    """How many times as fast as the reference in its fastest engine of float32."""
+    worth: Worth | None
+    """None if it was not scored in this engine; in float32 it is worth what its trial says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +55,8 @@ class Speed:
     """The front's models in one engine on one shape of batch, on one device."""
 
     engine: str
+    bits: int
+    """Of the weights in this engine."""
     batch: int
     length: int
     """Tokens of each of the `batch` sequences."""
@@ -45,7 +64,7 @@ class Speed:
     """With its threads, such as "cpu-2threads"."""
     reference: str
     """What speed-ups are against: "unpruned", or the folder of another model."""
-    reference_milliseconds: float
+    reference_model: TimedModel
     models: Mapping[int, TimedModel]
     """By the numbers of their trials."""
 
@@ -54,35 +73,102 @@ class Speed:
         """Of the milliseconds; two units are never compared."""
         return f"ms@{self.engine}-{self.device}-b{self.batch}-s{self.length}"
 
-    def milliseconds_of(self, unpruned: UnprunedResult) -> float | None:
-        """Of the model that a run calls unpruned; None if another was timed, or if the students are
+    def model(self, trial: int | None) -> TimedModel:
+        """That of a trial which was timed, or the reference."""
+        return self.reference_model if trial is None else self.models[trial]
+
+    def unpruned_model(self, unpruned: UnprunedResult) -> TimedModel | None:
+        """The model that a run calls unpruned; None if another was timed, or if the students are
         cut from a model that is not the teacher."""
         cut_from = self.reference == "unpruned" and not unpruned.student_is_new
-        return self.reference_milliseconds if cut_from else None
+        return self.reference_model if cut_from else None
 
 
-def bench_front(run: RunRecord, **settings: Any) -> Bench:
+def by_shape(speeds: Sequence[Speed]) -> list[list[Speed]]:
+    """The engines that were timed on each shape of batch."""
+    shapes: dict[tuple[int, int], list[Speed]] = {}
+    for one in speeds:
+        shapes.setdefault((one.batch, one.length), []).append(one)
+    return list(shapes.values())
+
+
+def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
+    """Milliseconds and megabytes in the engine that is the fastest for a model on the shape that
+    was timed first; None is the unpruned model, and a model that was not timed has no text."""
+    timed = [
+        (model, one.engine)
+        for one in next(iter(by_shape(speeds)), [])
+        if (model := one.unpruned_model(run.unpruned) if trial is None else one.models.get(trial))
+    ]
+    if not timed:
+        return ""
+    model, engine = min(timed, key=lambda pair: pair[0].milliseconds)
+    worth = f", {run.metric_name} {model.worth.metric:.4f}" if model.worth else ""
+    return f"{model.milliseconds:.2f} ms, {model.megabytes:.1f} MB in {engine}{worth}"
+
+
+def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> Bench:
     """Time the models of a run's front.
 
     Args:
         run: the run.
-        **settings: those of `objectives.bench`, but for the folders and the layers of the twin.
+        study: what the run was launched from: the unpruned model is then the teacher itself, and
+            all are scored on the study's data in the engines with fewer than 32 bits. (Where
+            the students are cut from another checkpoint the unpruned model is timed alone.)
+        **settings: those of `objectives.bench`, but for the folders, the unpruned model and the
+            data.
 
     Returns:
         Milliseconds, beside those of the unpruned model.
 
     Raises:
-        RunError: if the front is empty, or if a model of it is gone or damaged.
-        UserError: where no engine runs, or for a length that the models do not take.
+        RunError: if the front is empty, if a model of it is gone or damaged, if the study has other
+            data than the run, or if a study comes with `against`.
+        UserError: where no engine runs, for a length that the models do not take, or if the
+            fine-tuned teacher is not in the run folder any more.
     """
     folders = [_whole_model(run, row.number) for row in run.front]
     if not folders:
         raise RunError(f"'{run.folder}' has no model on its front yet; there is nothing to time")
+    if study is not None and settings.get("against") is not None:
+        raise RunError(
+            "against=... and study_file=... do not go together: the study's own teacher is what "
+            "its models are compared with"
+        )
 
     from objectives.delivery.bench import bench  # torch, which a report does without
 
     layers = len(run.unpruned.heads_per_layer)
-    return bench(folders, unpruned_layers=layers, **settings)
+    if study is None:
+        return bench(folders, unpruned_layers=layers, **settings)
+
+    from objectives.session import Session
+    from objectives.workbench.teacher import load_teacher
+
+    data, unpruned = inputs_of(run, study), None
+    if not run.unpruned.student_is_new:
+        unpruned = load_teacher(
+            data.teacher,
+            data.text.label_names,
+            data.split("train"),
+            data_fingerprint=data.text.fingerprint,
+            session=Session(cache=RunFolder(run.folder).cache, seed=study.seed),
+            fine_tune=False,
+        )
+    return bench(folders, unpruned=unpruned, unpruned_layers=layers, data=data, **settings)
+
+
+def inputs_of(run: RunRecord, study: Study) -> Inputs:
+    """The data of the run's study, read again. Raises RunError if it is not what the run saw."""
+    from objectives.workbench.inputs import read_inputs
+
+    inputs = read_inputs(study.task, study.teacher, seq_len=study.seq_len)
+    if inputs.text.fingerprint != run.definition["task.data"]:
+        raise RunError(
+            f"study '{study.name}' has other data than the run '{run.folder}'; "
+            "name the study file that the run was launched with"
+        )
+    return inputs
 
 
 def _whole_model(run: RunRecord, trial: int) -> Path:
@@ -111,7 +197,7 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
     """
     document = timings_document(timed)
     trials = {str(model_folder(run, row.number)): row.number for row in run.front}
-    for row in document["timings"]:
+    for row in (*document["timings"], *document["worths"]):
         row["trial"] = trials.get(row["model"])
     text = json.dumps({"format": _FORMAT, **document}, indent=1)
     file = RunFolder(run.folder).bench
@@ -134,7 +220,13 @@ def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
     if not path.is_file():
         return ()
     try:
-        return _speeds(json.loads(path.read_text(encoding="utf-8")))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if (found := document["format"]) != _FORMAT:
+            raise RunError(
+                f"'{path}' is of another version of maskfront ({found}, not {_FORMAT}); delete it, "
+                f"or write it anew: maskfront bench {run.folder}"
+            )
+        return _speeds(document)
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(
             f"'{path}' is damaged ({type(error).__name__}: {error}); delete it, or write it anew: "
@@ -143,29 +235,39 @@ def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
 
 
 def _speeds(document: Mapping[str, Any]) -> tuple[Speed, ...]:
-    if document["format"] != _FORMAT:
-        raise ValueError(f"its format is {document['format']}, not {_FORMAT}")
+    worths = {
+        (row["model"], row["engine"]): Worth(
+            metric=row["metric"],
+            interval=tuple(row["interval"]),
+            heldout_metric=row["heldout_metric"],
+            heldout_interval=tuple(row["heldout_interval"]),
+        )
+        for row in document["worths"]
+    }
     rows: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
     for row in document["timings"]:
         rows.setdefault((row["engine"], row["batch"], row["length"]), []).append(row)
     reference, conditions = document["reference"], document["conditions"]
+
+    def model(row: Mapping[str, Any]) -> TimedModel:
+        return TimedModel(
+            milliseconds=row["median"],
+            megabytes=row["bytes"] / 1e6,
+            flops_ratio=row["flops_ratio"],
+            speed_up=row["speed_up"],
+            worth=worths.get((row["model"], row["engine"])),
+        )
+
     return tuple(
         Speed(
             engine=engine,
+            bits=own[0]["bits"],
             batch=batch,
             length=length,
             device=_device(engine, conditions),
             reference=reference,
-            reference_milliseconds={row["model"]: row["median"] for row in own}[reference],
-            models={
-                row["trial"]: TimedModel(
-                    milliseconds=row["median"],
-                    flops_ratio=row["flops_ratio"],
-                    speed_up=row["speed_up"],
-                )
-                for row in own
-                if row["trial"] is not None
-            },
+            reference_model={row["model"]: model(row) for row in own}[reference],
+            models={row["trial"]: model(row) for row in own if row["trial"] is not None},
         )
         for (engine, batch, length), own in rows.items()
     )
@@ -173,5 +275,7 @@ def _speeds(document: Mapping[str, Any]) -> tuple[Speed, ...]:
 
 def _device(engine: str, conditions: Mapping[str, Any]) -> str:
     """onnxruntime runs on the CPU wherever torch does."""
-    device = "cpu" if engine == "onnxruntime" else str(conditions["device"]).replace(" ", "-")
+    device = (
+        "cpu" if engine.startswith("onnxruntime") else str(conditions["device"]).replace(" ", "-")
+    )
     return f"cpu-{conditions['threads']}threads" if device == "cpu" else device

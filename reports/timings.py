@@ -12,41 +12,64 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from objectives.delivery.bench import Bench
+    from objectives.delivery.bench import Bench, Timing
 
 
 def timings_document(bench: Bench) -> dict[str, Any]:
-    """A row for each model, engine and shape; times in milliseconds, shares of the reference's."""
+    """A row for each model, engine and shape; times in milliseconds, FLOPs as shares.
+
+    `speed_up` is how many times as fast as the reference in that engine of float32 in which it is
+    fastest (`against`), `speed_up_in_engine` as the reference in the same engine. `worths` has
+    what models are worth in engines with fewer than 32 bits, where they were scored.
+    """
     return {
         "reference": bench.reference,
         "conditions": dict(bench.conditions),
         "skipped": dict(bench.skipped),
-        "timings": [
-            {
-                **{name: value for name, value in asdict(timing).items() if name != "quartiles"},
-                "flops_ratio": timing.flops / reference.flops,
-                "median": timing.quartiles[1],
-                "quartiles": list(timing.quartiles),
-                "speed_up": reference.quartiles[1] / timing.quartiles[1],
-            }
-            for timing in bench.timings
-            for reference in bench.timings
-            if (reference.model, reference.engine, reference.batch, reference.length)
-            == (bench.reference, timing.engine, timing.batch, timing.length)
-        ],
+        "timings": [_row(bench, timing) for timing in bench.timings],
+        "worths": [asdict(worth) for worth in bench.worths],
+    }
+
+
+def _row(bench: Bench, timing: Timing) -> dict[str, Any]:
+    references = [
+        other
+        for other in bench.timings
+        if (other.model, other.batch, other.length)
+        == (bench.reference, timing.batch, timing.length)
+    ]
+    # A user who named none of float32 gets the fastest of those that are there.
+    fastest = min(references, key=lambda one: (one.bits != 32, one.quartiles[1]))
+    same = next(one for one in references if one.engine == timing.engine)
+    return {
+        **{name: value for name, value in asdict(timing).items() if name != "quartiles"},
+        "flops_ratio": timing.flops / same.flops,
+        "median": timing.quartiles[1],
+        "quartiles": list(timing.quartiles),
+        "against": fastest.engine,
+        "speed_up": fastest.quartiles[1] / timing.quartiles[1],
+        "speed_up_in_engine": same.quartiles[1] / timing.quartiles[1],
     }
 
 
 def timings_table(bench: Bench) -> Table:
-    """Milliseconds with their quartiles, and how many times as fast as the reference."""
+    """Megabytes, milliseconds, how many times as fast as the reference; what fewer bits are worth,
+    or where that was not scored the quartiles."""
     conditions = bench.conditions
     table = Table(
         title=f"one forward pass of batch x length, median of {conditions['rounds']}; "
         f"{conditions['device']}, {conditions['threads']} threads",
-        caption="\n".join(f"no {engine}: {why}" for engine, why in bench.skipped.items()) or None,
+        caption="\n".join(
+            [
+                f"speed-up: times as fast as {_short(bench.reference)} in its fastest float32",
+                *(f"no {engine}: {why}" for engine, why in bench.skipped.items()),
+            ]
+        ),
         box=SIMPLE_HEAD,
     )
-    for column in ("model", "FLOPs", "ms", "quartiles", "speed-up"):
+    worths = {(worth.model, worth.engine): worth for worth in bench.worths}
+    last = ("metric", "held out") if worths else ("quartiles",)  # a terminal is 80 columns wide
+    for column in ("model", "FLOPs", "MB", "ms", "speed-up", *last):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     rows = timings_document(bench)["timings"]
     for (engine, batch, length), group in groupby(
@@ -55,9 +78,14 @@ def timings_table(bench: Bench) -> Table:
         table.add_row(f"[bold]{engine}, {batch} x {length}")
         for row in group:
             low, middle, high = row["quartiles"]
+            cells = [f"{low:.2f} - {high:.2f}"]
+            if worths:
+                worth = worths.get((row["model"], engine))
+                cells = [f"{worth.metric:.4f}", f"{worth.heldout_metric:.4f}"] if worth else []
             table.add_row(
-                *(escape(_short(row["model"])), f"{row['flops_ratio']:.3f}", f"{middle:.1f}"),
-                *(f"{low:.1f} - {high:.1f}", f"{row['speed_up']:.2f}"),
+                *(escape(_short(row["model"])), f"{row['flops_ratio']:.3f}"),
+                *(f"{row['bytes'] / 1e6:.1f}", f"{middle:.2f}", f"{row['speed_up']:.2f}"),
+                *cells,
             )
         table.add_section()
     return table

@@ -16,29 +16,28 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from objectives.bert.adapters import ADAPTERS, as_bert
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
-from objectives.delivery.onnx_model import load_model, open_session, run_session, write_onnx
-from objectives.device import to_device
+from objectives.delivery.engines import BITS, ENGINES, Engine, Feeds, Run, serve
+from objectives.delivery.onnx_model import load_model
 from objectives.errors import UserError, first_line
+from objectives.measures.bootstrap import Interval
+from objectives.measures.evaluate import metric_with_interval, predict_with
 from objectives.measures.latency import milliseconds
 from objectives.measures.measured import measured_flops
+from objectives.text.data import Split
+from objectives.text.task import Metric
+from objectives.workbench.inputs import Inputs
 
-Engine = Literal["eager", "compile", "onnxruntime"]
-"""What runs a model: torch as it is, torch.compile, or onnxruntime on the CPU."""
-ENGINES: tuple[Engine, ...] = get_args(Engine)
 UNPRUNED = "unpruned"
 """What the reference is called that nobody named."""
 
 _WARM_UPS = 3
-Feeds = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,12 @@ class Timing:
     """Forward passes of one model in one engine on one shape of batch."""
 
     model: str
-    """Its folder, or `UNPRUNED`; of its int8 twin that file, whose FLOPs are the model's."""
+    """Its folder, or `UNPRUNED`."""
     engine: Engine
+    bits: int
+    """Of the weights in this engine."""
+    bytes: int
+    """Of all of them, as the engine loads them."""
     batch: int
     """Sequences in one forward pass."""
     length: int
@@ -56,6 +59,21 @@ class Timing:
     """Of one sequence of this length."""
     quartiles: tuple[float, float, float]
     """Milliseconds of one forward pass: the first quartile, the median, the third."""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a model with fewer bits is worth on a study's data, answered by the engine itself."""
+
+    model: str
+    """Its folder, or `UNPRUNED`."""
+    engine: Engine
+    metric: float
+    """On the selection split."""
+    interval: Interval
+    """95% bootstrap interval of `metric`."""
+    heldout_metric: float
+    heldout_interval: Interval
 
 
 @dataclass(frozen=True)
@@ -68,13 +86,17 @@ class Bench:
     skipped: Mapping[str, str]
     """Engine to the reason why it did not run."""
     conditions: Mapping[str, str | int]
+    worths: tuple[Worth, ...] = ()
+    """Of the engines with fewer than 32 bits, where there was data."""
 
 
 def bench(
     folders: Sequence[Path],
     *,
     against: Path | None = None,
+    unpruned: PreTrainedModel | None = None,
     unpruned_layers: int | None = None,
+    data: Inputs | None = None,
     batches: Sequence[int] = (1, 8, 32),
     lengths: Sequence[int] = (128,),
     engines: Sequence[Engine] = ENGINES,
@@ -89,11 +111,14 @@ def bench(
         folders: of exported models, or of other classifiers of BERT's kin.
         against: the folder of the reference; by default the unpruned twin of the first model, or
             that model itself where it is a plain BERT.
+        unpruned: the unpruned model with its own weights, in place of that twin.
         unpruned_layers: layers of that twin; by default those of the model, as if no whole layers
             had been left out.
+        data: of a study, on which models are scored in the engines with fewer than 32 bits; a
+            twin is not, its weights are random.
         batches: sequences in a forward pass.
         lengths: tokens in a sequence.
-        engines: some of "eager", "compile" and "onnxruntime".
+        engines: some of `Engine`.
         rounds: timed forward passes of each model, after warm-ups.
         threads: of one operation on the CPU; torch's number by default.
         device: "cpu", or a CUDA device.
@@ -110,45 +135,75 @@ def bench(
     for what, numbers in (("batch", batches), ("length", lengths), ("rounds", [rounds])):
         if min(numbers) < 1:
             raise UserError(f"{what} is {min(numbers)}; it must be at least 1")
-    reference, models = _load(folders, against, unpruned_layers)
+    reference, models = _load(folders, against, unpruned, unpruned_layers)
+    unscored = {UNPRUNED} if unpruned is None else set()
     longest = min(model.config.max_position_embeddings for model in models.values())
     if max(lengths) > longest:
         raise UserError(f"length is {max(lengths)}; these models take 1 to {longest} tokens")
 
     timings: list[Timing] = []
+    worths: list[Worth] = []
     skipped: dict[str, str] = {}
     shapes = [(batch, length) for batch in batches for length in lengths]
+    splits = [] if data is None else [data.split(role) for role in ("select", "heldout")]
     flops_of = cache(measured_flops)
     with _threads(threads) as used, TemporaryDirectory() as scratch:
         for engine in engines:
             say(f"{engine}: preparing {len(models)} models")
             try:
-                timed = _RUNS[engine](models, Path(scratch), used, device)
-                runs = [run for _, _, run in timed]
+                served = serve(engine, models, Path(scratch), used, device)
+                runs = [one.run for one in served]
                 of_engine: list[Timing] = []
                 for batch, length in shapes:
                     say(f"{engine}: batch {batch}, length {length}")
                     quartiles = _time(engine, runs, _inputs(models, batch, length), rounds, device)
                     of_engine += [
-                        Timing(name, engine, batch, length, flops_of(model, length), spread)
-                        for (name, model, _), spread in zip(timed, quartiles, strict=True)
+                        Timing(
+                            model=name,
+                            engine=engine,
+                            bits=BITS[engine],
+                            bytes=one.bytes,
+                            batch=batch,
+                            length=length,
+                            flops=flops_of(model, length),
+                            quartiles=spread,
+                        )
+                        for (name, model), one, spread in zip(
+                            models.items(), served, quartiles, strict=True
+                        )
                     ]
-                timings += of_engine
+                of_splits: list[Worth] = []
+                if data is not None and BITS[engine] < 32:
+                    say(f"{engine}: scoring on the selection and held-out splits")
+                    of_splits = [
+                        _worth(name, engine, one.run, splits, data.task.metric)
+                        for name, one in zip(models, served, strict=True)
+                        if name not in unscored
+                    ]
             except Exception as error:  # whatever a compiler or a runtime lacks here
                 skipped[engine] = first_line(error)
+            else:
+                timings += of_engine
+                worths += of_splits
     if not timings:
         reasons = "; ".join(f"{engine}: {reason}" for engine, reason in skipped.items())
         raise UserError(f"no engine runs here ({reasons})")
-    return Bench(reference, tuple(timings), skipped, _conditions(used, device, rounds))
+    conditions = _conditions(used, device, rounds)
+    return Bench(reference, tuple(timings), skipped, conditions, tuple(worths))
 
 
 def _load(
-    folders: Sequence[Path], against: Path | None, unpruned_layers: int | None
+    folders: Sequence[Path],
+    against: Path | None,
+    unpruned: PreTrainedModel | None,
+    unpruned_layers: int | None,
 ) -> tuple[str, dict[str, PreTrainedModel]]:
     """The name of the reference, and all models by their names, the reference first."""
     models = {str(folder): _classifier(folder) for folder in folders}
     if against is not None:
         return str(against), {str(against): _classifier(against)} | models
+    if unpruned is not None:
+        return UNPRUNED, {UNPRUNED: unpruned} | models
     name, first = next(iter(models.items()))
     if isinstance(first.config, PrunedBertConfig):
         return UNPRUNED, {UNPRUNED: _unpruned(first.config, unpruned_layers)} | models
@@ -171,15 +226,6 @@ def _classifier(folder: Path) -> PreTrainedModel:
     return model
 
 
-def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:
-    """The engines of these names, all for None. Raises UserError for one that is not there."""
-    chosen = tuple(engine for engine in ENGINES if names is None or engine in names)
-    unknown = set(names or ()) - set(chosen)
-    if unknown:
-        raise UserError(f"no engine '{min(unknown)}'; there are {', '.join(ENGINES)}")
-    return chosen
-
-
 def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequenceClassification:
     """A model of so many layers from which nothing was cut, with random weights."""
     own = {name: value for name, value in config.to_dict().items() if name != "per_layer_config"}
@@ -190,53 +236,11 @@ def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequ
     return model
 
 
-Run = Callable[[Feeds], object]
-"""A forward pass."""
-_Timed = tuple[str, PreTrainedModel, Run]
-"""What is timed: its name, the model whose FLOPs it has, and its forward pass."""
-
-
-def _eager(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: str) -> list[_Timed]:
-    return [
-        (name, model, _forward(to_device(model, device), device)) for name, model in models.items()
-    ]
-
-
-def _compiled(models: Mapping[str, PreTrainedModel], _: Path, __: int, device: str) -> list[_Timed]:
-    return [
-        (name, model, _forward(torch.compile(to_device(model, device), dynamic=False), device))
-        for name, model in models.items()
-    ]
-
-
-def _forward(model: Callable[..., object], device: str) -> Run:
-    def run(inputs: Feeds) -> object:
-        with torch.inference_mode():
-            return model(**{name: value.to(device) for name, value in inputs.items()})
-
-    return run
-
-
-def _onnxruntime(
-    models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
-) -> list[_Timed]:
-    """An exported folder brings its file, and perhaps an int8 one; else a file is made."""
-    if device != "cpu":
-        raise UserError("it is timed on the CPU only")
-    timed: list[_Timed] = []
-    for number, (name, model) in enumerate(models.items()):
-        file = Path(name) / "onnx" / "model.onnx"
-        if not file.is_file():
-            file = scratch / f"{number}.onnx"
-            write_onnx(to_device(model, "cpu"), file)
-        timed.append((name, model, partial(run_session, open_session(file, threads))))
-        int8 = file.with_name("model_int8.onnx")
-        if int8.is_file():
-            timed.append((str(int8), model, partial(run_session, open_session(int8, threads))))
-    return timed
-
-
-_RUNS = {"eager": _eager, "compile": _compiled, "onnxruntime": _onnxruntime}
+def _worth(model: str, engine: Engine, run: Run, splits: Sequence[Split], metric: Metric) -> Worth:
+    select, heldout = (
+        metric_with_interval(predict_with(run, split), split, metric) for split in splits
+    )
+    return Worth(model, engine, *select, *heldout)
 
 
 def _inputs(models: Mapping[str, PreTrainedModel], batch: int, length: int) -> Feeds:

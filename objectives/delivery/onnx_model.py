@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,25 +22,24 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from objectives.errors import UserError, first_line
-from objectives.measures.evaluate import EVALUATION_BATCH, metric_of
+from objectives.measures.evaluate import INPUTS, metric_of, predict_with
 from objectives.text.data import Split
 from objectives.workbench.inputs import Inputs
 
 if TYPE_CHECKING:
     import onnxruntime
 
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _TOLERANCE = 1e-4
 """Largest difference of logits from torch's, times the largest logit where that is above 1."""
 
 
-def check_installed(*packages: str) -> None:
+def check_installed(*packages: str, extra: str = "onnx") -> None:
     """Raise UserError, which says what to install, unless these packages are there."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"ONNX needs {', '.join(missing)}; install the extra: "
-            "pip install -c constraints.txt -e '.[onnx]'"
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; install the "
+            f"extra: pip install -c constraints.txt -e '.[{extra}]'"
         )
 
 
@@ -78,7 +78,7 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
             _with_plain_attention(model),
             kwargs=_random_inputs(model, 2, min(16, longest)),
             dynamo=True,
-            dynamic_shapes={name: {0: "batch", 1: "length"} for name in _INPUTS},
+            dynamic_shapes={name: {0: "batch", 1: "length"} for name in INPUTS},
             output_names=["logits"],
             verbose=False,
         )
@@ -132,18 +132,13 @@ def open_session(file: Path, threads: int | None = None) -> onnxruntime.Inferenc
 
 def run_session(session: onnxruntime.InferenceSession, inputs: Mapping[str, Tensor]) -> Tensor:
     """Logits (batch, C) float32 of inputs as `write_onnx` names them."""
-    feeds = {name: inputs[name].long().numpy() for name in _INPUTS}
+    feeds = {name: inputs[name].long().numpy() for name in INPUTS}
     return torch.from_numpy(session.run(["logits"], feeds)[0])
 
 
 def predict_onnx(file: Path, split: Split) -> Tensor:
     """Logits (rows, C) of every row of the split, in its order; `evaluate.predict` in ONNX."""
-    session = open_session(file)
-    logits = torch.empty(len(split), session.get_outputs()[0].shape[-1])
-    for batch in split.in_order(EVALUATION_BATCH, "cpu"):
-        inputs = {name: getattr(batch, name) for name in _INPUTS}
-        logits[batch.rows] = run_session(session, inputs)
-    return logits
+    return predict_with(partial(run_session, open_session(file)), split)
 
 
 def score_onnx(file: Path, inputs: Inputs, role: str) -> float:
@@ -176,7 +171,7 @@ def _random_inputs(model: PreTrainedModel, batch: int, length: int) -> dict[str,
     ends = torch.randint(1, length + 1, (batch, 1), generator=generator)
     ends[0] = length
     mask = (torch.arange(length) < ends).long()
-    return dict(zip(_INPUTS, (tokens, mask, types), strict=True))
+    return dict(zip(INPUTS, (tokens, mask, types), strict=True))
 
 
 def _with_plain_attention(model: PreTrainedModel) -> PreTrainedModel:

@@ -4,6 +4,7 @@ teacher's, and its parameters."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -21,6 +22,8 @@ from objectives.text.task import Metric, metric_value
 
 Objective = Literal["metric", "divergence"]
 """What a study compares students by: up the one, down the other."""
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""What a model reads of a batch, each (batch, length)."""
 EVALUATION_BATCH = 64
 """Sequences in one forward pass."""
 
@@ -48,6 +51,15 @@ def predict(
     logits = torch.empty(len(split), count_labels(model.config))
     logits[torch.from_numpy(split.longest_first())] = torch.cat(answers).cpu()
     return logits
+
+
+def predict_with(run: Callable[[Mapping[str, Tensor]], Tensor], split: Split) -> Tensor:
+    """`predict` by anything that makes logits (batch, C) of what a tokenizer says of a batch."""
+    answers: dict[int, Tensor] = {}
+    for batch in split.in_order(EVALUATION_BATCH, "cpu"):
+        logits = run({name: getattr(batch, name) for name in INPUTS}).float().cpu()
+        answers |= zip(batch.rows.tolist(), logits, strict=True)
+    return torch.stack([answers[row] for row in range(len(split))])
 
 
 def score(model: PreTrainedModel, split: Split, metric: Metric, device: str) -> float:

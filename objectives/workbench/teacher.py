@@ -67,12 +67,14 @@ def load_teacher(
     *,
     data_fingerprint: str,
     session: Session,
+    fine_tune: bool = True,
 ) -> BertForSequenceClassification:
     """The fine-tuned classifier, in evaluation mode on the device: the task's labels in its order.
 
     They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
-    Fine-tuning runs once: the result lies in the cache, named by all that decides it. Raises
-    UserError for a label that the checkpoint does not know.
+    Fine-tuning runs once: the result lies in the cache, named by all that decides it. Without
+    `fine_tune` it is what a launch left there, on whatever device that was. Raises UserError for a
+    label that the checkpoint does not know, and if nothing was left.
     """
     if pretrained.has_classifier(teacher.checkpoint):
         order = pretrained.label_order(teacher.checkpoint, label_names)
@@ -92,6 +94,17 @@ def load_teacher(
         "seed": session.seed,
     }
     folder = session.cache / content_key(ingredients)
+    if not fine_tune:
+        others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
+        kept = [folder, *(session.cache / content_key(other) for other in others)]
+        folder = next((path for path in kept if path.is_dir()), folder)
+        if not folder.is_dir():
+            raise UserError(
+                f"'{session.cache}' does not hold the teacher that was fine-tuned from "
+                f"'{teacher.checkpoint}'; launch the study again with as many trials as it has, "
+                "which makes it anew, or put the folder back from a copy"
+            )
+        return _load(str(folder), session.device)
     if folder.is_dir():
         try:
             return _load(str(folder), session.device)

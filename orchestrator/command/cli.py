@@ -97,7 +97,7 @@ def run(
             console=console,
         )
     show_front(finished, console)
-    for line in next_commands(finished):
+    for line in next_commands(finished, study):
         say(console, line)
 
 
@@ -372,28 +372,45 @@ def bench(
     ] = None,
     engine: Annotated[
         list[str] | None,
-        typer.Option(help="eager, compile or onnxruntime, repeatable; all by default."),
+        typer.Option(
+            help="eager, bfloat16, compile, onnxruntime, onnxruntime-int8 or openvino-bfloat16, "
+            "repeatable; all by default."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Timed forward passes of each model.")] = 20,
     threads: Annotated[
         int | None, typer.Option(help="Threads of one operation on the CPU.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    study_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="STUDY.py",
+            help="The file that the run was launched from: bfloat16 and int8 of its models and of "
+            "the unpruned one are scored too.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time models side by side: FLOPs ratio against milliseconds."""
+    """Time models side by side: FLOPs ratio against milliseconds and megabytes."""
     from objectives.delivery.bench import bench as bench_models
-    from objectives.delivery.bench import check_engines
+    from objectives.delivery.engines import check_engines
     from objectives.device import choose_device, quiet_libraries
     from orchestrator.runs.records import read_run
     from orchestrator.runs.run_folder import RunFolder
+    from orchestrator.study_file import load_study_of
     from reports.speed import bench_front, keep_speeds
     from reports.timings import timings_document, timings_table
 
     quiet_libraries()
     of_front = len(models) == 1 and RunFolder(models[0]).exists()
     record = read_run(models[0]) if of_front else None
-    time_all = partial(bench_models, models) if record is None else partial(bench_front, record)
+    if record is None and study_file is not None:
+        raise RunError("--study-file goes with a run: models alone were made from no study")
+    study = None if record is None or study_file is None else load_study_of(study_file, record.name)
+    time_all = (
+        partial(bench_models, models) if record is None else partial(bench_front, record, study)
+    )
     timed = time_all(
         against=against,
         batches=batch or (1, 8, 32),

@@ -7,6 +7,7 @@ import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _PARAMETER = re.compile(
     r"(?<![\w(])(out|storage|workers|population|device|artifacts|backend|cluster|port|trial"
-    r"|max_ratio|min_metric|knee|int8|push_to_hub)=(?:\.\.\.|True|\"([^\"]*)\"|(-?[\d.]+))"
+    r"|max_ratio|min_metric|knee|int8|push_to_hub|against|study_file)=(?:\.\.\.|True|\"([^\"]*)\"|(-?[\d.]+))"
 )
 """How errors and notes name a parameter of a Python call: out=..., knee=True, backend="dask"."""
 
@@ -67,16 +68,19 @@ def show_front(run: RunRecord, console: Console) -> None:
         say(console, answer(pareto_view(run)))
 
 
-def next_commands(record: RunRecord) -> list[str]:
+def next_commands(record: RunRecord, study_file: Path | None = None) -> list[str]:
     """Where the report of a finished run is, and what to do next; to export, the best model of at
-    most half the cost, or the cheapest."""
+    most half the cost, or the cheapest. Of a run of `study_file` models with fewer bits are
+    scored."""
     from orchestrator.runs.run_folder import RunFolder
 
     half = [trial for trial in record.front if trial.result.ratio <= 0.5]
     folder = shlex.quote(str(record.folder))
+    scored = "" if study_file is None else f" --study-file {shlex.quote(str(study_file))}"
     return [
         f"report     {RunFolder(record.folder).report}",
         f"dashboard  maskfront dashboard {folder}",
+        *(f"bench      maskfront bench {folder}{scored}" for _ in record.front[:1]),
         *(
             f"export     maskfront export {folder} --trial {best.number} --out my-model"
             for best in half[-1:] or record.front[:1]

@@ -57,7 +57,7 @@ def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequ
             *zip(unpruned.divergences, *map(divergence_texts, (result, unpruned)), strict=True),
             *((what, *(f"{number:.4f}" for number in pair)) for what, pair in metrics.items()),
             *((what, *map(size_text, pair)) for what, pair in sizes.items()),
-            *_latencies(run, trial.number),
+            *_served(run, trial.number),
         ],
         base=base,
         license=license_,
@@ -75,20 +75,29 @@ def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequ
     )
 
 
-def _latencies(run: RunRecord, trial: int) -> list[tuple[str, str, str]]:
-    """A row for each way in which the run's front was timed, if this model was there."""
-    rows = []
+def _served(run: RunRecord, trial: int) -> list[tuple[str, str, str]]:
+    """A row for each way in which the run's front was timed, if this model was there, then for each
+    engine megabytes, and the metric where fewer bits were scored."""
+    times, engines = [], {}
     for one in read_speeds(run):
-        if (model := one.models.get(trial)) is not None:
-            unpruned = one.milliseconds_of(run.unpruned)
-            rows.append(
-                (
-                    f"{one.unit}, {model.speed_up:.2f} times as fast",
-                    size_text(model.milliseconds),
-                    "" if unpruned is None else size_text(unpruned),
-                )
+        model, unpruned = one.models.get(trial), one.unpruned_model(run.unpruned)
+        if model is None:
+            continue
+        pair = [timed for timed in (model, unpruned) if timed is not None]
+        times.append(
+            (
+                f"{one.unit}, {model.speed_up:.2f} times as fast",
+                [size_text(timed.milliseconds) for timed in pair],
             )
-    return rows
+        )
+        engines[f"MB in {one.engine}"] = [f"{timed.megabytes:.1f}" for timed in pair]
+        worths = [timed.worth for timed in pair if timed.worth is not None]
+        if worths:
+            name = f"{run.metric_name} in {one.engine}"
+            engines[f"{name}, selection split"] = [f"{w.metric:.4f}" for w in worths]
+            engines[f"{name}, held-out split"] = [f"{w.heldout_metric:.4f}" for w in worths]
+    rows = (*times, *engines.items())
+    return [(what, texts[0], texts[1] if len(texts) > 1 else "") for what, texts in rows]
 
 
 def _cell(value: object) -> str:

@@ -12,6 +12,7 @@ from orchestrator.runs.damage import damages
 from orchestrator.runs.records import RunRecord, TrialResult
 from reports.choice import model_folder
 from reports.exporting.card import model_card
+from reports.speed import inputs_of
 
 if TYPE_CHECKING:
     from objectives.workbench.inputs import Inputs
@@ -68,7 +69,7 @@ def export(
     from objectives.bert.exporting import write_model
     from objectives.cache import written_whole  # torch, which a front does without
 
-    inputs = None if int8 is None else _inputs_of(run, int8)
+    inputs = None if int8 is None else inputs_of(run, int8)
     row = next(row for row in run.finished if row.number == trial)
     with written_whole(out.resolve()) as unfinished:  # "." has no name of its own to write beside
         unfinished.mkdir(parents=True)
@@ -96,19 +97,6 @@ def _outside(result: TrialResult) -> str:
         f"outside its budget, and so on no front: {result.budget_name} ratio {result.reached:.4f}, "
         f"asked for {result.target_ratio:.4f}, give or take {result.tolerance:.1%} of it"
     )
-
-
-def _inputs_of(run: RunRecord, study: Study) -> Inputs:
-    """The data of the run's study, read again. Raises RunError if it is not what the run saw."""
-    from objectives.workbench.inputs import read_inputs
-
-    inputs = read_inputs(study.task, study.teacher, seq_len=study.seq_len)
-    if inputs.text.fingerprint != run.definition["task.data"]:
-        raise RunError(
-            f"study '{study.name}' has other data than the run '{run.folder}'; "
-            "name the study file that the run was launched with"
-        )
-    return inputs
 
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Inputs | None) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import plotly.graph_objects as go
 
+from orchestrator.runs.records import FinishedTrial, RunRecord
 from reports.figures.theme import (
     AXIS,
     GREY,
@@ -19,8 +20,7 @@ from reports.figures.theme import (
     plain,
 )
 from reports.overlay import Overlay
-from reports.pareto import percent
-from reports.speed import Speed
+from reports.speed import Speed, TimedModel, by_shape
 
 
 def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Section | None:
@@ -30,7 +30,7 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
         if not own:
             continue
         label = overlay.prefix(place)
-        sentences.append(label + _sentence(own))
+        sentences += [label + text for text in _sentences(overlay.runs[place], own)]
         missing = sum(row.number not in own[0].models for row in overlay.runs[place].front)
         reference = own[0].reference
         panels.append(
@@ -38,11 +38,13 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
                 name=f"speed-up{f'-{place}' if place else ''}",
                 title=f"{label}FLOPs and milliseconds",
                 figure=_figure(own, place),
-                caption="How many times as fast as the "
-                f"{'unpruned model' if reference == 'unpruned' else reference} each model of the "
-                "front is, by what is left of the FLOPs: medians, models taking turns "
+                caption="How many times as fast each model of the front is as the "
+                f"{'unpruned model' if reference == 'unpruned' else reference} in that engine of "
+                "float32 in which it is fastest, by what is left of the FLOPs; at 100% that model "
+                "itself: medians, models taking turns "
                 f"({', '.join(dict.fromkeys(one.device for one in own))}). On the dotted line time "
                 "would fall as the FLOPs do."
+                + " The legend shows other shapes of batch." * (len(by_shape(own)) > 1)
                 + (
                     f" {missing} of the front's models joined it later, and were not timed."
                     if missing
@@ -60,16 +62,54 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
     )
 
 
-def _sentence(speeds: Sequence[Speed]) -> str:
-    """The model nearest to half the FLOPs, slowest gain to fastest."""
-    models = speeds[0].models
-    trial = min(models, key=lambda number: abs(models[number].flops_ratio - 0.5))
-    gains = {one.models[trial].speed_up: f"{one.engine}, batch {one.batch}" for one in speeds}
-    low, high = min(gains), max(gains)
-    times = f"{low:.2f} times as fast ({gains[low]})"
-    if high > low:
-        times = f"{low:.2f} ({gains[low]}) to {high:.2f} times as fast ({gains[high]})"
-    return f"With {percent(models[trial].flops_ratio)} of the FLOPs, trial {trial} runs {times}."
+def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
+    """For each shape which engine is the fastest for which model, and how many models of the front
+    the unpruned one beats with fewer bits."""
+    for shape in by_shape(speeds):
+        where = f"At {shape[0].batch} x {shape[0].length} tokens"
+        yield f"{where} the fastest engine is {_fastest(shape)}."
+        rivals = [one for one in shape if one.bits < 32 and one.reference_model.worth is not None]
+        if rivals:
+            rival = min(rivals, key=lambda one: one.reference_model.milliseconds)
+            yield f"{where} {_beaten(run, shape, rival)}."
+
+
+def _fastest(shape: Sequence[Speed]) -> str:
+    """Each engine that is the fastest for some models, with their milliseconds."""
+    best: dict[str, list[str]] = {}
+    for number in (None, *sorted(shape[0].models)):
+        times = {one.model(number).milliseconds: one.engine for one in shape}
+        name = shape[0].reference if number is None else f"trial {number}"
+        best.setdefault(times[min(times)], []).append(f"{name} {min(times):.2f} ms")
+    return "; ".join(f"{engine} for {', '.join(names)}" for engine, names in best.items())
+
+
+def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
+    """How many models of the front are no faster and no better than the unpruned one with fewer
+    bits: in float32, whatever its engine, and in the engine of the unpruned one."""
+    unpruned = rival.reference_model
+    assert unpruned.worth is not None
+    least, limit = unpruned.worth.metric, unpruned.milliseconds
+    front = [trial for trial in run.front if trial.number in rival.models]
+
+    def no_match(trial: FinishedTrial, one: Speed) -> bool:
+        own = one.models[trial.number]
+        metric = trial.result.metric if own.worth is None else own.worth.metric
+        return metric <= least and own.milliseconds >= limit
+
+    groups = {"float32": [one for one in shape if one.bits == 32], rival.engine: [rival]}
+    counts = [
+        f"{sum(all(no_match(trial, one) for one in engines) for trial in front)} of {len(front)} "
+        f"in {name}"
+        for name, engines in groups.items()
+        if engines
+    ]
+    return (
+        f"the unpruned model takes {limit:.2f} ms and {unpruned.megabytes:.1f} MB in "
+        f"{rival.engine}, with {run.metric_name} {least:.4f} (held out "
+        f"{unpruned.worth.heldout_metric:.4f}). Models of the front that it beats, as they "
+        f"are no faster and no better: {', '.join(counts)}"
+    )
 
 
 def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
@@ -87,12 +127,16 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
     engines = list(dict.fromkeys(one.engine for one in speeds))
     shapes = list(dict.fromkeys((one.batch, one.length) for one in speeds))
     for one in speeds:
-        models = sorted(one.models.items(), key=lambda row: row[1].flops_ratio)
+        models: list[tuple[int | None, TimedModel]] = sorted(
+            one.models.items(), key=lambda row: row[1].flops_ratio
+        )
+        models.append((None, one.reference_model))
         engine, shape = engines.index(one.engine), shapes.index((one.batch, one.length))
         figure.add_scatter(
             x=[model.flops_ratio for _, model in models],
             y=[model.speed_up for _, model in models],
             mode="lines+markers",
+            visible=None if shape == 0 else "legendonly",
             name=plain(f"{one.engine}, {one.batch} x {one.length} tokens"),
             line={
                 "color": RUN_COLOURS[engine % len(RUN_COLOURS)],
@@ -101,13 +145,16 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
             },
             marker={"symbol": RUN_SYMBOLS[shape % len(RUN_SYMBOLS)], "size": 8},
             customdata=[[place, number] for number, _ in models],
-            text=[f"{model.milliseconds:.2f} ms" for _, model in models],
-            hovertemplate="trial %{customdata[1]}: %{y:.2f} times as fast, %{text}<br>"
-            "at %{x:.1%} of the FLOPs",
+            text=[
+                f"{plain(one.reference) if number is None else f'trial {number}'}: "
+                f"{model.milliseconds:.2f} ms, {model.megabytes:.1f} MB"
+                for number, model in models
+            ],
+            hovertemplate="%{text}<br>%{y:.2f} times as fast at %{x:.1%} of the FLOPs",
         )
     figure.update_layout(
         **LAYOUT,
-        height=400,
+        height=400 + 8 * len(speeds),  # the legend takes its place from the axes
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
         legend=LEGEND,
         xaxis={**AXIS, "tickformat": ".0%", "title": {"text": "FLOPs ratio", "standoff": 8}},

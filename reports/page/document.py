@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def document(
         "cost": overlay.cost_name,
         "units": list(overlay.units),
         "latencies": latency_units(speeds),
+        "beside": _beside(speeds),
         "runs": [
             {
                 "name": name,
@@ -46,15 +48,11 @@ def document(
                 "unpruned": {
                     "label": run.unpruned.label,
                     **_measured(run.unpruned),
-                    "latencies": {
-                        one.unit: milliseconds
-                        for one in timed
-                        if (milliseconds := one.milliseconds_of(run.unpruned)) is not None
-                    },
+                    **_served(run, timed, None),
                 },
                 "front": [trial.number for trial in run.front],
                 "trials": [
-                    _trial(run, trial, own, page_folder) | _latencies(timed, trial.number)
+                    _trial(run, trial, own, page_folder) | _served(run, timed, trial.number)
                     for trial in run.trials
                 ],
             }
@@ -71,9 +69,37 @@ def latency_units(speeds: Sequence[Sequence[Speed]]) -> tuple[str, ...]:
     return tuple(unit for unit in first if all(unit in other for other in others))
 
 
-def _latencies(speeds: Sequence[Speed], trial: int) -> dict[str, Any]:
-    found = {one.unit: one.models[trial].milliseconds for one in speeds if trial in one.models}
-    return {"latencies": found} if found else {}
+def latency_axes(speeds: Sequence[Sequence[Speed]]) -> tuple[str, ...]:
+    """Those of them that the front may be drawn in: what trials are worth holds for float32."""
+    full = {one.unit for own in speeds for one in own if one.bits == 32}
+    return tuple(unit for unit in latency_units(speeds) if unit in full)
+
+
+def _beside(speeds: Sequence[Sequence[Speed]]) -> dict[str, dict[str, str]]:
+    """For each of these axes the unit of each engine with fewer bits, on the same shape."""
+    every = {one.unit: one for own in speeds for one in own}
+    return {
+        unit: {
+            one.engine: one.unit
+            for one in every.values()
+            if one.bits < 32 and (one.batch, one.length) == (every[unit].batch, every[unit].length)
+        }
+        for unit in latency_axes(speeds)
+    }
+
+
+def _served(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> dict[str, Any]:
+    """Milliseconds of a model, or of the unpruned one, and for each engine what its card says."""
+    latencies, engines = {}, {}
+    for one in speeds:
+        model = one.unpruned_model(run.unpruned) if trial is None else one.models.get(trial)
+        if model is None:
+            continue
+        latencies[one.unit] = model.milliseconds
+        engines[one.engine] = {"megabytes": model.megabytes} | (
+            {} if model.worth is None else asdict(model.worth)
+        )
+    return {"latencies": latencies, "engines": engines} if latencies else {}
 
 
 def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path) -> dict[str, Any]:

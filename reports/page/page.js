@@ -62,14 +62,18 @@ async function drawAll() {
 }
 
 /* The switch: every point knows its run and its trial, and a trial its size in each unit. Not all is known of
-   all: latencies of the front alone, of a stopped trial what the study counts. Other points vanish. */
+   all: latencies of the front alone, of a stopped trial what the study counts. Other points vanish. Those with
+   fewer bits know their engine too: they stand on an axis of milliseconds alone, at what they take there. */
 async function switchAxis(unit) {
   const plot = await draw("front");
-  const places = [], xs = [], modes = [];
+  const places = [], xs = [], modes = [], visible = [];
   plot.data.forEach((trace, place) => {
     if (!trace.customdata) return;
     places.push(place);
-    xs.push(trace.customdata.map(([run, number]) => sizeOf(run, number, unit)));
+    const engine = trace.customdata[0][2];
+    const counted = engine ? data.beside[unit]?.[engine] : unit;
+    visible.push(engine ? counted !== undefined : trace.visible ?? true);
+    xs.push(trace.customdata.map(([run, number]) => (engine && !counted ? null : sizeOf(run, number, counted))));
     const own = data.runs[trace.customdata[0][0]]; // in another unit the points are in no order
     modes.push(trace.line?.shape && (!unit || unit === own.unit) ? "lines+markers" : "markers");
   });
@@ -79,7 +83,7 @@ async function switchAxis(unit) {
     : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": ".0%", "xaxis.range": plot.own.range };
   Plotly.update(
     plot,
-    { x: xs, mode: modes },
+    { x: xs, mode: modes, visible },
     axis,
     places,
   );
@@ -150,6 +154,12 @@ function facts(run, trial) {
       ["target ratio", `${trial.target_ratio.toFixed(4)} ± ${(100 * trial.tolerance).toPrecision(3)}%`],
       ...Object.entries({ ...trial.sizes, ...trial.latencies }).map(([unit, size]) => [unit, size.toLocaleString("en")]),
     );
+    for (const [engine, served] of Object.entries(trial.engines ?? {})) {
+      rows.push([`MB in ${engine}`, served.megabytes.toFixed(1)]);
+      if (served.metric === undefined) continue;
+      rows.push([`${data.runs[run].metric} in ${engine}`, withInterval(served.metric, served.interval)]);
+      rows.push([`held out in ${engine}`, withInterval(served.heldout_metric, served.heldout_interval)]);
+    }
   }
   for (const rung of trial.rungs ?? []) rows.push(["on its way", rung]);
   if (trial.seconds !== undefined) rows.push(["seconds", trial.seconds]);

@@ -25,13 +25,14 @@ from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
 from reports.figures.front import front_figure
 from reports.figures.outer_loop import outer_section
+from reports.figures.served import add_served
 from reports.figures.speed import speed_section
 from reports.figures.timeline import state_text
 from reports.overlay import Overlay, overlay
-from reports.page.document import document, latency_units
+from reports.page.document import document, latency_axes
 from reports.pareto import ParetoView, answer, knob_texts, pareto_view, percent, rung_text
 from reports.recommended import recommendations
-from reports.speed import read_speeds
+from reports.speed import Speed, fastest, read_speeds
 
 _HERE = Path(__file__).parent
 
@@ -82,6 +83,8 @@ def write_report(
     )
     exports = [part.export for part in parts]
     data = document(together, curves, speeds, exports, target.parent)
+    front = front_figure(together)
+    add_served(front, together, speeds)
     content = (
         _templates()
         .get_template("page.html.j2")
@@ -91,11 +94,13 @@ def write_report(
             overlay=together,
             parts=parts,
             recommended=[(part, row) for part in parts for row in recommendations(part.view)],
-            front=front_figure(together),
+            front=front,
             sections=[section for section in sections if section is not None],
             document=_finite(data),
-            latencies=latency_units(speeds),
-            untimed=[part for part, own in zip(parts, speeds, strict=True) if not own],
+            latencies=latency_axes(speeds),
+            unscored=[part for part in parts if not _scored(speeds[part.place])],
+            fastest=lambda part, trial: fastest(part.record, speeds[part.place], trial),
+            timed=next((one for own in speeds for one in own), None),
             live=live,
             nonce=secrets.token_urlsafe(16),
             css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
@@ -122,6 +127,11 @@ def _part(together: Overlay, place: int) -> _Part:
         export=f"maskfront export {shlex.quote(str(run.folder))}",
         launch=RunFolder(run.folder).read_launch(),
     )
+
+
+def _scored(speeds: Sequence[Speed]) -> bool:
+    """Whether all was timed that a page shows, and fewer bits were scored."""
+    return any(model.worth for one in speeds for model in one.models.values())
 
 
 @cache

@@ -2,34 +2,83 @@
 
 from __future__ import annotations
 
-from objectives.delivery.bench import Bench, Timing
+from objectives.delivery.bench import Bench, Timing, Worth
+from objectives.delivery.engines import BITS, Engine
 from reports.timings import timings_document, timings_table
 
 
-def test_speed_up_and_ratio_are_of_the_reference_in_the_same_engine_and_shape() -> None:
-    def timing(model: str, batch: int, flops: int, median: float) -> Timing:
-        return Timing(model, "eager", batch, 128, flops, (median - 1, median, median + 1))
+def timing(model: str, engine: Engine, batch: int, flops: int, median: float) -> Timing:
+    return Timing(
+        model=model,
+        engine=engine,
+        bits=BITS[engine],
+        bytes=BITS[engine] * 10**6,
+        batch=batch,
+        length=128,
+        flops=flops,
+        quartiles=(median - 1, median, median + 1),
+    )
 
+
+def test_speed_ups_are_of_the_reference_in_its_fastest_float32_and_in_the_same_engine() -> None:
     timed = Bench(
         "full",
-        (timing("full", 1, 100, 30.0), timing("a/b/c/d", 1, 50, 20.0), timing("full", 8, 100, 99)),
+        (
+            timing("full", "eager", 1, 100, 30.0),
+            timing("a/b/c/d", "eager", 1, 50, 20.0),
+            timing("full", "eager", 8, 100, 99),
+            timing("full", "onnxruntime", 1, 100, 24.0),
+            timing("full", "onnxruntime-int8", 1, 100, 12.0),
+            timing("a/b/c/d", "onnxruntime-int8", 1, 50, 8.0),
+        ),
         {"compile": "no compiler"},
         {"rounds": 5, "device": "cpu", "threads": 2},
     )
     document = timings_document(timed)
-    assert [(row["flops_ratio"], row["speed_up"]) for row in document["timings"]] == [
-        (1, 1),
-        (0.5, 1.5),
-        (1, 1),
+    rows = document["timings"]
+    assert [row["flops_ratio"] for row in rows] == [1, 0.5, 1, 1, 1, 0.5]
+    assert [row["speed_up"] for row in rows] == [24 / 30, 24 / 20, 1, 1, 2, 3]
+    assert [row["speed_up_in_engine"] for row in rows] == [1, 1.5, 1, 1, 1, 1.5]
+    assert [row["against"] for row in rows] == [
+        *("onnxruntime", "onnxruntime", "eager"),
+        *["onnxruntime"] * 3,
     ]
-    assert document["timings"][1]["quartiles"] == [19, 20, 21]
+    assert rows[1]["quartiles"] == [19, 20, 21]
     assert document["skipped"] == {"compile": "no compiler"}
     table = timings_table(timed)
-    assert table.caption == "no compile: no compiler"
+    assert table.caption == (
+        "speed-up: times as fast as full in its fastest float32\nno compile: no compiler"
+    )
     assert [list(column.cells)[:3] for column in table.columns] == [
         ["[bold]eager, 1 x 128", "full", "b/c/d"],
         ["", "1.000", "0.500"],
-        ["", "30.0", "20.0"],
-        ["", "29.0 - 31.0", "19.0 - 21.0"],
-        ["", "1.00", "1.50"],
+        ["", "32.0", "32.0"],
+        ["", "30.00", "20.00"],
+        ["", "0.80", "1.20"],
+        ["", "29.00 - 31.00", "19.00 - 21.00"],
     ]
+
+
+def test_without_float32_speed_ups_are_of_the_fastest_engine_that_was_timed() -> None:
+    timed = Bench(
+        "full",
+        (timing("full", "bfloat16", 1, 100, 30.0), timing("full", "onnxruntime-int8", 1, 100, 20)),
+        {},
+        {},
+    )
+    rows = timings_document(timed)["timings"]
+    assert [(row["against"], row["speed_up"]) for row in rows] == [
+        ("onnxruntime-int8", 20 / 30),
+        ("onnxruntime-int8", 1),
+    ]
+
+
+def test_what_fewer_bits_are_worth_stands_beside_them() -> None:
+    worth = Worth("full", "onnxruntime-int8", 0.81, (0.8, 0.82), 0.79, (0.78, 0.8))
+    conditions = {"rounds": 5, "device": "cpu", "threads": 2}
+    models = (timing("full", "eager", 1, 100, 30), timing("full", "onnxruntime-int8", 1, 100, 20))
+    timed = Bench("full", models, {}, conditions, (worth,))
+    assert timings_document(timed)["worths"][0]["heldout_metric"] == 0.79
+    *_, metric, heldout = timings_table(timed).columns
+    assert (metric.header, list(metric.cells)) == ("metric", ["", "", "", "0.8100"])
+    assert (heldout.header, list(heldout.cells)) == ("held out", ["", "", "", "0.7900"])

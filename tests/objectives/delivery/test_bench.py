@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from transformers import (
 
 from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
-from objectives.delivery import bench as benches
-from objectives.delivery.bench import ENGINES, UNPRUNED, Bench, bench, check_engines
+from objectives.delivery import onnx_model
+from objectives.delivery.bench import UNPRUNED, Bench, bench
+from objectives.delivery.engines import BITS, ENGINES, check_engines
 from objectives.delivery.onnx_model import load_model, write_int8, write_onnx
 from objectives.errors import UserError
 from objectives.measures.cost import Flops
+from objectives.measures.evaluate import count_parameters
 from objectives.problem import Problem
 from tests.conftest import TINY
 from tests.kin import write_kin
@@ -53,38 +56,44 @@ def shapes(timed: Bench) -> list[tuple[str, str, int, int]]:
 def test_every_model_is_timed_in_every_engine_on_every_shape(
     folders: list[Path], tmp_path: Path
 ) -> None:
-    """And the int8 file that lies in the folder of one beside the model it was made from."""
-    pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
+    """onnxruntime runs the files that a folder brings, and makes those of the unpruned twin."""
+    onnx = pytest.importorskip("onnx", reason="NOT TESTED: pip install 'maskfront[onnx]'")
     model = shutil.copytree(folders[0], tmp_path / "model")
     (model / "onnx").mkdir()
     whole, small = model / "onnx" / "model.onnx", model / "onnx" / "model_int8.onnx"
     write_onnx(load_model(model), whole)
     write_int8(whole, small)
+    mine = onnx.load(small)
+    mine.doc_string = "of another size than one that the bench would make"
+    onnx.save(mine, small)
     before, told = random_states(), []
-    timed = bench(
-        [model],
-        batches=(1, 2),
-        lengths=(4,),
-        engines=("eager", "onnxruntime"),
-        rounds=2,
-        say=told.append,
-    )
+    left_out = {"compile"} if find_spec("openvino") else {"compile", "openvino-bfloat16"}
+    engines = tuple(engine for engine in ENGINES if engine not in left_out)
+    timed = bench([model], batches=(1, 2), lengths=(4,), engines=engines, rounds=2, say=told.append)
     assert random_states() == before
     assert not timed.skipped
     assert timed.reference == UNPRUNED
-    models = {"eager": (UNPRUNED, "model"), "onnxruntime": (UNPRUNED, "model", small.name)}
     assert shapes(timed) == [
         (name, engine, batch, 4)
-        for engine, names in models.items()
+        for engine in engines
         for batch in (1, 2)
-        for name in names
+        for name in (UNPRUNED, "model")
     ]
+    cost = Flops(TINY, 4)
     for timing in timed.timings:
         low, middle, high = timing.quartiles
         assert 0 < low <= middle <= high
-    cost = Flops(TINY, 4)
-    assert [timing.flops for timing in timed.timings[:2]] == [cost.full, cost.exact(RAGGED)]
-    assert timed.timings[-1].flops == timed.timings[-2].flops
+        assert timing.bits == BITS[timing.engine]
+        assert timing.flops == (cost.full if timing.model == UNPRUNED else cost.exact(RAGGED))
+    bytes_of = {timing.engine: timing.bytes for timing in timed.timings if timing.model != UNPRUNED}
+    header = (model / "model.safetensors").stat().st_size - bytes_of["eager"]
+    assert 0 < header < 20_000
+    assert bytes_of["bfloat16"] == bytes_of["eager"] - 2 * count_parameters(load_model(model))
+    files = {"onnxruntime": whole, "onnxruntime-int8": small, "openvino-bfloat16": whole}
+    files = {name: file for name, file in files.items() if name in engines}
+    assert {name: bytes_of[name] for name in files} == {
+        name: file.stat().st_size for name, file in files.items()
+    }, "the files of the folder"
     assert told[0] == "eager: preparing 2 models"
     assert timed.conditions["rounds"] == 2
 
@@ -116,15 +125,29 @@ def test_more_models_are_compiled_than_torch_has_room_for_by_default(
 def test_an_engine_that_fails_is_skipped_with_its_reason(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_compiler(*_: object) -> Any:
+    def no_compiler(*_: object, **__: object) -> Any:
         raise RuntimeError("no working C++ compiler\nand a long story")
 
-    monkeypatch.setitem(benches._RUNS, "compile", no_compiler)
+    monkeypatch.setattr(torch, "compile", no_compiler)
     timed = bench(folders, batches=[1], lengths=[4], engines=("compile", "eager"), rounds=1)
     assert timed.skipped == {"compile": "no working C++ compiler"}
     assert {t.engine for t in timed.timings} == {"eager"}
     with pytest.raises(UserError, match=r"no engine runs here \(compile: no working C\+\+ comp"):
         bench(folders, batches=[1], lengths=[4], engines=("compile",), rounds=1)
+
+
+def test_an_engine_that_is_not_installed_or_not_for_this_device_is_skipped(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_model, "find_spec", lambda name: None)
+    engines: Any = ("eager", "openvino-bfloat16")
+    timed = bench(folders[:1], batches=[1], lengths=[4], engines=engines, rounds=1)
+    assert timed.skipped == {
+        "openvino-bfloat16": "openvino is not there; install the extra: "
+        "pip install -c constraints.txt -e '.[openvino]'"
+    }
+    with pytest.raises(UserError, match=r"\(onnxruntime-int8: it is timed on the CPU only\)"):
+        bench(folders[:1], batches=[1], lengths=[4], engines=["onnxruntime-int8"], device="meta")
 
 
 def test_bad_settings_are_refused(folders: list[Path], tmp_path: Path) -> None:
@@ -141,7 +164,9 @@ def test_bad_settings_are_refused(folders: list[Path], tmp_path: Path) -> None:
         bench([tmp_path / "nothing"])
     with pytest.raises(UserError, match=r"': no classifier .* from it \(it has no config\.json\)"):
         bench([tmp_path])
-    with pytest.raises(UserError, match="no engine 'tpu'; there are eager, compile, onnxruntime"):
+    with pytest.raises(
+        UserError, match="no engine 'tpu'; there are eager, bfloat16, compile, onnxr"
+    ):
         check_engines(["tpu"])
     assert check_engines(None) == ENGINES
     assert check_engines(["onnxruntime"]) == ("onnxruntime",)

@@ -57,10 +57,12 @@ def test_run_ends_with_the_front_the_report_and_the_next_commands(
     assert "accuracy against FLOPs" in done.stdout
     assert "texts longer than 16 tokens (Task.max_length) are cut off: train" in done.stdout
     assert "unpruned" in done.stdout
-    last = done.stdout.strip().splitlines()[-3:]
+    last = done.stdout.strip().splitlines()[-4:]
     assert last[0].split() == ["report", "runs/tiny/report.html"]
     assert last[1].split() == ["dashboard", "maskfront", "dashboard", "runs/tiny"]
-    assert re.fullmatch(r"export +maskfront export runs/tiny --trial \d+ --out my-model", last[2])
+    bench = ["bench", *["maskfront", "bench", "runs/tiny", "--study-file"], str(arguments[1])]
+    assert last[2].split() == bench
+    assert re.fullmatch(r"export +maskfront export runs/tiny --trial \d+ --out my-model", last[3])
     assert [path.name for path in tmp_path.iterdir() if path.name != "study.py"] == ["runs"]
 
 
@@ -486,7 +488,9 @@ def test_bench_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
     assert document["timings"][1]["flops"] == point["flops"]
     assert document["timings"][1]["flops_ratio"] == point["ratio"]
     done = maskfront("bench", model, "--engine", "tpu")
-    assert_one_clear_line(done, "no engine 'tpu'; there are eager, compile, onnxruntime")
+    assert_one_clear_line(done, "no engine 'tpu'; there are eager, bfloat16, compile, onnxr")
+    done = maskfront("bench", model, "--study-file", "study.py")
+    assert_one_clear_line(done, "--study-file goes with a run")
 
 
 def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None:

@@ -360,7 +360,7 @@ def hide_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
         (spoil_results, r"other logits than torch: they differ by 1\.0e-02 at batch 1, length 2"),
         (
             hide_onnx,
-            r"ONNX needs onnx, onnxscript, onnxruntime; .* pip install .* '\.\[onnx\]'",
+            r"^onnx, onnxscript, onnxruntime are not there; .* pip install .* '\.\[onnx\]'$",
         ),
     ],
 )

@@ -1,0 +1,146 @@
+"""What people serve a classifier with: torch, onnxruntime or OpenVINO, in float32 or in less.
+
+Each engine makes a model ready to run, and says how many bytes of weights it loads for that.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from objectives.delivery.onnx_model import (
+    check_installed,
+    open_session,
+    run_session,
+    write_int8,
+    write_onnx,
+)
+from objectives.device import to_device
+from objectives.errors import UserError
+from objectives.measures.evaluate import INPUTS
+
+Engine = Literal[
+    "eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8", "openvino-bfloat16"
+]
+"""What runs a model: torch as it is, torch cast to bfloat16, torch.compile; on the CPU onnxruntime
+with float32 or with dynamic int8, or OpenVINO with the file of float32 and matmuls of bfloat16.
+torch runs bfloat16 on a CPU without instructions for it too, slowly."""
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+BITS: Mapping[Engine, int] = {
+    "eager": 32,
+    "bfloat16": 16,
+    "compile": 32,
+    "onnxruntime": 32,
+    "onnxruntime-int8": 8,
+    "openvino-bfloat16": 16,
+}
+"""Of the weights: whoever has fewer than 32 gives other answers."""
+
+Feeds = Mapping[str, Tensor]
+Run = Callable[[Feeds], Tensor]
+"""A forward pass: from what a tokenizer makes of texts to logits (batch, C)."""
+_WHOLE, _INT8 = "model.onnx", "model_int8.onnx"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model ready to run in an engine."""
+
+    run: Run
+    bytes: int
+    """Of the weights that torch holds, or of the file that another engine reads."""
+
+
+def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:
+    """The engines of these names, all for None. Raises UserError for one that is not there."""
+    chosen = tuple(engine for engine in ENGINES if names is None or engine in names)
+    unknown = set(names or ()) - set(chosen)
+    if unknown:
+        raise UserError(f"no engine '{min(unknown)}'; there are {', '.join(ENGINES)}")
+    return chosen
+
+
+def serve(
+    engine: Engine, models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
+) -> list[Served]:
+    """Make models ready to run, in their order.
+
+    Their names are those of folders, which may bring ONNX files; others are made in `scratch`, once
+    for all engines. Raises UserError for an engine that does not run here.
+    """
+    if engine in ("eager", "bfloat16", "compile"):
+        return [_in_torch(engine, model, device) for model in models.values()]
+    if device != "cpu":
+        raise UserError("it is timed on the CPU only")
+    if engine == "openvino-bfloat16":
+        check_installed("openvino", extra="openvino")
+    files = [
+        _onnx_file(
+            _INT8 if engine == "onnxruntime-int8" else _WHOLE,
+            model,
+            (Path(name) / "onnx", scratch / str(number)),
+        )
+        for number, (name, model) in enumerate(models.items())
+    ]
+    opened = _in_openvino if engine == "openvino-bfloat16" else _in_onnxruntime
+    return [Served(opened(file, threads), file.stat().st_size) for file in files]
+
+
+def _in_onnxruntime(file: Path, threads: int) -> Run:
+    return partial(run_session, open_session(file, threads))
+
+
+def _in_openvino(file: Path, threads: int) -> Run:
+    import openvino
+
+    core = openvino.Core()
+    if "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise UserError("this CPU has no instructions for bfloat16: it would run float32")
+    settings = {
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "bf16",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    request = core.compile_model(file, "CPU", settings).create_infer_request()
+
+    def run(inputs: Feeds) -> Tensor:
+        feeds = {name: inputs[name].long().numpy() for name in INPUTS}
+        return torch.from_numpy(request.infer(feeds)["logits"].copy())
+
+    return run
+
+
+def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
+    if engine == "bfloat16":
+        model = copy.deepcopy(model).bfloat16()  # the other engines run it as it is
+    to_device(model, device)
+    call = torch.compile(model, dynamic=False) if engine == "compile" else model
+
+    def run(inputs: Feeds) -> Tensor:
+        with torch.inference_mode():
+            output = call(**{name: value.to(device) for name, value in inputs.items()})
+        logits: Tensor = output.logits
+        return logits
+
+    return Served(run, sum(w.numel() * w.element_size() for w in model.state_dict().values()))
+
+
+def _onnx_file(name: str, model: PreTrainedModel, folders: tuple[Path, Path]) -> Path:
+    """The file of this name in the model's own folder, or else in the one that is written to."""
+    own, scratch = (folder / name for folder in folders)
+    if own.is_file() or scratch.is_file():
+        return own if own.is_file() else scratch
+    scratch.parent.mkdir(exist_ok=True)
+    if name == _INT8:
+        write_int8(_onnx_file(_WHOLE, model, folders), scratch)
+    else:
+        write_onnx(to_device(model, "cpu"), scratch)
+    return scratch

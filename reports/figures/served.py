@@ -1,0 +1,92 @@
+"""Models with fewer bits in the figure of the front: marks beside it on an axis of milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from reports.figures.theme import ORANGE, PURPLE, SKY, lines, plain, run_style
+from reports.overlay import Overlay
+from reports.speed import Speed, TimedModel, Worth
+
+_MARKS = (("hexagon", "star-open"), ("pentagon", "star-diamond-open"), ("cross", "hexagram-open"))
+"""Of a model of the front and of the unpruned one, for each engine in turn."""
+_COLOURS = (PURPLE, ORANGE, SKY)
+
+
+def add_served(figure: go.Figure, overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> None:
+    """Add what was scored with fewer than 32 bits: the same trials as other marks, and the unpruned
+    model as another star.
+
+    They have no place on an axis of FLOPs: the page puts them where they belong when its axis is
+    switched, and shows them then alone. A point carries the places of its run and its trial (None
+    for the unpruned model), and its engine.
+    """
+    if overlay.by_divergence:
+        return  # they were scored by the metric
+    for place, own in enumerate(speeds):
+        run = overlay.runs[place]
+        engines = {one.engine: one for one in own if one.bits < 32}
+        for mark, one in enumerate(engines.values()):
+            front = [(trial.number, one.models.get(trial.number)) for trial in run.front]
+            _add(figure, overlay, place, one.engine, front, mark % len(_MARKS))
+            unpruned = [(None, one.unpruned_model(run.unpruned))]
+            _add(figure, overlay, place, one.engine, unpruned, mark % len(_MARKS))
+
+
+def _add(
+    figure: go.Figure,
+    overlay: Overlay,
+    place: int,
+    engine: str,
+    timed: Sequence[tuple[int | None, TimedModel | None]],
+    mark: int,
+) -> None:
+    """One trace: the models of the front in an engine, or the unpruned one alone."""
+    scored = [
+        (trial, model, model.worth)
+        for trial, model in timed
+        if model is not None and model.worth is not None
+    ]
+    if not scored:
+        return
+    run, prefix, star = overlay.runs[place], overlay.prefix(place), scored[0][0] is None
+    values = [overlay.height(run, worth.metric) for *_, worth in scored]
+    bounds = [[overlay.height(run, worth.interval[end]) for *_, worth in scored] for end in (0, 1)]
+    figure.add_scatter(
+        x=[None] * len(scored),
+        y=values,
+        mode="markers",
+        name=plain(f"{prefix}{'unpruned model' if star else 'front'}, {engine}"),
+        visible=False,
+        marker={
+            "symbol": _MARKS[mark][star],
+            "size": 15 if star else 10,
+            "color": run_style(place)["color"] if overlay.several else _COLOURS[mark],
+        },
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [max(0.0, high - y) for high, y in zip(bounds[1], values, strict=True)],
+            "arrayminus": [max(0.0, y - low) for low, y in zip(bounds[0], values, strict=True)],
+            "thickness": 1,
+            "width": 0,
+        },
+        customdata=[[place, trial, engine] for trial, *_ in scored],
+        hovertext=[
+            lines(
+                [
+                    f"{prefix}{'unpruned model' if star else f'trial {trial}'} in {engine}",
+                    _worth(run.metric_name, worth),
+                    f"{model.megabytes:.1f} MB",
+                ]
+            )
+            for trial, model, worth in scored
+        ],
+        hoverinfo="text",
+    )
+
+
+def _worth(metric: str, worth: Worth) -> str:
+    return f"{metric} {worth.metric:.4f}, held out {worth.heldout_metric:.4f}"
