@@ -103,7 +103,6 @@ def rows_of(name: str, seed: int, runs: dict[str, Run], studies: dict[str, Study
             engines=("eager", *ENGINES),
             rounds=20,
             threads=torch.get_num_threads(),
-            say=lambda line: print(f"  {line}", flush=True),
         )
         keep_speeds(run, timed)
         unpruned = run.unpruned

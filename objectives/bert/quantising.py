@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig
+from transformers import BertConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from objectives.bert.architecture import BertArchitecture
@@ -92,9 +92,13 @@ def keep_pieces(model: PrunedBertForSequenceClassification, kept: Sequence[int])
 
 
 @torch.no_grad()
-def dense(model: PrunedBertForSequenceClassification) -> PrunedBertForSequenceClassification:
+def dense(model: PreTrainedModel) -> PreTrainedModel:
     """The model with the weights that its codes stand for as float32, on the CPU, for what knows no
-    codes: training, and other runtimes. What enters the weights is not rounded."""
+    codes: training, and other runtimes; one without codes itself. What enters the weights is not
+    rounded."""
+    if not any(isinstance(module, PackedLinear | PackedEmbedding) for module in model.modules()):
+        return model
+    assert isinstance(model, PrunedBertForSequenceClassification)
     nothing = {"weight_bits": None, "input_bits": None}
     whole = _empty(
         model.config,

@@ -22,6 +22,7 @@ import torch
 from transformers import PreTrainedModel
 
 from objectives.bert.adapters import ADAPTERS, as_bert
+from objectives.bert.pretrained import load_tokenizer
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 from objectives.delivery.engines import BITS, ENGINES, Engine, Feeds, Run, serve
 from objectives.delivery.onnx_model import load_model
@@ -145,7 +146,7 @@ def bench(
     worths: list[Worth] = []
     skipped: dict[str, str] = {}
     shapes = [(batch, length) for batch in batches for length in lengths]
-    splits = [] if data is None else [data.split(role) for role in ("select", "heldout")]
+    splits = {name: _splits(data, name, model) for name, model in models.items()}
     flops_of = cache(measured_flops)
     with _threads(threads) as used, TemporaryDirectory() as scratch:
         for engine in engines:
@@ -176,7 +177,7 @@ def bench(
                 if data is not None and BITS[engine] < 32:
                     say(f"{engine}: scoring on the selection and held-out splits")
                     of_splits = [
-                        _worth(name, engine, one.run, splits, data.task.metric)
+                        _worth(name, engine, one.run, splits[name], data.task.metric)
                         for name, one in zip(models, served, strict=True)
                         if name not in unscored
                     ]
@@ -228,12 +229,22 @@ def _classifier(folder: Path) -> PreTrainedModel:
 
 def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequenceClassification:
     """A model of so many layers from which nothing was cut, with random weights."""
-    own = {name: value for name, value in config.to_dict().items() if name != "per_layer_config"}
+    cut = ("per_layer_config", "embedding_bits", "pooler_bits")
+    own = {name: value for name, value in config.to_dict().items() if name not in cut}
     own["num_hidden_layers"] = layers or config.num_hidden_layers
     with torch.random.fork_rng(devices=[]):
         model = PrunedBertForSequenceClassification(PrunedBertConfig.from_dict(own))
     model.train(False)
     return model
+
+
+def _splits(data: Inputs | None, name: str, model: PreTrainedModel) -> list[Split]:
+    """What a model is scored on, in tokens of its own where its vocabulary was cut."""
+    if data is None:
+        return []
+    smaller = model.config.vocab_size < len(data.tokenizer) and Path(name).is_dir()
+    tokenizer = load_tokenizer(name) if smaller else None
+    return [data.split(role, tokenizer) for role in ("select", "heldout")]
 
 
 def _worth(model: str, engine: Engine, run: Run, splits: Sequence[Split], metric: Metric) -> Worth:

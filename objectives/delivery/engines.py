@@ -1,4 +1,4 @@
-"""What people serve a classifier with: torch, onnxruntime or OpenVINO, in float32 or in less.
+"""What people serve a classifier with: torch or onnxruntime, in float32 or in less.
 
 Each engine makes a model ready to run, and says how many bytes of weights it loads for that.
 """
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from objectives.bert.quantising import dense
 from objectives.delivery.onnx_model import (
-    check_installed,
     open_session,
     run_session,
     write_int8,
@@ -25,14 +25,12 @@ from objectives.delivery.onnx_model import (
 )
 from objectives.device import to_device
 from objectives.errors import UserError
-from objectives.measures.evaluate import INPUTS
 
-Engine = Literal[
-    "eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8", "openvino-bfloat16"
-]
+Engine = Literal["eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8"]
 """What runs a model: torch as it is, torch cast to bfloat16, torch.compile; on the CPU onnxruntime
-with float32 or with dynamic int8, or OpenVINO with the file of float32 and matmuls of bfloat16.
-torch runs bfloat16 on a CPU without instructions for it too, slowly."""
+with float32 or with dynamic int8. torch runs bfloat16 on a CPU without instructions for it too,
+slowly. A model of few bits stays packed in the first alone; the others run what its codes stand
+for."""
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 BITS: Mapping[Engine, int] = {
     "eager": 32,
@@ -40,7 +38,6 @@ BITS: Mapping[Engine, int] = {
     "compile": 32,
     "onnxruntime": 32,
     "onnxruntime-int8": 8,
-    "openvino-bfloat16": 16,
 }
 """Of the weights: whoever has fewer than 32 gives other answers."""
 
@@ -80,8 +77,6 @@ def serve(
         return [_in_torch(engine, model, device) for model in models.values()]
     if device != "cpu":
         raise UserError("it is timed on the CPU only")
-    if engine == "openvino-bfloat16":
-        check_installed("openvino", extra="openvino")
     files = [
         _onnx_file(
             _INT8 if engine == "onnxruntime-int8" else _WHOLE,
@@ -90,35 +85,15 @@ def serve(
         )
         for number, (name, model) in enumerate(models.items())
     ]
-    opened = _in_openvino if engine == "openvino-bfloat16" else _in_onnxruntime
-    return [Served(opened(file, threads), file.stat().st_size) for file in files]
-
-
-def _in_onnxruntime(file: Path, threads: int) -> Run:
-    return partial(run_session, open_session(file, threads))
-
-
-def _in_openvino(file: Path, threads: int) -> Run:
-    import openvino
-
-    core = openvino.Core()
-    if "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        raise UserError("this CPU has no instructions for bfloat16: it would run float32")
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "bf16",
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    request = core.compile_model(file, "CPU", settings).create_infer_request()
-
-    def run(inputs: Feeds) -> Tensor:
-        feeds = {name: inputs[name].long().numpy() for name in INPUTS}
-        return torch.from_numpy(request.infer(feeds)["logits"].copy())
-
-    return run
+    return [
+        Served(partial(run_session, open_session(file, threads)), file.stat().st_size)
+        for file in files
+    ]
 
 
 def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
+    if engine != "eager":
+        model = dense(model)
     if engine == "bfloat16":
         model = copy.deepcopy(model).bfloat16()  # the other engines run it as it is
     to_device(model, device)

@@ -21,6 +21,8 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.initialization import no_init_weights
 
+from objectives.bert.pretrained import load_tokenizer
+from objectives.bert.quantising import dense
 from objectives.errors import UserError, first_line
 from objectives.measures.evaluate import INPUTS, metric_of, predict_with
 from objectives.text.data import Split
@@ -33,13 +35,13 @@ _TOLERANCE = 1e-4
 """Largest difference of logits from torch's, times the largest logit where that is above 1."""
 
 
-def check_installed(*packages: str, extra: str = "onnx") -> None:
+def check_installed(*packages: str) -> None:
     """Raise UserError, which says what to install, unless these packages are there."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise UserError(
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; install the "
-            f"extra: pip install -c constraints.txt -e '.[{extra}]'"
+            f"extra: pip install -c constraints.txt -e '.[onnx]'"
         )
 
 
@@ -72,6 +74,7 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
     give torch's logits.
     """
     check_installed("onnx", "onnxscript", "onnxruntime")
+    model = dense(model)
     longest = model.config.max_position_embeddings
     with _silent_exporter():
         program = torch.onnx.export(
@@ -141,9 +144,10 @@ def predict_onnx(file: Path, split: Split) -> Tensor:
     return predict_with(partial(run_session, open_session(file)), split)
 
 
-def score_onnx(file: Path, inputs: Inputs, role: str) -> float:
-    """The task's metric of an ONNX file on one role of a study's data."""
-    split = inputs.split(role)
+def score_onnx(file: Path, inputs: Inputs, role: str, checkpoint: Path) -> float:
+    """The task's metric of an ONNX file on one role of a study's data, in the tokens of the folder
+    of its model."""
+    split = inputs.split(role, load_tokenizer(str(checkpoint)))
     return metric_of(predict_onnx(file, split), split, inputs.task.metric)
 
 

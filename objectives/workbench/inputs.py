@@ -46,9 +46,10 @@ class Inputs:
         layers = teacher.layers if self.student_layers is None else len(self.student_layers)
         return replace(teacher, layers=layers), teacher
 
-    def split(self, role: str) -> Split:
-        """The rows of a role as tokens."""
-        return tasks.tokenise(self.text.roles[role], role, self.tokenizer, self.task.max_length)
+    def split(self, role: str, tokenizer: PreTrainedTokenizerBase | None = None) -> Split:
+        """The rows of a role as tokens: the teacher's, or those of another tokenizer."""
+        rows, own = self.text.roles[role], tokenizer or self.tokenizer
+        return tasks.tokenise(rows, role, own, self.task.max_length)
 
 
 def read_inputs(

@@ -373,7 +373,7 @@ def bench(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="eager, bfloat16, compile, onnxruntime, onnxruntime-int8 or openvino-bfloat16, "
+            help="eager, bfloat16, compile, onnxruntime or onnxruntime-int8, "
             "repeatable; all by default."
         ),
     ] = None,

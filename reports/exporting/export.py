@@ -113,7 +113,7 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Inputs | None) -> list[str
         return notes
     write_int8(whole, small)
     metrics = [
-        f"{score_onnx(whole, inputs, role):.4f} -> {score_onnx(small, inputs, role):.4f}"
+        " -> ".join(f"{score_onnx(file, inputs, role, folder):.4f}" for file in (whole, small))
         for role in ("select", "heldout")
     ]
     return [

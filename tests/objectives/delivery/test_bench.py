@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +66,7 @@ def test_every_model_is_timed_in_every_engine_on_every_shape(
     mine.doc_string = "of another size than one that the bench would make"
     onnx.save(mine, small)
     before, told = random_states(), []
-    left_out = {"compile"} if find_spec("openvino") else {"compile", "openvino-bfloat16"}
-    engines = tuple(engine for engine in ENGINES if engine not in left_out)
+    engines = tuple(engine for engine in ENGINES if engine != "compile")
     timed = bench([model], batches=(1, 2), lengths=(4,), engines=engines, rounds=2, say=told.append)
     assert random_states() == before
     assert not timed.skipped
@@ -89,8 +87,7 @@ def test_every_model_is_timed_in_every_engine_on_every_shape(
     header = (model / "model.safetensors").stat().st_size - bytes_of["eager"]
     assert 0 < header < 20_000
     assert bytes_of["bfloat16"] == bytes_of["eager"] - 2 * count_parameters(load_model(model))
-    files = {"onnxruntime": whole, "onnxruntime-int8": small, "openvino-bfloat16": whole}
-    files = {name: file for name, file in files.items() if name in engines}
+    files = {"onnxruntime": whole, "onnxruntime-int8": small}
     assert {name: bytes_of[name] for name in files} == {
         name: file.stat().st_size for name, file in files.items()
     }, "the files of the folder"
@@ -140,11 +137,11 @@ def test_an_engine_that_is_not_installed_or_not_for_this_device_is_skipped(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_model, "find_spec", lambda name: None)
-    engines: Any = ("eager", "openvino-bfloat16")
+    engines: Any = ("eager", "onnxruntime")
     timed = bench(folders[:1], batches=[1], lengths=[4], engines=engines, rounds=1)
     assert timed.skipped == {
-        "openvino-bfloat16": "openvino is not there; install the extra: "
-        "pip install -c constraints.txt -e '.[openvino]'"
+        "onnxruntime": "onnx, onnxscript, onnxruntime are not there; install the extra: "
+        "pip install -c constraints.txt -e '.[onnx]'"
     }
     with pytest.raises(UserError, match=r"\(onnxruntime-int8: it is timed on the CPU only\)"):
         bench(folders[:1], batches=[1], lengths=[4], engines=["onnxruntime-int8"], device="meta")
