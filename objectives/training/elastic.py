@@ -15,6 +15,7 @@ import copy
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,17 +23,20 @@ from torch import Tensor
 
 from objectives.bert.architecture import BertShape, Widths
 from objectives.bert.linears import LINEARS, PER_HEAD
+from objectives.checkpoint import read_checkpoint, write_checkpoint
 from objectives.device import on_device
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
 from objectives.text.data import Batch
 from objectives.training.population import Population, Trace
-from objectives.training.stage_training import StageTraining
+from objectives.training.stage_training import StageTraining, steps_in
 from objectives.training.stages import Stage
 
 Model = tuple[Widths[int], ...]
 """How much is left of each layer of a model."""
+
+_LOSSES, _DRAWS = "losses", "draws"
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,15 +176,47 @@ class ElasticTraining:
         )
         self._draws = np.random.default_rng(seed)
 
-    def run(self, progress: Progress, everyone: Set[int]) -> Set[int]:
-        """Train to the end, or until `everyone` was asked to stop; who was."""
+    def run(self, progress: Progress, everyone: Set[int], checkpoint: Path) -> Set[int]:
+        """Train to the end, or until `everyone` was asked to stop; who was.
+
+        After each pass over the train rows it can be gone on with from the `checkpoint`, a file, as
+        if nothing had happened. If there is one, it does.
+
+        Raises FloatingPointError after a pass in which a loss was not finite.
+        """
         stopped: Set[int] = frozenset()
-        for batch in self.training.batches(0, progress):
+        done = self._resume(checkpoint, progress)
+        a_pass = steps_in(1, self.problem, self.training.batch_size)
+        for step, batch in enumerate(self.training.batches(0, progress, done), start=done + 1):
             self.step(batch, self.draw())
             stopped = stopped | progress.advance()
+            if step % a_pass == 0 or step == self.training.steps:
+                self._write(checkpoint)
             if stopped >= everyone:
                 break
         return stopped
+
+    def _write(self, checkpoint: Path) -> None:
+        losses = torch.cat([row["loss"] for row in self.training.measured])
+        if not losses.isfinite().all():
+            step = int(losses.isfinite().logical_not().nonzero()[0])
+            name = self.training.stage.name
+            raise FloatingPointError(f"the loss is {losses[step]} at step {step} of stage {name}")
+        tensors = {**self.training.optimizer.state(), _LOSSES: losses}
+        write_checkpoint(checkpoint, tensors, {_DRAWS: self._draws.bit_generator.state})
+
+    def _resume(self, checkpoint: Path, progress: Progress) -> int:
+        """Go on from a checkpoint; the steps that are done there, none where there is none."""
+        optimizer = self.training.optimizer
+        found = read_checkpoint(checkpoint, optimizer.shapes(), progress.note)
+        if found is None:
+            return 0
+        tensors, said = found
+        losses = tensors[_LOSSES].to(self.problem.device)
+        optimizer.resume(tensors, len(losses))
+        self.training.measured = [{"loss": loss} for loss in losses.split(1)]
+        self._draws.bit_generator.state = said[_DRAWS]
+        return len(losses)
 
     def draw(self) -> list[Model]:
         """The sizes of a step: one of each of as many equal parts of `models`."""

@@ -65,13 +65,14 @@ class StageTraining:
             stage.schedule,
         )
 
-    def batches(self, number: int, progress: Progress) -> Iterator[Batch]:
-        """The batches of the stage, the one of this number, in an order of its own."""
-        progress.begin(self.stage.name, self.steps)
+    def batches(self, number: int, progress: Progress, done: int = 0) -> Iterator[Batch]:
+        """The batches of the stage, the one of this number, in an order of its own; without those
+        that are done."""
+        progress.begin(self.stage.name, self.steps, done)
         batches = self.problem.train.shuffled(
-            self.batch_size, self.seed + number, self.problem.device
+            self.batch_size, self.seed + number, self.problem.device, first=done
         )
-        return islice(batches, self.steps)
+        return islice(batches, self.steps - done)
 
     def step(self, batch: Batch, masks: Masks) -> Tensor:
         """One step of the weights; the loss of each student before it, (K,)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,15 @@ from objectives.errors import UserError
 from objectives.methods.elastic_search import ElasticSearch
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
+from objectives.search_method import SearchResult
 from objectives.training.stages import Stage
-from tests.objectives.conformance import PruningConformance, RecordingProgress, run, search_alone
+from tests.objectives.conformance import (
+    PruningConformance,
+    RecordingProgress,
+    logits_of,
+    run,
+    search_alone,
+)
 
 TRAINING = Stage(name="elastic", epochs=0.5, learning_rate=1e-3, loss="prediction+hidden")
 QUICK = ElasticSearch(
@@ -35,7 +42,7 @@ class Forgetful(Problem):
     """A problem that keeps no trained student, so that each search trains its own."""
 
     def kept(
-        self, name: str, ingredients: Mapping[str, object], make: Callable[[Path], object]
+        self, name: str, ingredients: Mapping[str, object], make: Callable[[Path, Path], object]
     ) -> Path:
         if make.__name__ == "make":
             for folder in self.cache.glob(f"{name}-*/"):
@@ -81,6 +88,35 @@ def test_the_first_trial_trains_and_the_others_only_cut(fresh: Problem) -> None:
     (outcome,) = run([replace(BARE, target_ratio=0.4)], later, second)
     assert second.steps == 0
     assert outcome.curve  # type: ignore[union-attr]
+
+
+class KilledError(Exception):
+    pass
+
+
+class KilledAfter(RecordingProgress):
+    """Ends everything in the last quarter of a stage."""
+
+    def advance(self) -> Set[int]:
+        if self.taken[-1] > 0.75 * self.wanted[-1]:
+            raise KilledError
+        return super().advance()
+
+
+def test_what_was_cut_off_goes_on_and_leaves_nothing(fresh: Problem, tmp_path: Path) -> None:
+    training = replace(TRAINING, epochs=2, loss="prediction")
+    method = replace(BARE, elastic=training)
+    with pytest.raises(KilledError):
+        run([method], fresh, KilledAfter())
+    again = replace(fresh)  # of another launch
+    progress = RecordingProgress()
+    (found,) = run([method], again, progress)
+    assert progress.began == [progress.wanted[0] // 2]
+    assert not list(fresh.cache.glob(".*"))
+    wanted = search_alone(method, replace(fresh, cache=tmp_path / "other"))
+    assert isinstance(found, SearchResult)
+    assert found.curve == wanted.curve
+    assert logits_of(found, fresh).equal(logits_of(wanted, fresh))
 
 
 @pytest.mark.slow

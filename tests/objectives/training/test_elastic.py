@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +18,12 @@ from objectives.progress import SilentProgress
 from objectives.search.importance import importance_of_student
 from objectives.text.data import Batch
 from objectives.training.elastic import ElasticTraining, Model, Order, copied, row_masks, rows_of
+from objectives.training.optimisation import Schedule
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Loss, Stage
 from tests.conftest import TINY
+from tests.objectives.conformance import RecordingProgress
 
 ATOL = 1e-5
 COUNTS = (
@@ -141,10 +145,12 @@ def test_a_last_batch_of_few_rows_has_fewer_sizes(problem: Problem, order: Order
     assert losses.isfinite().all()
 
 
-def test_the_whole_size_alone_is_plain_distillation(problem: Problem, order: Order) -> None:
+def test_the_whole_size_alone_is_plain_distillation(
+    problem: Problem, order: Order, tmp_path: Path
+) -> None:
     own = stage()
     training = training_of(problem, order, [model_of(order, COUNTS[0])], own)
-    training.run(SilentProgress(), frozenset({0}))
+    training.run(SilentProgress(), frozenset({0}), tmp_path / "checkpoint")
     population = Population.of([problem.student])
     plain = StageTraining(
         problem, [0], population, own, [own.learning_rate], None, batch_size=16, seed=0
@@ -155,6 +161,67 @@ def test_the_whole_size_alone_is_plain_distillation(problem: Problem, order: Ord
     wanted = plain.population.logits(batch)
     assert not wanted.allclose(Population.of([problem.student]).logits(batch), atol=1e-2)
     torch.testing.assert_close(training.population.logits(batch), wanted, atol=1e-3, rtol=0)
+
+
+class KilledError(Exception):
+    pass
+
+
+class KilledAt(RecordingProgress):
+    """Ends everything after more steps than so many, counted from the start of the stage."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def advance(self) -> Set[int]:
+        asked = super().advance()
+        if self.steps > self.step:
+            raise KilledError
+        return asked
+
+
+@pytest.mark.parametrize("schedule", ["linear", "constant"])
+def test_after_a_kill_it_goes_on_from_the_last_pass_to_the_same_weights(
+    problem: Problem, order: Order, tmp_path: Path, schedule: Schedule
+) -> None:
+    own = replace(stage(learning_rate=3e-3), epochs=2.5, schedule=schedule)
+    models = [model_of(order, counts) for counts in reversed(COUNTS)]
+
+    def trained(progress: RecordingProgress, checkpoint: Path) -> ElasticTraining:
+        training = training_of(problem, order, models, own, sizes=3)
+        training.run(progress, frozenset({0}), checkpoint)
+        return training
+
+    wanted = trained(RecordingProgress(), tmp_path / "other")
+    a_pass, checkpoint = wanted.training.steps * 2 // 5, tmp_path / "begun" / "checkpoint"
+    for killed_at, done in ((a_pass - 1, 0), (2 * a_pass - 1, 0), (2 * a_pass + 1, a_pass)):
+        progress = KilledAt(killed_at)
+        with pytest.raises(KilledError):
+            trained(progress, checkpoint)
+        assert progress.began == [done]
+    progress = RecordingProgress()
+    found = trained(progress, checkpoint)
+    assert progress.began == [2 * a_pass]
+    assert progress.taken == progress.wanted == [wanted.training.steps]
+    assert found.curve() == wanted.curve()
+    assert all(found.state()[name].equal(weight) for name, weight in wanted.state().items())
+
+
+def test_a_damaged_checkpoint_is_no_checkpoint(
+    problem: Problem, order: Order, tmp_path: Path
+) -> None:
+    models, checkpoint = [model_of(order, COUNTS[0])], tmp_path / "checkpoint"
+    training_of(problem, order, models, stage()).run(SilentProgress(), {0}, checkpoint)
+    whole = checkpoint.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"{}"):
+        checkpoint.write_bytes(damaged)
+        progress = RecordingProgress()
+        training_of(problem, order, models, stage()).run(progress, {0}, checkpoint)
+        assert progress.began == [0]
+        (note,) = progress.notes
+        assert "checkpoint' is damaged (" in note
+        assert checkpoint.read_bytes() == whole
 
 
 def test_each_step_has_a_size_of_each_part_of_the_range(problem: Problem, order: Order) -> None:
