@@ -1,11 +1,11 @@
 """Elastic search: one training for all trials of a run, each of which is cut from it.
 
 The first trial trains one student at many sizes (`training/elastic.py`), along the order of what
-its units are worth; it is kept for the run. A trial then chooses its units, cuts, and is scored:
-seconds in place of minutes. With `stages` it is distilled further on its own.
+its units are worth; it is kept for the run. A trial then chooses its units, cuts, and is scored.
+With `stages` it is distilled further on its own.
 
-It is made for fronts of many trials: docs/elastic.md says from how many on it pays, and where a
-training for each is still nearer to the teacher.
+It is made for fronts of many trials: docs/elastic.md says where it pays, and where a training for
+each is still nearer to the teacher.
 
 What is trained along one order knows that path. So the units of a layer always go in the order of
 the training; what a trial may choose is how many of them each layer keeps.
@@ -30,7 +30,7 @@ from objectives.bert.architecture import BertArchitecture, BertShape
 from objectives.cache import content_key
 from objectives.device import matmul_dtype, to_device
 from objectives.errors import UserError, check_ranges
-from objectives.measures.budget import kept_units, places
+from objectives.measures.budget import places, units_that_fit
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search.importance import importance_at, importance_of_student
@@ -44,11 +44,13 @@ from objectives.training.stages import Stage
 from objectives.training.teacher_states import keep_states
 
 ELASTIC = Stage(name="elastic", epochs=18, learning_rate=6e-4, loss="prediction+hidden")
+"""The training that all trials share. docs/elastic.md has its rate beside others."""
 _GRID = 65
 """Sizes that a step draws from, geometric from the smallest to the whole."""
 _POINTS = 200
 """Rows at most of the training's learning curve, which each trial keeps."""
 _TINY = 1e-300
+"""For what is worth nothing, in a quotient."""
 _WEIGHTS, _CURVE, _CHECKPOINT = "model.safetensors", "curve.json", "checkpoint.safetensors"
 
 
@@ -105,20 +107,16 @@ class ElasticSearch(OneShot):
         check_comparable(self.elastic.loss, student, teacher)
 
     def idle(self) -> Mapping[str, str]:
-        """A batch and a precision are those of the training of all; the tolerance acts, too."""
+        """Nothing: unlike in other one-shot methods batch and precision act without stages, in the
+        training of all, and the tolerance says where the units may end."""
         return {}
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
         """The units of highest worth; within t of R they end where worth falls most."""
         worth = self.worth(problem, seed)
+        target = self.target_ratio * problem.cost_full
         few, many = (
-            kept_units(
-                worth,
-                problem.cost,
-                target=share * self.target_ratio * problem.cost_full,
-                tolerance=0.0,
-                threshold=math.inf,
-            )
+            units_that_fit(worth, problem.cost, limit=share * target)
             for share in (1 - self.tolerance, 1 + self.tolerance)
         )
         between = torch.cat([value[many[space] & ~few[space]] for space, value in worth.items()])
@@ -140,7 +138,7 @@ class ElasticSearch(OneShot):
                 space: torch.tensor(rows, dtype=torch.float32, device=problem.device)[None]
                 for space, rows in chosen.masks(problem.cost.shape, self.spaces).items()
             }
-            student = _trained(self, problem, seed).student
+            student = problem.memory[_key(self, problem, seed)].student  # `search` sees to it
             fresh = _shares(importance_at(problem, student, masks, "logits"))
             worth = {
                 space: value.lerp(_handed_out(fresh[space], value), self.grad_rescale)
@@ -159,14 +157,13 @@ class ElasticSearch(OneShot):
         """Train the student of all, unless the run has it, and cut one for each member."""
         everyone = frozenset(range(len(members)))
         try:
-            stopped = _train_once(members[0], problem, seed, progress, everyone)
+            found, stopped = _trained(members[0], problem, seed, progress, everyone)
         except _NobodyWaitsError:
             yield from map(Stopped, sorted(everyone))
             return
         except FloatingPointError as error:
             yield from (SearchFailure(slot, str(error)) for slot in sorted(everyone))
             return
-        found = _trained(members[0], problem, seed)
         for outcome in staged_search(
             members,
             problem,
@@ -193,28 +190,15 @@ class _Trained:
     curve: Sequence[CurvePoint]
 
 
-def _trained(method: ElasticSearch, problem: Problem, seed: int) -> _Trained:
-    """The student that `_train_once` saw to, read once a launch."""
-    ingredients = _ingredients(method, problem, seed)
-    key = ("elastic", content_key(ingredients))
-    if key not in problem.memory:
-        folder = problem.kept("elastic", ingredients, _never)
-        student = copy.deepcopy(problem.student)
-        student.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # embeddings are frozen
-        curve = json.loads((folder / _CURVE).read_text())
-        problem.memory[key] = _Trained(to_device(student, problem.device), curve)
-    found: _Trained = problem.memory[key]
-    return found
+def _key(method: ElasticSearch, problem: Problem, seed: int) -> tuple[str, str]:
+    return "elastic", content_key(_ingredients(method, problem, seed))
 
 
-def _never(folder: Path, begun: Path) -> None:
-    raise AssertionError(f"{folder} is made before it is read, from {begun}")
-
-
-def _train_once(
+def _trained(
     method: ElasticSearch, problem: Problem, seed: int, progress: Progress, everyone: Set[int]
-) -> Set[int]:
-    """See to it that the run has its trained student; who of `everyone` was asked to stop."""
+) -> tuple[_Trained, Set[int]]:
+    """The trained student of the run, made if it has none and read once a launch; and who of
+    `everyone` was asked to stop meanwhile."""
     stopped: set[int] = set()
     dtype = matmul_dtype(method.precision, problem.device)
 
@@ -236,13 +220,19 @@ def _train_once(
         stopped.update(training.run(progress, everyone, begun / _CHECKPOINT))
         if stopped >= everyone:
             raise _NobodyWaitsError
-        curve = training.curve()
         own = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
         save_file({name: weight.contiguous() for name, weight in own.items()}, folder / _WEIGHTS)
+        curve = training.curve()
         (folder / _CURVE).write_text(json.dumps(curve[:: math.ceil(len(curve) / _POINTS)]))
 
-    problem.kept("elastic", _ingredients(method, problem, seed), make)
-    return stopped
+    folder = problem.kept("elastic", _ingredients(method, problem, seed), make)
+    key = _key(method, problem, seed)
+    if key not in problem.memory:
+        student = copy.deepcopy(problem.student)
+        student.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # embeddings are frozen
+        curve = json.loads((folder / _CURVE).read_text())
+        problem.memory[key] = _Trained(to_device(student, problem.device), curve)
+    return problem.memory[key], stopped
 
 
 def _sizes(worth: Mapping[str, Tensor], smallest: float, problem: Problem) -> list[Model]:
@@ -251,7 +241,7 @@ def _sizes(worth: Mapping[str, Tensor], smallest: float, problem: Problem) -> li
     found = []
     for number in range(_GRID):
         target = cost.full * smallest ** (1 - number / last)
-        kept = kept_units(worth, cost, target=target, tolerance=0.0, threshold=math.inf)
+        kept = units_that_fit(worth, cost, limit=target)
         masks = {space: mask.tolist() for space, mask in kept.items()}
         found.append(BertArchitecture.from_masks(cost.shape, masks).widths(cost.shape))
     return found

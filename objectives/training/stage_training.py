@@ -122,7 +122,8 @@ class StageTraining:
         """What the weights learn here, of these students on this batch, (K,)."""
         trace = self.trace()
         logits = population.logits(batch, masks, trace)
-        return self.compared(population, logits, trace, self.teacher(batch), batch)
+        dtype = population.matmul_dtype
+        return self.compared(logits, trace, self.teacher(batch), batch, dtype)
 
     def trace(self) -> Trace | None:
         """What is to be noted of a forward pass for the loss."""
@@ -132,20 +133,21 @@ class StageTraining:
 
     def compared(
         self,
-        population: Population,
         logits: Tensor,
         student: Trace | None,
         teacher: Trace | None,
         batch: Batch,
+        dtype: torch.dtype,
     ) -> Tensor:
-        """The loss of these students where they answer so on this batch, (K,)."""
+        """The loss of students whose matmuls are in `dtype` where they answer so on this batch,
+        (K,)."""
         wanted = self.problem.teacher_logits[batch.rows]
         if student is None or teacher is None:
             return prediction_loss(logits, wanted)
         attended = batch.attention_mask
         fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
         # For the matmul of the projection.
-        with autocast(population.matmul_dtype, self.problem.device):
+        with autocast(dtype, self.problem.device):
             if self.stage.loss == "intermediate":
                 return intermediate_loss(student, teacher, attended, self.heads, fit)
             hidden = hidden_loss(student, teacher, attended, fit)

@@ -44,11 +44,10 @@ class Forgetful(Problem):
     def kept(
         self, name: str, ingredients: Mapping[str, object], make: Callable[[Path, Path], object]
     ) -> Path:
-        if make.__name__ == "make":
-            for folder in self.cache.glob(f"{name}-*/"):
-                shutil.rmtree(folder)
-            for key in [key for key in self.memory if name in key]:  # type: ignore[operator]
-                del self.memory[key]
+        for folder in self.cache.glob(f"{name}-*/"):
+            shutil.rmtree(folder)
+        for key in [key for key in self.memory if name in key]:  # type: ignore[operator]
+            del self.memory[key]
         return super().kept(name, ingredients, make)
 
 

@@ -17,7 +17,7 @@ from objectives.problem import Problem
 from objectives.progress import SilentProgress
 from objectives.search.importance import importance_of_student
 from objectives.text.data import Batch
-from objectives.training.elastic import ElasticTraining, Model, Order, copied, row_masks, rows_of
+from objectives.training.elastic import ElasticTraining, Model, Order, row_masks, rows_of, smaller
 from objectives.training.optimisation import Schedule
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
@@ -99,7 +99,7 @@ def test_a_slice_is_a_mask_is_a_cut(
     masks = row_masks([whole, model], whole, 16, "cpu")
     of_rows = population.logits(batch, row_masks=masks)[:, 1::2]
     torch.testing.assert_close(of_rows, wanted[:, 1::2], atol=ATOL, rtol=0)
-    found = copied(population, model).logits(batch)
+    found = smaller(population, model).logits(batch)
     torch.testing.assert_close(found, wanted, atol=ATOL, rtol=0)
 
 
