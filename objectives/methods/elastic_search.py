@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import BertArchitecture, BertShape
+from objectives.bert.architecture import BertArchitecture, BertShape, units_of
 from objectives.cache import content_key
 from objectives.device import matmul_dtype, to_device
 from objectives.errors import UserError, check_ranges
@@ -67,6 +67,11 @@ class ElasticSearch(OneShot):
     grad_rescale: float = 0.0
     """kappa: share of worths that are measured anew, on the trained student at R, in those that
     divide the budget among the layers. In [0, 1]."""
+    heads: tuple[int, ...] = ()
+    """How many heads each layer keeps, in [0, its heads], the first in the order of the training;
+    a knob "heads[0]" is the width of a layer. Empty: as many as they are worth at R."""
+    ffn: tuple[int, ...] = ()
+    """The same of neurons."""
     elastic: Stage = ELASTIC
     """The training that all trials of a run share."""
     sizes: int = 3
@@ -90,6 +95,10 @@ class ElasticSearch(OneShot):
                 "trained_flops_weight": (self.trained_flops_weight >= 0, ">= 0"),
             },
         )
+        for space, widths in self._widths().items():
+            if space not in self.spaces:
+                raise UserError(f"ElasticSearch.{space} is set, and spaces names {self.spaces!r}")
+            check_ranges(self, {space: (min(widths) >= 0, ">= 0 in each layer")})
         if self.elastic.loss == "intermediate" or self.elastic.searches:
             raise UserError(
                 "ElasticSearch.elastic: a training of many sizes does not search, and its loss is "
@@ -102,18 +111,39 @@ class ElasticSearch(OneShot):
         return replace(super().shortened(share), elastic=elastic)
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
-        """The losses can compare the student with the teacher."""
+        """The losses can compare the student with the teacher, and it is as wide as is asked."""
         super().check_shapes(student, teacher)
         check_comparable(self.elastic.loss, student, teacher)
+        for space, widths in self._widths().items():
+            (units,) = units_of(student, space)
+            if len(widths) != student.layers or max(widths) > units:
+                raise UserError(
+                    f"ElasticSearch.{space} is {widths!r}; the student has {student.layers} layers "
+                    f"of {units} {space}: give so many numbers from 0 to {units}"
+                )
 
     def idle(self) -> Mapping[str, str]:
-        """Nothing: unlike in other one-shot methods batch and precision act without stages, in the
-        training of all, and the tolerance says where the units may end."""
-        return {}
+        """Where the widths of all layers are given, what would choose them. (Unlike in other
+        one-shot methods batch and precision act without stages, in the training of all, and the
+        tolerance says where the units may end.)"""
+        names = ("target_ratio", "tolerance", "flops_weight", "grad_rescale")
+        return dict.fromkeys(names, "all widths are given") if self._all_given() else {}
+
+    def _widths(self) -> dict[str, tuple[int, ...]]:
+        """Those that are given, of each space."""
+        given = {"heads": self.heads, "ffn": self.ffn}
+        return {space: widths for space, widths in given.items() if widths}
+
+    def _all_given(self) -> bool:
+        return len(self._widths()) == len(self.spaces)
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
-        """The units of highest worth; within t of R they end where worth falls most."""
+        """The units of highest worth; within t of R they end where worth falls most. Of a space
+        whose widths are given the first units."""
         worth = self.worth(problem, seed)
+        for space, widths in self._widths().items():
+            stays = places(worth[space]).cpu() < torch.tensor(widths)[:, None]
+            worth[space] = torch.where(stays, math.inf, -math.inf)
         target = self.target_ratio * problem.cost_full
         few, many = (
             units_that_fit(worth, problem.cost, limit=share * target)
@@ -150,6 +180,12 @@ class ElasticSearch(OneShot):
         price = problem.cost.of_one_unit()
         return {space: value / price[space] ** self.flops_weight for space, value in worth.items()}
 
+    def _sized(self, problem: Problem, architecture: BertArchitecture) -> Self:
+        """At the R that given widths come to."""
+        if not self._all_given():
+            return self
+        return replace(self, target_ratio=problem.cost.exact(architecture) / problem.cost_full)
+
     @classmethod
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
@@ -164,10 +200,15 @@ class ElasticSearch(OneShot):
         except FloatingPointError as error:
             yield from (SearchFailure(slot, str(error)) for slot in sorted(everyone))
             return
+        chosen = [member.choose(problem, seed) for member in members]
+        sized = [
+            member._sized(problem, architecture)
+            for member, architecture in zip(members, chosen, strict=True)
+        ]
         for outcome in staged_search(
-            members,
+            sized,
             problem,
-            Chosen([member.choose(problem, seed) for member in members]),
+            Chosen(chosen),
             seed=seed,
             progress=progress,
             students=[found.student] * len(members),

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from objectives.bert.architecture import BertArchitecture, BertShape
 from objectives.errors import UserError
+from objectives.knobs import with_knobs
 from objectives.methods.elastic_search import ElasticSearch
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
@@ -181,6 +183,45 @@ def test_a_trial_keeps_the_units_of_a_layer_in_the_order_of_the_training(fresh: 
             assert own <= other or other <= own
 
 
+def test_given_widths_are_the_first_units_of_the_training_and_its_size(fresh: Problem) -> None:
+    heads, ffn = (4, 0, 2), (7, 48, 0)
+    given = replace(BARE, heads=heads, ffn=ffn, tolerance=0.0)
+    found = search_alone(given, fresh)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert found.architecture.heads_per_layer == heads
+    assert found.architecture.ffn_per_layer == ffn
+    assert found.target_ratio == fresh.cost.exact(found.architecture) / fresh.cost_full
+    by_worth = search_alone(replace(BARE, target_ratio=0.4), fresh).architecture
+    for own, other in zip(found.architecture.layers, by_worth.layers, strict=True):  # type: ignore[attr-defined]
+        for space in ("heads", "ffn"):
+            one, two = set(getattr(own, space)), set(getattr(other, space))
+            assert one <= two or two <= one
+    assert set(given.idle()) == {"target_ratio", "tolerance", "flops_weight", "grad_rescale"}
+
+
+def test_widths_of_one_space_leave_the_budget_to_the_other(fresh: Problem) -> None:
+    method = replace(BARE, heads=(1, 2, 3), target_ratio=0.6)
+    found = search_alone(method, fresh)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert found.architecture.heads_per_layer == (1, 2, 3)
+    assert fresh.cost.exact(found.architecture) / fresh.cost_full == pytest.approx(0.6, rel=0.1)
+    assert found.target_ratio == 0.6
+    assert not method.idle()
+
+
+def test_a_width_of_a_layer_is_a_knob() -> None:
+    whole = replace(BARE, heads=(4,) * 3, ffn=(48,) * 3)
+    assert with_knobs(whole, {"heads[1]": 0, "ffn[2]": 7}).heads == (4, 0, 4)
+    shape = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=2)
+    whole.check_shapes(shape, shape)
+    for method, said in (
+        (replace(whole, heads=(4, 4)), r"heads is \(4, 4\); the student has 3 layers of 4 heads"),
+        (replace(whole, ffn=(48, 49, 0)), "give so many numbers from 0 to 48"),
+    ):
+        with pytest.raises(UserError, match=said):
+            method.check_shapes(shape, shape)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -189,6 +230,8 @@ def test_a_trial_keeps_the_units_of_a_layer_in_the_order_of_the_training(fresh: 
         ({"grad_rescale": 1.5}, r"grad_rescale is 1.5; it must be in \[0, 1\]"),
         ({"flops_weight": math.nan}, "flops_weight is nan"),
         ({"spaces": ("qk",)}, "must name some of heads, ffn"),
+        ({"heads": (3, -1, 2)}, r"heads is \(3, -1, 2\); it must be >= 0 in each layer"),
+        ({"spaces": ("ffn",), "heads": (3, 3, 2)}, "heads is set, and spaces names"),
         ({"elastic": replace(TRAINING, searches=True)}, "does not search"),
         ({"elastic": replace(TRAINING, loss="intermediate")}, "its loss is 'prediction'"),
     ],
