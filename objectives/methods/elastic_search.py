@@ -35,6 +35,7 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search.importance import importance_at, importance_of_student
 from objectives.search.one_shot import Chosen, OneShot
+from objectives.search.staged_method import StagedMethod
 from objectives.search.staged_search import staged_search
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult, Stopped
 from objectives.training.elastic import ElasticTraining, Model, Order
@@ -126,8 +127,9 @@ class ElasticSearch(OneShot):
         """Where the widths of all layers are given, what would choose them. (Unlike in other
         one-shot methods batch and precision act without stages, in the training of all, and the
         tolerance says where the units may end.)"""
-        names = ("target_ratio", "tolerance", "flops_weight", "grad_rescale")
-        return dict.fromkeys(names, "all widths are given") if self._all_given() else {}
+        of_bits = StagedMethod.idle(self)
+        names = ("target_ratio", "tolerance", "flops_weight", "grad_rescale") * self._all_given()
+        return {**of_bits, **dict.fromkeys(names, "all widths are given")}
 
     def _widths(self) -> dict[str, tuple[int, ...]]:
         """Those that are given, of each space."""
