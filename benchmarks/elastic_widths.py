@@ -1,13 +1,13 @@
 """Who finds the widths of an elastic student's layers: an order of worth, gradients, or Optuna.
 
-MiniLM-L6 is fine-tuned on CoLA and trained once at many sizes. Then the same number of students is
-cut from it by each arm, and scored by the mean divergence from the teacher on 500 rows:
+MiniLM-L6 is fine-tuned on CoLA and trained once at many sizes. Then each arm cuts students from it,
+which are scored by the mean divergence from the teacher on 500 rows:
 
-- `fisher`: `ElasticSearch` as it is, ratios spread geometrically. So few of them will do.
+- `fisher`: `ElasticSearch` as it is, at 30 ratios spread geometrically.
 - `masks`: `MaskSearch` on the elastic student, whose weights stay as they are; half an epoch of
   soft masks that learn from the teacher's answers. One search for each ratio.
 - `nsga2`, `tpe`: Optuna over the width of each layer (`heads[0]`, `ffn[0]` and so on), with two
-  objectives, divergence and ratio, from nothing.
+  objectives, divergence and ratio, from nothing; as many students as `--evaluations` says.
 - `nsga2 from fisher`, `tpe from fisher`: the same, begun with ten students of `fisher`.
 
 Of each arm the best student within a ratio is judged on 2,500 rows that no training and no choice
@@ -62,6 +62,8 @@ RATIOS = (0.5, 0.25, 0.1)
 WITHIN = 1.01
 """A student that costs this share of a ratio still counts."""
 SCORED, JUDGED = 500, 2500
+ALONG_THE_PATH, FIRST = 30, 10
+"""Students of `fisher`, and those that the samplers may begin with."""
 METHOD = ElasticSearch(tolerance=0.01, elastic=replace(ELASTIC, epochs=8))
 FROZEN = 1e-12
 """A learning rate that moves no weight of float32."""
@@ -187,9 +189,9 @@ def rows_of(judge: Judge, arm: str, number: int) -> list[Row]:
         results = {ratio: search(ratio) for ratio in RATIOS}
     else:
         if arm == "fisher":
-            found = path(judge, number)
+            found = path(judge, ALONG_THE_PATH)
         else:
-            first = path(judge, 10) if arm.endswith("from fisher") else []
+            first = path(judge, FIRST) if arm.endswith("from fisher") else []
             sampler: BaseSampler = (
                 NSGAIISampler(seed=judge.seed, population_size=30)
                 if arm.startswith("nsga2")
@@ -206,7 +208,7 @@ def rows_of(judge: Judge, arm: str, number: int) -> list[Row]:
         {
             "seed": judge.seed,
             "arm": arm,
-            "evaluations": len(RATIOS) if arm == "masks" else number,
+            "evaluations": {"masks": len(RATIOS), "fisher": ALONG_THE_PATH}.get(arm, number),
             "ratio": ratio,
             "reached": judge.ratio(result),
             "kl_scored": judge.kl(result, judge.scored),

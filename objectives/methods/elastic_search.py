@@ -16,10 +16,11 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -34,14 +35,14 @@ from objectives.measures.budget import places, units_that_fit
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search.importance import importance_at, importance_of_student
-from objectives.search.one_shot import Chosen, OneShot
+from objectives.search.one_shot import Chosen, OneShot, evenly
 from objectives.search.staged_method import StagedMethod
 from objectives.search.staged_search import staged_search
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult, Stopped
 from objectives.training.elastic import ElasticTraining, Model, Order
 from objectives.training.losses import check_comparable
 from objectives.training.population import EMBEDDINGS
-from objectives.training.stages import Stage
+from objectives.training.stages import Loss, Stage
 from objectives.training.teacher_states import keep_states
 
 ELASTIC = Stage(name="elastic", epochs=18, learning_rate=6e-4, loss="prediction+hidden")
@@ -77,6 +78,9 @@ class ElasticSearch(OneShot):
     """The training that all trials of a run share."""
     sizes: int = 3
     """Sizes that a step of it trains at. >= 1."""
+    shares: tuple[float, ...] = ()
+    """Widths that each step trains at instead: of every layer the same share of its heads and of
+    its neurons, in (0, 1], rising. All layers of a trial are then cut alike, too."""
     smallest: float = 0.05
     """The smallest of them, as a share of the unpruned student's cost. In (0, 1)."""
     trained_flops_weight: float = 0.9
@@ -94,17 +98,46 @@ class ElasticSearch(OneShot):
                 "sizes": (self.sizes >= 1, ">= 1"),
                 "smallest": (0 < self.smallest < 1, "in (0, 1)"),
                 "trained_flops_weight": (self.trained_flops_weight >= 0, ">= 0"),
+                "shares": (
+                    all(a < b for a, b in pairwise((0, *self.shares, 1 + 1e-9))),
+                    "shares in (0, 1], rising",
+                ),
             },
         )
         for space, widths in self._widths().items():
             if space not in self.spaces:
                 raise UserError(f"ElasticSearch.{space} is set, and spaces names {self.spaces!r}")
             check_ranges(self, {space: (min(widths) >= 0, ">= 0 in each layer")})
-        if self.elastic.loss == "intermediate" or self.elastic.searches:
+        if self.elastic.loss == "intermediate" or self.elastic.searches or self.elastic.quantised:
             raise UserError(
-                "ElasticSearch.elastic: a training of many sizes does not search, and its loss is "
-                "'prediction' or 'prediction+hidden'"
+                "ElasticSearch.elastic: a training of many sizes does not search, is not "
+                "quantised, and its loss is 'prediction' or 'prediction+hidden'"
             )
+
+    @classmethod
+    def dynabert(cls, **changes: Any) -> Self:
+        """The width phase of DynaBERT (Hou et al. 2020), in the ways of this package.
+
+        As there: heads and neurons in the order of their importance, the widths 1/4, 1/2, 3/4 and 1
+        of all layers in each step, the logits' loss and a tenth of the hidden states', 3 epochs at
+        a rate of 2e-5.
+
+        Other than there: units are ordered by the Fisher information of the answers on the `alpha`
+        split, not by gradients on the labels of the dev set (which its code adds up over batches
+        without zeroing them). Each width has rows of its own. The loss of the hidden states is that
+        of the cut layers, without the embeddings'. No dropout, no clipping; embeddings are frozen.
+        The depth phase is not here, nor data augmentation (see `Study.augmentation`) nor a last
+        fine-tuning on labels.
+
+        Args:
+            **changes: other fields, such as target_ratio=0.25.
+
+        Returns:
+            The method.
+        """
+        loss: Loss = "prediction+hidden"
+        stage = Stage(name="elastic", epochs=3, learning_rate=2e-5, loss=loss, hidden_weight=0.1)
+        return cls(**{"shares": (0.25, 0.5, 0.75, 1.0), "elastic": stage, **changes})
 
     def shortened(self, share: float) -> Self:
         """With this share of the epochs of the training of all, too."""
@@ -124,12 +157,17 @@ class ElasticSearch(OneShot):
                 )
 
     def idle(self) -> Mapping[str, str]:
-        """Where the widths of all layers are given, what would choose them. (Unlike in other
+        """Where widths are given, what would choose them. (Unlike in other
         one-shot methods batch and precision act without stages, in the training of all, and the
         tolerance says where the units may end.)"""
         of_bits = StagedMethod.idle(self)
         names = ("target_ratio", "tolerance", "flops_weight", "grad_rescale") * self._all_given()
-        return {**of_bits, **dict.fromkeys(names, "all widths are given")}
+        of_path = ("flops_weight", "grad_rescale", "trained_flops_weight", "sizes", "smallest")
+        return {
+            **of_bits,
+            **dict.fromkeys(of_path * bool(self.shares), "shares cut all layers alike"),
+            **dict.fromkeys(names, "all widths are given"),
+        }
 
     def _widths(self) -> dict[str, tuple[int, ...]]:
         """Those that are given, of each space."""
@@ -179,6 +217,8 @@ class ElasticSearch(OneShot):
         return self._per_price(worth, problem)
 
     def _per_price(self, worth: Mapping[str, Tensor], problem: Problem) -> dict[str, Tensor]:
+        if self.shares:
+            return evenly(worth)
         price = problem.cost.of_one_unit()
         return {space: value / price[space] ** self.flops_weight for space, value in worth.items()}
 
@@ -250,12 +290,17 @@ def _trained(
             stopped.update(keep_states(problem, dtype, progress))
         along = replace(method, flops_weight=method.trained_flops_weight, grad_rescale=0.0)
         worth = along.worth(problem, seed)
+        models = (
+            uniform(method.shares, worth, problem.cost.shape)
+            if method.shares
+            else _sizes(worth, method.smallest, problem)
+        )
         training = ElasticTraining(
             problem,
             Order.by_worth(problem.cost.shape, worth),
-            _sizes(worth, method.smallest, problem),
+            models,
             method.elastic,
-            sizes=method.sizes,
+            sizes=len(method.shares) or method.sizes,
             batch_size=method.batch_size,
             seed=seed,
             dtype=dtype,
@@ -290,9 +335,22 @@ def _sizes(worth: Mapping[str, Tensor], smallest: float, problem: Problem) -> li
     return found
 
 
+def uniform(shares: Sequence[float], spaces: Iterable[str], shape: BertShape) -> list[Model]:
+    """The models of which each layer keeps these shares of its units of the spaces, rounded."""
+    found = []
+    for share in shares:
+        masks = {}
+        for space in spaces:
+            (units,) = units_of(shape, space)
+            kept = [place < round(share * units) for place in range(units)]
+            masks[space] = [kept] * shape.layers
+        found.append(BertArchitecture.from_masks(shape, masks).widths(shape))
+    return found
+
+
 def _ingredients(method: ElasticSearch, problem: Problem, seed: int) -> dict[str, object]:
     """All that decides the trained student beside the problem."""
-    shared = ("spaces", "batch_size", "sizes", "smallest", "trained_flops_weight")
+    shared = ("spaces", "batch_size", "sizes", "smallest", "trained_flops_weight", "shares")
     return {
         **{name: getattr(method, name) for name in shared},
         "elastic": asdict(method.elastic),

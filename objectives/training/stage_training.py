@@ -25,9 +25,6 @@ from objectives.training.teacher_states import teacher_trace
 Masks = Mapping[str, Tensor]
 """Of each space (K, layers, *units), or as `masking.masked_weights` takes them: see there."""
 
-_HIDDEN_WEIGHT = 10.0
-"""Of the hidden states beside the logits. docs/inner_search.md compares a few."""
-
 
 class StageTraining:
     """Some students in one stage."""
@@ -151,7 +148,7 @@ class StageTraining:
             if self.stage.loss == "intermediate":
                 return intermediate_loss(student, teacher, attended, self.heads, fit)
             hidden = hidden_loss(student, teacher, attended, fit)
-        return prediction_loss(logits, wanted) + _HIDDEN_WEIGHT * hidden
+        return prediction_loss(logits, wanted) + self.stage.hidden_weight * hidden
 
     def teacher(self, batch: Batch) -> Trace | None:
         """What the teacher goes through on a batch; once for all losses of a step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ import torch
 from objectives.bert.architecture import BertArchitecture, BertShape
 from objectives.errors import UserError
 from objectives.knobs import with_knobs
-from objectives.methods.elastic_search import ElasticSearch
+from objectives.methods.elastic_search import ElasticSearch, uniform
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
+from objectives.text.data import Batch
+from objectives.training.elastic import ElasticTraining, Model
 from objectives.training.stages import Stage
 from tests.objectives.conformance import (
     PruningConformance,
@@ -227,6 +229,39 @@ def test_a_width_of_a_layer_is_a_knob() -> None:
             method.check_shapes(shape, shape)
 
 
+def test_dynaberts_widths_are_rounded_shares_of_every_layer(fresh: Problem) -> None:
+    method, shape = ElasticSearch.dynabert(), fresh.cost.shape
+    models = uniform((0.1, *method.shares), method.spaces, shape)
+    widths = [{(layer.heads, layer.ffn) for layer in model} for model in models]
+    assert widths == [{(0, 5)}, {(1, 12)}, {(2, 24)}, {(3, 36)}, {(4, 48)}]
+    assert {layer.heads for layer in uniform((0.5,), ("ffn",), shape)[0]} == {4}
+
+
+def test_dynaberts_trials_are_its_widths_at_their_cost(
+    fresh: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Sequence[Model]] = []
+    step = ElasticTraining.step
+
+    def noting(training: ElasticTraining, batch: Batch, models: Sequence[Model]) -> None:
+        drawn.append(models)
+        step(training, batch, models)
+
+    monkeypatch.setattr(ElasticTraining, "step", noting)
+    stage = replace(ElasticSearch.dynabert().elastic, epochs=0.5)
+    method = ElasticSearch.dynabert(elastic=stage, batch_size=16, tolerance=0.0)
+    masks = {"heads": [[True, True, False, False]] * 3, "ffn": [[True] * 24 + [False] * 24] * 3}
+    half = fresh.cost.exact(BertArchitecture.from_masks(fresh.cost.shape, masks))
+    found = search_alone(replace(method, target_ratio=half / fresh.cost_full), fresh)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert found.architecture.heads_per_layer == (2, 2, 2)
+    assert found.architecture.ffn_per_layer == (24, 24, 24)
+    all_widths = uniform(method.shares, method.spaces, fresh.cost.shape)
+    assert drawn
+    assert all(models == all_widths for models in drawn)
+    assert "flops_weight" in method.idle()
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -235,6 +270,9 @@ def test_a_width_of_a_layer_is_a_knob() -> None:
         ({"grad_rescale": 1.5}, r"grad_rescale is 1.5; it must be in \[0, 1\]"),
         ({"flops_weight": math.nan}, "flops_weight is nan"),
         ({"spaces": ("qk",)}, "must name some of heads, ffn"),
+        ({"shares": (0.5, 0.25)}, "must be shares in \\(0, 1\\], rising"),
+        ({"shares": (0.5, 1.5)}, "must be shares in"),
+        ({"elastic": replace(TRAINING, quantised=True)}, "is not quantised"),
         ({"heads": (3, -1, 2)}, r"heads is \(3, -1, 2\); it must be >= 0 in each layer"),
         ({"spaces": ("ffn",), "heads": (3, 3, 2)}, "heads is set, and spaces names"),
         ({"elastic": replace(TRAINING, searches=True)}, "does not search"),

@@ -136,6 +136,21 @@ def test_the_gradient_of_a_step_is_the_mean_of_those_of_its_sizes_sliced_or_mask
         torch.testing.assert_close(gradient, fused[name], atol=ATOL, rtol=0)
 
 
+def test_hidden_states_count_as_much_as_the_stage_says(
+    problem: Problem, order: Order, batch: Batch
+) -> None:
+    model = model_of(order, COUNTS[1])
+
+    def loss(own: Stage) -> float:
+        return training_of(problem, order, [model], own).gradients(batch, [model]).item()
+
+    alone, none = (loss(own) for own in (stage("prediction"), replace(stage(), hidden_weight=0)))
+    assert none == pytest.approx(alone, abs=ATOL)
+    one, four = (loss(replace(stage(), hidden_weight=weight)) for weight in (1.0, 4.0))
+    assert four - none == pytest.approx(4 * (one - none), rel=1e-4)
+    assert one > none + 0.01
+
+
 def test_a_last_batch_of_few_rows_has_fewer_sizes(problem: Problem, order: Order) -> None:
     models = [model_of(order, counts) for counts in COUNTS[:3]]
     training = training_of(problem, order, models, stage())
