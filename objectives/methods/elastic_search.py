@@ -78,11 +78,11 @@ class ElasticSearch(OneShot):
     """The training that all trials of a run share."""
     sizes: int = 3
     """Sizes that a step of it trains at. >= 1."""
-    shares: tuple[float, ...] = ()
-    """Widths that each step trains at instead: of every layer the same share of its heads and of
-    its neurons, in (0, 1], rising. All layers of a trial are then cut alike, too."""
     smallest: float = 0.05
     """The smallest of them, as a share of the unpruned student's cost. In (0, 1)."""
+    shares: tuple[float, ...] = ()
+    """In place of `sizes` the widths that each step trains at: of every layer the same share of its
+    heads and of its neurons, in (0, 1], rising. All layers of a trial are then cut alike, too."""
     trained_flops_weight: float = 0.9
     """The flops_weight of the sizes that are trained. >= 0."""
     stages: tuple[Stage, ...] = ()
@@ -157,9 +157,9 @@ class ElasticSearch(OneShot):
                 )
 
     def idle(self) -> Mapping[str, str]:
-        """Where widths are given, what would choose them. (Unlike in other
-        one-shot methods batch and precision act without stages, in the training of all, and the
-        tolerance says where the units may end.)"""
+        """Where widths are given, what would choose them. (Unlike in other one-shot methods batch
+        and precision act without stages, in the training of all, and the tolerance says where the
+        units may end.)"""
         of_bits = StagedMethod.idle(self)
         names = ("target_ratio", "tolerance", "flops_weight", "grad_rescale") * self._all_given()
         of_path = ("flops_weight", "grad_rescale", "trained_flops_weight", "sizes", "smallest")
