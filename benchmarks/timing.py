@@ -50,7 +50,7 @@ class Stopwatch(SilentProgress):
         self.taken = 0
         self.times: list[float] = []
 
-    def begin(self, stage: str, steps: int) -> None:
+    def begin(self, stage: str, steps: int, done: int = 0) -> None:
         """Other stages, and what is made before, are not of interest."""
         self.at_work = stage == self.stage
 

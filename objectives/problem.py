@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -62,7 +63,7 @@ class Problem:
     """What a method works out once for all its populations, under a key of its own."""
 
     def kept(
-        self, name: str, ingredients: Mapping[str, object], make: Callable[[Path], object]
+        self, name: str, ingredients: Mapping[str, object], make: Callable[[Path, Path], object]
     ) -> Path:
         """The folder of a thing that is made once for a run, by whichever worker comes first.
 
@@ -72,7 +73,8 @@ class Problem:
         Args:
             name: What it is, for people.
             ingredients: What decides it beside this problem, as JSON.
-            make: Writes it into the empty folder that it is given.
+            make: Writes it into the empty folder that it is given first. The second, which it
+                may make, outlives a kill, so that the next maker can go on; it goes in the end.
 
         Returns:
             The folder, whole.
@@ -80,11 +82,13 @@ class Problem:
         key = content_key({**ingredients, "problem": self.fingerprint})
         folder = self.cache / f"{name}-{key}"
         self.cache.mkdir(parents=True, exist_ok=True)
+        begun = self.cache / f".{folder.name}.begun"
         with FileLock(self.cache / f"{folder.name}.lock"):
             if not folder.is_dir():
                 with written_whole(folder) as unfinished:
                     unfinished.mkdir()
-                    make(unfinished)
+                    make(unfinished, begun)
+            shutil.rmtree(begun, ignore_errors=True)
         return folder
 
     @cached_property

@@ -22,12 +22,13 @@ class Progress(Protocol):
             line: one line of text.
         """
 
-    def begin(self, stage: str, steps: int) -> None:
+    def begin(self, stage: str, steps: int, done: int = 0) -> None:
         """Tell that a stage starts.
 
         Args:
             stage: its name.
             steps: how many it has.
+            done: how many of them were done before, by one that was cut off.
         """
 
     def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
@@ -60,7 +61,7 @@ class SilentProgress:
     def note(self, line: str) -> None:
         pass
 
-    def begin(self, stage: str, steps: int) -> None:
+    def begin(self, stage: str, steps: int, done: int = 0) -> None:
         pass
 
     def report(self, slot: int, rung: float, metric: float, cost: float) -> None:

@@ -128,8 +128,8 @@ def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:
     what they are of."""
     if lender.cache.is_dir() and not taker.cache.exists():
         with written_whole(taker.cache) as unfinished:
-            locks = shutil.ignore_patterns("*.lock")
-            shutil.copytree(lender.cache, unfinished, ignore=locks, copy_function=_link)
+            own = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet
+            shutil.copytree(lender.cache, unfinished, ignore=own, copy_function=_link)
 
 
 def _link(source: str, target: str) -> None:

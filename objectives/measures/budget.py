@@ -113,6 +113,13 @@ def kept_units(
     return lanes.masks(below if other is None else other)
 
 
+def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) -> dict[str, Tensor]:
+    """The units of highest score that cost no more than the limit, as `kept_units` takes them where
+    there is no band below it to end in."""
+    lanes = _Lanes(scores, cost)
+    return lanes.masks(lanes.fill(lanes.forced, lanes.ranked, limit))
+
+
 def _other_dear_ones(lanes: _Lanes, below: Tensor, low: float, high: float) -> Tensor | None:
     """The counts inside the band whose number of units of the dearest kind is nearest to that of
     `below`, and which cheaper ones fill up; None if there are none."""

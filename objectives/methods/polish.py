@@ -35,7 +35,7 @@ class Polish(StagedMethod):
     with_search: ClassVar[bool] = False
 
     trials: str = field(compare=False)
-    """The folder of the trials: trial 7 lies in its 00007, as architecture.json and model/."""
+    """The folder of the trials of a run."""
     parent: str = ""
     """What decides those trials: another run in their folder makes another study."""
     trial: int = 0
@@ -74,6 +74,7 @@ class Polish(StagedMethod):
         )
 
     def _read(self) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
+        """What a run keeps of trial 7: 00007/architecture.json and 00007/model/."""
         folder = Path(self.trials, f"{self.trial:05d}")
         try:
             architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())

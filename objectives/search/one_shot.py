@@ -107,7 +107,7 @@ class ScopedOneShot(OneShot):
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """What `worth_of_units` says; within a layer its order alone counts."""
         worth = self.worth_of_units(problem, seed)
-        return _evenly(worth) if self.scope == "layer" else worth
+        return evenly(worth) if self.scope == "layer" else worth
 
     @abc.abstractmethod
     def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
@@ -122,16 +122,16 @@ class ScopedOneShot(OneShot):
         """
 
 
-def _evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same order within each set of a layer, and equal shares of all sets: (layers, *units_of).
 
     A unit gives way when its share of the set does, whatever the others are worth. Of equals the
     first is worth the most.
     """
-    evenly = {}
+    shares = {}
     for space, value in worth.items():
-        evenly[space] = (value.shape[-1] - 1 - places(value)).double() / value.shape[-1]
-    return evenly
+        shares[space] = (value.shape[-1] - 1 - places(value)).double() / value.shape[-1]
+    return shares
 
 
 class Chosen:

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -103,12 +104,19 @@ class Split:
             yield self.batch(order[start : start + batch_size], device)
 
     def shuffled(
-        self, batch_size: int, seed: int | tuple[int, ...], device: str
+        self, batch_size: int, seed: int | tuple[int, ...], device: str, *, first: int = 0
     ) -> Iterator[Batch]:
-        """Batches for ever, epoch after epoch, each row once an epoch.
+        """Batches for ever, epoch after epoch, each row once an epoch; from the one of number
+        `first` on.
 
         The order depends on the seed alone, and so do the batches that K students share.
         """
+        for rows in islice(self._shuffled_rows(batch_size, seed), first, None):
+            yield self.batch(rows, device)
+
+    def _shuffled_rows(
+        self, batch_size: int, seed: int | tuple[int, ...]
+    ) -> Iterator[NDArray[np.int64]]:
         generator = np.random.default_rng(seed)
         lengths = np.array([len(ids) for ids in self.input_ids])
         while True:
@@ -122,4 +130,4 @@ class Split:
             rows = np.concatenate(pooled)
             starts = generator.permutation(range(0, len(rows), batch_size))
             for start in starts:
-                yield self.batch(rows[start : start + batch_size], device)
+                yield rows[start : start + batch_size]

@@ -3,8 +3,8 @@
 The units of each layer lie in the order of what they are worth, so that a smaller model is the
 first heads and the first neurons of each layer: a slice of the same weights. Each step draws some
 sizes, from the smallest to the whole, each for rows of its own, and adds up their losses (after
-DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 2024; on the same rows for all sizes a step
-costs as much and teaches less). What is trained is one student; a model of any size is cut from it.
+DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 2024, whose sizes share their rows;
+docs/elastic.md has both). What is trained is one student; a model of any size is cut from it.
 On a CPU the sizes of a step are slices, one after another; on a GPU they are one batch, each row
 under the masks of its size, which is the same but for rounding.
 """
@@ -15,6 +15,7 @@ import copy
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,17 +23,20 @@ from torch import Tensor
 
 from objectives.bert.architecture import BertShape, Widths
 from objectives.bert.linears import LINEARS, PER_HEAD
+from objectives.checkpoint import read_checkpoint, write_checkpoint
 from objectives.device import on_device
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
 from objectives.text.data import Batch
 from objectives.training.population import Population, Trace
-from objectives.training.stage_training import StageTraining
+from objectives.training.stage_training import StageTraining, steps_in
 from objectives.training.stages import Stage
 
 Model = tuple[Widths[int], ...]
 """How much is left of each layer of a model."""
+
+_LOSSES, _DRAWS = "losses", "draws"
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,24 +99,22 @@ def sliced(weights: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
     return views
 
 
-def copied(population: Population, model: Model) -> Population:
-    """The same as a student of its own, with weights of its own in the precision of its matmuls.
+def smaller(population: Population, model: Model) -> Population:
+    """A student of one size that computes what the whole one does in this slice of it.
 
-    That is what a step of its size costs. A gradient through the views would be padded with zeros
-    to the whole size, and the weights be brought to the precision in each pass anew.
+    Its matrices are copies in the precision of the matmuls, with gradients of their own: that is
+    what a step of its size costs. A gradient through the views would be padded with zeros to the
+    whole size, and the weights be brought to the precision in each pass anew.
     """
-    weights = {
-        name: _leaf(view, population.matmul_dtype)
-        for name, view in sliced(population.weights, model).items()
-    }
+
+    def own(view: Tensor) -> Tensor:
+        weight = view.detach()
+        if weight.ndim == 3:  # a matrix, by its inputs, as `Population` has them
+            weight = weight.mT.to(population.matmul_dtype).contiguous().mT
+        return weight.requires_grad_()
+
+    weights = {name: own(view) for name, view in sliced(population.weights, model).items()}
     return replace(population, weights=weights, widths=(model,), padded=model)
-
-
-def _leaf(view: Tensor, matmul_dtype: torch.dtype) -> Tensor:
-    copy = view.detach()
-    if copy.ndim == 3:  # a matrix, by its inputs, as `Population` has them
-        copy = copy.mT.to(matmul_dtype).contiguous().mT
-    return copy.requires_grad_()
 
 
 def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> dict[str, Tensor]:
@@ -172,15 +174,47 @@ class ElasticTraining:
         )
         self._draws = np.random.default_rng(seed)
 
-    def run(self, progress: Progress, everyone: Set[int]) -> Set[int]:
-        """Train to the end, or until `everyone` was asked to stop; who was."""
+    def run(self, progress: Progress, everyone: Set[int], checkpoint: Path) -> Set[int]:
+        """Train to the end, or until `everyone` was asked to stop; who was.
+
+        After each pass over the train rows it can be gone on with from the `checkpoint`, a file, as
+        if nothing had happened. If there is one, it does.
+
+        Raises FloatingPointError after a pass in which a loss was not finite.
+        """
         stopped: Set[int] = frozenset()
-        for batch in self.training.batches(0, progress):
+        done = self._resume(checkpoint, progress)
+        a_pass = steps_in(1, self.problem, self.training.batch_size)
+        for step, batch in enumerate(self.training.batches(0, progress, done), start=done + 1):
             self.step(batch, self.draw())
             stopped = stopped | progress.advance()
+            if step % a_pass == 0 or step == self.training.steps:
+                self._write(checkpoint)
             if stopped >= everyone:
                 break
         return stopped
+
+    def _write(self, checkpoint: Path) -> None:
+        losses = torch.cat([row["loss"] for row in self.training.measured])
+        if not losses.isfinite().all():
+            step = int(losses.isfinite().logical_not().nonzero()[0])
+            name = self.training.stage.name
+            raise FloatingPointError(f"the loss is {losses[step]} at step {step} of stage {name}")
+        tensors = {**self.training.optimizer.state(), _LOSSES: losses}
+        write_checkpoint(checkpoint, tensors, {_DRAWS: self._draws.bit_generator.state})
+
+    def _resume(self, checkpoint: Path, progress: Progress) -> int:
+        """Go on from a checkpoint; the steps that are done there, none where there is none."""
+        optimizer = self.training.optimizer
+        found = read_checkpoint(checkpoint, optimizer.shapes(), progress.note)
+        if found is None:
+            return 0
+        tensors, said = found
+        losses = tensors[_LOSSES].to(self.problem.device)
+        optimizer.resume(tensors, len(losses))
+        self.training.measured = [{"loss": loss} for loss in losses.split(1)]
+        self._draws.bit_generator.state = said[_DRAWS]
+        return len(losses)
 
     def draw(self) -> list[Model]:
         """The sizes of a step: one of each of as many equal parts of `models`."""
@@ -194,29 +228,34 @@ class ElasticTraining:
         self.training.measured.append({"loss": losses.mean()[None]})
 
     def gradients(self, batch: Batch, drawn: Sequence[Model]) -> Tensor:
-        """Add the gradient of the mean loss over these sizes, which share the rows out; the loss of
+        """Set the gradient of the mean loss over these sizes, which share the rows out; the loss of
         each, (sizes,)."""
         drawn = drawn[: len(batch.rows)]
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
         if self.problem.device == "cpu":
-            of_each = zip(drawn, parts, strict=True)
-            return torch.cat([self._of_one(part, model, len(drawn)) for model, part in of_each])
-        losses = self._of_all(batch, drawn, parts)
-        losses.mean().backward()
-        return losses.detach()
+            weights = self.population.weights
+            whole = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+            losses = [
+                self._of_one(model, part, len(drawn), whole)
+                for model, part in zip(drawn, parts, strict=True)
+            ]
+            for name, weight in weights.items():
+                weight.grad = whole[name]
+            return torch.cat(losses)
+        of_all = self._of_all(batch, drawn, parts)
+        of_all.mean().backward()
+        return of_all.detach()
 
-    def _of_one(self, batch: Batch, model: Model, sizes: int) -> Tensor:
-        """Add the gradient of one of the sizes, sliced; its loss, (1,)."""
-        weights, student = self.population.weights, copied(self.population, model)
+    def _of_one(
+        self, model: Model, batch: Batch, sizes: int, whole: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Add the gradient of one of the sizes, sliced, to the `whole`; its loss, (1,)."""
+        student = smaller(self.population, model)
         loss = self.training.loss(student, batch, {})
         (loss / sizes).backward()
-        for weight in weights.values():
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-        whole = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
-        for name, own in sliced(whole, model).items():
-            if (gradient := student.weights[name].grad) is not None:
-                own += gradient
+        for name, part in sliced(whole, model).items():
+            if (own := student.weights[name].grad) is not None:  # a layer without heads has none
+                part += own
         return loss.detach()
 
     def _of_all(self, batch: Batch, drawn: Sequence[Model], parts: Sequence[Batch]) -> Tensor:
@@ -227,11 +266,11 @@ class ElasticTraining:
         logits = self.population.logits(batch, trace=student, row_masks=masks)
         losses = [
             self.training.compared(
-                self.population,
                 logits[:, turn::turns],
                 _rows_of_trace(student, turn, turns),
                 _rows_of_trace(teacher, turn, turns),
                 part,
+                self.population.matmul_dtype,
             )
             for turn, part in enumerate(parts)
         ]

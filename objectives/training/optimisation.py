@@ -15,6 +15,8 @@ Schedule = Literal["linear", "constant"]
 
 _WEIGHT_DECAY = 0.01
 _WARMUP = 0.1
+_AVERAGES = ("exp_avg", "exp_avg_sq")
+"""Of the gradients and of their squares, as AdamW calls them."""
 
 
 def weight_optimizer(weights: Mapping[str, Tensor], learning_rate: float) -> torch.optim.AdamW:
@@ -53,14 +55,48 @@ class PopulationOptimizer:
     ):
         """`weights` are (K, ...), `rates` the peaks, (K,), >= 0; `steps` the length of it all."""
         peak = float(rates.max())
-        self._weights = list(weights.values())
+        self._names, self._weights = list(weights), list(weights.values())
         self._share = None if peak == 0 or bool((rates == peak).all()) else rates / peak
         self._optimizer = weight_optimizer(weights, peak)
-        self._schedule = (
-            linear_schedule(self._optimizer, steps)
-            if schedule == "linear"
-            else get_constant_schedule_with_warmup(self._optimizer, int(_WARMUP * steps))
+        self._steps, self._kind = steps, schedule
+        self._schedule = self._schedule_after(0)
+
+    def _schedule_after(self, done: int) -> LRScheduler:
+        warmup, last = int(_WARMUP * self._steps), done - 1
+        schedule: LRScheduler = (
+            get_linear_schedule_with_warmup(self._optimizer, warmup, self._steps, last)
+            if self._kind == "linear"
+            else get_constant_schedule_with_warmup(self._optimizer, warmup, last)
         )
+        return schedule
+
+    def shapes(self) -> dict[str, torch.Size]:
+        """Of what `state` has."""
+        return {
+            f"{part}.{name}": weight.shape
+            for name, weight in zip(self._names, self._weights, strict=True)
+            for part in ("weight", *_AVERAGES)
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """The weights and AdamW's two averages of each, after a step at least."""
+        state = {}
+        for name, weight in zip(self._names, self._weights, strict=True):
+            state[f"weight.{name}"] = weight.detach()
+            for part in _AVERAGES:
+                state[f"{part}.{name}"] = self._optimizer.state[weight][part]
+        return state
+
+    def resume(self, state: Mapping[str, Tensor], done: int) -> None:
+        """Go on from what another like it had after so many steps."""
+        for name, weight in zip(self._names, self._weights, strict=True):
+            weight.data.copy_(state[f"weight.{name}"])
+            self._optimizer.state[weight] = {
+                "step": torch.tensor(float(done), device=weight.device),
+                # In memory they lie as the weight does: one kernel goes through all three.
+                **{p: torch.empty_like(weight.data).copy_(state[f"{p}.{name}"]) for p in _AVERAGES},
+            }
+        self._schedule = self._schedule_after(done)
 
     def keep(self, students: Tensor) -> None:
         """Go on with these students only, (K',) int64: in place, weights and moments, bit by bit.
@@ -70,7 +106,7 @@ class PopulationOptimizer:
         for weight in self._weights:
             weight.data = weight.data[students]
             state = self._optimizer.state[weight]
-            for name in {"exp_avg", "exp_avg_sq"} & state.keys():  # none before its first gradient
+            for name in state.keys() & _AVERAGES:  # none before its first gradient
                 state[name] = state[name][students]
         if self._share is not None:
             self._share = self._share[students]

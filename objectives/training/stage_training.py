@@ -25,9 +25,6 @@ from objectives.training.teacher_states import teacher_trace
 Masks = Mapping[str, Tensor]
 """Of each space (K, layers, *units), or as `masking.masked_weights` takes them: see there."""
 
-_HIDDEN_WEIGHT = 10.0
-"""Of the hidden states beside the logits. docs/inner_search.md compares a few."""
-
 
 class StageTraining:
     """Some students in one stage."""
@@ -65,13 +62,14 @@ class StageTraining:
             stage.schedule,
         )
 
-    def batches(self, number: int, progress: Progress) -> Iterator[Batch]:
-        """The batches of the stage, the one of this number, in an order of its own."""
-        progress.begin(self.stage.name, self.steps)
+    def batches(self, number: int, progress: Progress, done: int = 0) -> Iterator[Batch]:
+        """The batches of the stage, the one of this number, in an order of its own; without those
+        that are done."""
+        progress.begin(self.stage.name, self.steps, done)
         batches = self.problem.train.shuffled(
-            self.batch_size, self.seed + number, self.problem.device
+            self.batch_size, self.seed + number, self.problem.device, first=done
         )
-        return islice(batches, self.steps)
+        return islice(batches, self.steps - done)
 
     def step(self, batch: Batch, masks: Masks) -> Tensor:
         """One step of the weights; the loss of each student before it, (K,)."""
@@ -121,7 +119,8 @@ class StageTraining:
         """What the weights learn here, of these students on this batch, (K,)."""
         trace = self.trace()
         logits = population.logits(batch, masks, trace)
-        return self.compared(population, logits, trace, self.teacher(batch), batch)
+        dtype = population.matmul_dtype
+        return self.compared(logits, trace, self.teacher(batch), batch, dtype)
 
     def trace(self) -> Trace | None:
         """What is to be noted of a forward pass for the loss."""
@@ -131,24 +130,25 @@ class StageTraining:
 
     def compared(
         self,
-        population: Population,
         logits: Tensor,
         student: Trace | None,
         teacher: Trace | None,
         batch: Batch,
+        dtype: torch.dtype,
     ) -> Tensor:
-        """The loss of these students where they answer so on this batch, (K,)."""
+        """The loss of students whose matmuls are in `dtype` where they answer so on this batch,
+        (K,)."""
         wanted = self.problem.teacher_logits[batch.rows]
         if student is None or teacher is None:
             return prediction_loss(logits, wanted)
         attended = batch.attention_mask
         fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
         # For the matmul of the projection.
-        with autocast(population.matmul_dtype, self.problem.device):
+        with autocast(dtype, self.problem.device):
             if self.stage.loss == "intermediate":
                 return intermediate_loss(student, teacher, attended, self.heads, fit)
             hidden = hidden_loss(student, teacher, attended, fit)
-        return prediction_loss(logits, wanted) + _HIDDEN_WEIGHT * hidden
+        return prediction_loss(logits, wanted) + self.stage.hidden_weight * hidden
 
     def teacher(self, batch: Batch) -> Trace | None:
         """What the teacher goes through on a batch; once for all losses of a step."""

@@ -37,6 +37,8 @@ class Stage:
     """What the weights learn: the teacher's logits; these and its hidden states, layer by layer
     (after CoFi, Xia et al. 2022, which learns the match of the layers: here it is fixed); or its
     attention scores and hidden states, as TinyBERT does first."""
+    hidden_weight: float = 10.0
+    """Of the hidden states beside the logits. docs/inner_search.md compares a few. >= 0."""
     start: Start = "previous"
     """The weights at the start: those of the stage before, or once more the student's own, cut
     where the search is over."""
@@ -54,6 +56,7 @@ class Stage:
             {
                 "epochs": (self.epochs > 0, "> 0"),
                 "learning_rate": (self.learning_rate > 0, "> 0"),
+                "hidden_weight": (self.hidden_weight >= 0, ">= 0"),
             },
         )
         if self.searches and self.quantised:

@@ -33,7 +33,7 @@ from orchestrator.command.shared import (
     CommandConsole,
     in_flags,
     interrupted,
-    next_commands,
+    show_end,
     show_front,
 )
 from orchestrator.errors import RunError
@@ -96,9 +96,7 @@ def run(
             command=shlex.join(["maskfront", *context.obj]),
             console=console,
         )
-    show_front(finished, console)
-    for line in next_commands(finished, study):
-        say(console, line)
+    show_end(finished, console, study)
 
 
 @app.command()
@@ -344,9 +342,7 @@ def polish(
             command=shlex.join(["maskfront", *context.obj]),
             console=console,
         )
-    show_front(polished, console)
-    for line in next_commands(polished):
-        say(console, line)
+    show_end(polished, console)
 
 
 @app.command()

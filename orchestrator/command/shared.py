@@ -68,6 +68,13 @@ def show_front(run: RunRecord, console: Console) -> None:
         say(console, answer(pareto_view(run)))
 
 
+def show_end(run: RunRecord, console: Console, study_file: Path | None = None) -> None:
+    """What a launch ends with: the front, and what to do next."""
+    show_front(run, console)
+    for line in next_commands(run, study_file):
+        say(console, line)
+
+
 def next_commands(record: RunRecord, study_file: Path | None = None) -> list[str]:
     """Where the report of a finished run is, and what to do next; to export, the best model of at
     most half the cost, or the cheapest. Of a run of `study_file` models with fewer bits are

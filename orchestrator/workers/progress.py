@@ -85,10 +85,12 @@ class LaunchProgress:
         """What the user should know of the study."""
         say(self._console, f"{self._speaker}{line}")
 
-    def begin(self, stage: str, steps: int) -> None:
-        """A stage of `steps` steps starts."""
-        self._bars.reset(self._stage, description=f"  {stage}", total=steps, visible=True)
-        self._say(f"  {stage}: {steps} steps")
+    def begin(self, stage: str, steps: int, done: int = 0) -> None:
+        """A stage of `steps` steps starts, `done` of which were done before."""
+        self._bars.reset(
+            self._stage, description=f"  {stage}", total=steps, completed=done, visible=True
+        )
+        self._say(f"  {stage}: {steps} steps" + f", {done} of them done before" * bool(done))
 
     def advance(self) -> Set[int]:
         """A step is done. Who stops is not decided here."""

@@ -43,10 +43,10 @@ class WithRungs:
         """Shown."""
         self._shown.note(line)
 
-    def begin(self, stage: str, steps: int) -> None:
+    def begin(self, stage: str, steps: int, done: int = 0) -> None:
         """Shown."""
         self._stage = stage
-        self._shown.begin(stage, steps)
+        self._shown.begin(stage, steps, done)
 
     def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
         """Keep what a student is worth at a rung; `advance` decides."""

@@ -142,8 +142,8 @@ class Watched(RecordingProgress):
         self.waits: set[Wait] = set()
         self.operations: list[int] = []
 
-    def begin(self, stage: str, steps: int) -> None:
-        super().begin(stage, steps)
+    def begin(self, stage: str, steps: int, done: int = 0) -> None:
+        super().begin(stage, steps, done)
         self._forget()
 
     def advance(self) -> Set[int]:

@@ -60,6 +60,7 @@ class RecordingProgress:
         self.reported: dict[tuple[int, float], tuple[float, float]] = {}
         self.wanted: list[int] = []
         self.taken: list[int] = []
+        self.began: list[int] = []
         self.notes: list[str] = []
 
     @property
@@ -69,10 +70,11 @@ class RecordingProgress:
     def note(self, line: str) -> None:
         self.notes.append(line)
 
-    def begin(self, stage: str, steps: int) -> None:
+    def begin(self, stage: str, steps: int, done: int = 0) -> None:
         assert stage
         self.wanted.append(steps)
-        self.taken.append(0)
+        self.began.append(done)
+        self.taken.append(done)
 
     def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
         assert (slot, rung) not in self.reported

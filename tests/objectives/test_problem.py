@@ -26,6 +26,9 @@ folder = Path(sys.argv[1])
 with FileLock(folder.parent / f"{folder.name}.lock"), written_whole(folder) as unfinished:
     unfinished.mkdir()
     (unfinished / "half").touch()
+    begun = folder.with_name(f".{folder.name}.begun")
+    begun.mkdir()
+    (begun / "first part").touch()
     print("making", flush=True)
     time.sleep(60)
 """
@@ -37,7 +40,7 @@ def test_it_is_made_once_and_read_by_all(problem: Problem, tmp_path: Path) -> No
     made: list[str] = []
     found: list[Path] = []
 
-    def make(folder: Path) -> None:
+    def make(folder: Path, begun: Path) -> None:
         made.append(threading.current_thread().name)
         time.sleep(0.3)
         (folder / "thing").write_text("whole")
@@ -61,7 +64,7 @@ def test_other_ingredients_or_another_problem_make_another(
 ) -> None:
     own = replace(problem, cache=tmp_path)
     folders = {
-        one.kept("thing", ingredients, lambda folder: (folder / "thing").touch())
+        one.kept("thing", ingredients, lambda folder, _: (folder / "thing").touch())
         for one in (own, replace(own, cost_full=own.cost_full + 1))
         for ingredients in ({"size": 1}, {"size": 2})
     }
@@ -71,19 +74,19 @@ def test_other_ingredients_or_another_problem_make_another(
 def test_what_fails_leaves_nothing(problem: Problem, tmp_path: Path) -> None:
     own = replace(problem, cache=tmp_path)
 
-    def fail(folder: Path) -> None:
+    def fail(folder: Path, begun: Path) -> None:
         (folder / "half").touch()
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         own.kept("thing", {}, fail)
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
-    assert own.kept("thing", {}, lambda folder: (folder / "thing").touch()).is_dir()
+    assert own.kept("thing", {}, lambda folder, _: (folder / "thing").touch()).is_dir()
 
 
 def test_a_maker_that_is_killed_holds_nobody_up(problem: Problem, tmp_path: Path) -> None:
     own = replace(problem, cache=tmp_path)
-    folder = own.kept("thing", {}, lambda folder: None)
+    folder = own.kept("thing", {}, lambda folder, _: None)
     folder.rmdir()
     process = subprocess.Popen(
         [sys.executable, "-c", MAKER, str(folder)], stdout=subprocess.PIPE, text=True
@@ -94,8 +97,10 @@ def test_a_maker_that_is_killed_holds_nobody_up(problem: Problem, tmp_path: Path
     process.wait()
     process.stdout.close()
 
-    def make(unfinished: Path) -> None:
+    def make(unfinished: Path, begun: Path) -> None:
         assert not list(unfinished.iterdir()), "what the dead one left is gone"
+        assert (begun / "first part").exists(), "but for what it left to go on with"
         (unfinished / "thing").write_text(json.dumps("whole"))
 
     assert (own.kept("thing", {}, make) / "thing").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {folder.name, f"{folder.name}.lock"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,23 @@ from typing import Any
 import pytest
 import torch
 
+from objectives.bert.architecture import BertArchitecture, BertShape
 from objectives.errors import UserError
-from objectives.methods.elastic_search import ElasticSearch
+from objectives.knobs import with_knobs
+from objectives.methods.elastic_search import ElasticSearch, uniform
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
+from objectives.search_method import SearchResult
+from objectives.text.data import Batch
+from objectives.training.elastic import ElasticTraining, Model
 from objectives.training.stages import Stage
-from tests.objectives.conformance import PruningConformance, RecordingProgress, run, search_alone
+from tests.objectives.conformance import (
+    PruningConformance,
+    RecordingProgress,
+    logits_of,
+    run,
+    search_alone,
+)
 
 TRAINING = Stage(name="elastic", epochs=0.5, learning_rate=1e-3, loss="prediction+hidden")
 QUICK = ElasticSearch(
@@ -35,13 +46,12 @@ class Forgetful(Problem):
     """A problem that keeps no trained student, so that each search trains its own."""
 
     def kept(
-        self, name: str, ingredients: Mapping[str, object], make: Callable[[Path], object]
+        self, name: str, ingredients: Mapping[str, object], make: Callable[[Path, Path], object]
     ) -> Path:
-        if make.__name__ == "make":
-            for folder in self.cache.glob(f"{name}-*/"):
-                shutil.rmtree(folder)
-            for key in [key for key in self.memory if name in key]:  # type: ignore[operator]
-                del self.memory[key]
+        for folder in self.cache.glob(f"{name}-*/"):
+            shutil.rmtree(folder)
+        for key in [key for key in self.memory if name in key]:  # type: ignore[operator]
+            del self.memory[key]
         return super().kept(name, ingredients, make)
 
 
@@ -81,6 +91,35 @@ def test_the_first_trial_trains_and_the_others_only_cut(fresh: Problem) -> None:
     (outcome,) = run([replace(BARE, target_ratio=0.4)], later, second)
     assert second.steps == 0
     assert outcome.curve  # type: ignore[union-attr]
+
+
+class KilledError(Exception):
+    pass
+
+
+class KilledAfter(RecordingProgress):
+    """Ends everything in the last quarter of a stage."""
+
+    def advance(self) -> Set[int]:
+        if self.taken[-1] > 0.75 * self.wanted[-1]:
+            raise KilledError
+        return super().advance()
+
+
+def test_what_was_cut_off_goes_on_and_leaves_nothing(fresh: Problem, tmp_path: Path) -> None:
+    training = replace(TRAINING, epochs=2, loss="prediction")
+    method = replace(BARE, elastic=training)
+    with pytest.raises(KilledError):
+        run([method], fresh, KilledAfter())
+    again = replace(fresh)  # of another launch
+    progress = RecordingProgress()
+    (found,) = run([method], again, progress)
+    assert progress.began == [progress.wanted[0] // 2]
+    assert not list(fresh.cache.glob(".*"))
+    wanted = search_alone(method, replace(fresh, cache=tmp_path / "other"))
+    assert isinstance(found, SearchResult)
+    assert found.curve == wanted.curve
+    assert logits_of(found, fresh).equal(logits_of(wanted, fresh))
 
 
 @pytest.mark.slow
@@ -146,6 +185,83 @@ def test_a_trial_keeps_the_units_of_a_layer_in_the_order_of_the_training(fresh: 
             assert own <= other or other <= own
 
 
+def test_given_widths_are_the_first_units_of_the_training_and_its_size(fresh: Problem) -> None:
+    heads, ffn = (4, 0, 2), (7, 48, 0)
+    given = replace(BARE, heads=heads, ffn=ffn, tolerance=0.0)
+    found = search_alone(given, fresh)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert found.architecture.heads_per_layer == heads
+    assert found.architecture.ffn_per_layer == ffn
+    assert found.target_ratio == fresh.cost.exact(found.architecture) / fresh.cost_full
+    by_worth = search_alone(replace(BARE, target_ratio=0.4), fresh).architecture
+    for own, other in zip(found.architecture.layers, by_worth.layers, strict=True):  # type: ignore[attr-defined]
+        for space in ("heads", "ffn"):
+            one, two = set(getattr(own, space)), set(getattr(other, space))
+            assert one <= two or two <= one
+    assert set(given.idle()) - set(BARE.idle()) == {
+        "target_ratio",
+        "tolerance",
+        "flops_weight",
+        "grad_rescale",
+    }
+
+
+def test_widths_of_one_space_leave_the_budget_to_the_other(fresh: Problem) -> None:
+    method = replace(BARE, heads=(1, 2, 3), target_ratio=0.6)
+    found = search_alone(method, fresh)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert found.architecture.heads_per_layer == (1, 2, 3)
+    assert fresh.cost.exact(found.architecture) / fresh.cost_full == pytest.approx(0.6, rel=0.1)
+    assert found.target_ratio == 0.6
+    assert method.idle() == BARE.idle()
+
+
+def test_a_width_of_a_layer_is_a_knob() -> None:
+    whole = replace(BARE, heads=(4,) * 3, ffn=(48,) * 3)
+    assert with_knobs(whole, {"heads[1]": 0, "ffn[2]": 7}).heads == (4, 0, 4)
+    shape = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=2)
+    whole.check_shapes(shape, shape)
+    for method, said in (
+        (replace(whole, heads=(4, 4)), r"heads is \(4, 4\); the student has 3 layers of 4 heads"),
+        (replace(whole, ffn=(48, 49, 0)), "give so many numbers from 0 to 48"),
+    ):
+        with pytest.raises(UserError, match=said):
+            method.check_shapes(shape, shape)
+
+
+def test_dynaberts_widths_are_rounded_shares_of_every_layer(fresh: Problem) -> None:
+    method, shape = ElasticSearch.dynabert(), fresh.cost.shape
+    models = uniform((0.1, *method.shares), method.spaces, shape)
+    widths = [{(layer.heads, layer.ffn) for layer in model} for model in models]
+    assert widths == [{(0, 5)}, {(1, 12)}, {(2, 24)}, {(3, 36)}, {(4, 48)}]
+    assert {layer.heads for layer in uniform((0.5,), ("ffn",), shape)[0]} == {4}
+
+
+def test_dynaberts_trials_are_its_widths_at_their_cost(
+    fresh: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Sequence[Model]] = []
+    step = ElasticTraining.step
+
+    def noting(training: ElasticTraining, batch: Batch, models: Sequence[Model]) -> None:
+        drawn.append(models)
+        step(training, batch, models)
+
+    monkeypatch.setattr(ElasticTraining, "step", noting)
+    stage = replace(ElasticSearch.dynabert().elastic, epochs=0.5)
+    method = ElasticSearch.dynabert(elastic=stage, batch_size=16, tolerance=0.0)
+    masks = {"heads": [[True, True, False, False]] * 3, "ffn": [[True] * 24 + [False] * 24] * 3}
+    half = fresh.cost.exact(BertArchitecture.from_masks(fresh.cost.shape, masks))
+    found = search_alone(replace(method, target_ratio=half / fresh.cost_full), fresh)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert found.architecture.heads_per_layer == (2, 2, 2)
+    assert found.architecture.ffn_per_layer == (24, 24, 24)
+    all_widths = uniform(method.shares, method.spaces, fresh.cost.shape)
+    assert drawn
+    assert all(models == all_widths for models in drawn)
+    assert "flops_weight" in method.idle()
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -154,6 +270,11 @@ def test_a_trial_keeps_the_units_of_a_layer_in_the_order_of_the_training(fresh: 
         ({"grad_rescale": 1.5}, r"grad_rescale is 1.5; it must be in \[0, 1\]"),
         ({"flops_weight": math.nan}, "flops_weight is nan"),
         ({"spaces": ("qk",)}, "must name some of heads, ffn"),
+        ({"shares": (0.5, 0.25)}, "must be shares in \\(0, 1\\], rising"),
+        ({"shares": (0.5, 1.5)}, "must be shares in"),
+        ({"elastic": replace(TRAINING, quantised=True)}, "is not quantised"),
+        ({"heads": (3, -1, 2)}, r"heads is \(3, -1, 2\); it must be >= 0 in each layer"),
+        ({"spaces": ("ffn",), "heads": (3, 3, 2)}, "heads is set, and spaces names"),
         ({"elastic": replace(TRAINING, searches=True)}, "does not search"),
         ({"elastic": replace(TRAINING, loss="intermediate")}, "its loss is 'prediction'"),
     ],

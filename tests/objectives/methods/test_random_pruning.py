@@ -10,7 +10,7 @@ import torch
 from objectives.errors import UserError
 from objectives.methods.random_pruning import RandomPruning
 from objectives.problem import Problem
-from objectives.search.one_shot import _evenly
+from objectives.search.one_shot import evenly
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance, logits_of, search_alone
@@ -52,7 +52,7 @@ def test_scope_layer_is_uniform(problem: Problem) -> None:
 
 def test_scope_layer_keeps_the_first_of_equals() -> None:
     many = torch.tensor([[1.0, 2.0, 1.0, 0.0] * 8] * 2)
-    worth = _evenly({"heads": torch.ones(2, 4), "ffn": many})
+    worth = evenly({"heads": torch.ones(2, 4), "ffn": many})
     assert worth["heads"].tolist() == [[0.75, 0.5, 0.25, 0.0]] * 2
     order = worth["ffn"].argsort(dim=-1, descending=True)[0].tolist()
     assert order == sorted(range(32), key=lambda unit: (-many[0, unit].item(), unit))

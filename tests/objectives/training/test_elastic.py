@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +17,13 @@ from objectives.problem import Problem
 from objectives.progress import SilentProgress
 from objectives.search.importance import importance_of_student
 from objectives.text.data import Batch
-from objectives.training.elastic import ElasticTraining, Model, Order, copied, row_masks, rows_of
+from objectives.training.elastic import ElasticTraining, Model, Order, row_masks, rows_of, smaller
+from objectives.training.optimisation import Schedule
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Loss, Stage
 from tests.conftest import TINY
+from tests.objectives.conformance import RecordingProgress
 
 ATOL = 1e-5
 COUNTS = (
@@ -95,7 +99,7 @@ def test_a_slice_is_a_mask_is_a_cut(
     masks = row_masks([whole, model], whole, 16, "cpu")
     of_rows = population.logits(batch, row_masks=masks)[:, 1::2]
     torch.testing.assert_close(of_rows, wanted[:, 1::2], atol=ATOL, rtol=0)
-    found = copied(population, model).logits(batch)
+    found = smaller(population, model).logits(batch)
     torch.testing.assert_close(found, wanted, atol=ATOL, rtol=0)
 
 
@@ -132,6 +136,21 @@ def test_the_gradient_of_a_step_is_the_mean_of_those_of_its_sizes_sliced_or_mask
         torch.testing.assert_close(gradient, fused[name], atol=ATOL, rtol=0)
 
 
+def test_hidden_states_count_as_much_as_the_stage_says(
+    problem: Problem, order: Order, batch: Batch
+) -> None:
+    model = model_of(order, COUNTS[1])
+
+    def loss(own: Stage) -> float:
+        return training_of(problem, order, [model], own).gradients(batch, [model]).item()
+
+    alone, none = (loss(own) for own in (stage("prediction"), replace(stage(), hidden_weight=0)))
+    assert none == pytest.approx(alone, abs=ATOL)
+    one, four = (loss(replace(stage(), hidden_weight=weight)) for weight in (1.0, 4.0))
+    assert four - none == pytest.approx(4 * (one - none), rel=1e-4)
+    assert one > none + 0.01
+
+
 def test_a_last_batch_of_few_rows_has_fewer_sizes(problem: Problem, order: Order) -> None:
     models = [model_of(order, counts) for counts in COUNTS[:3]]
     training = training_of(problem, order, models, stage())
@@ -141,10 +160,12 @@ def test_a_last_batch_of_few_rows_has_fewer_sizes(problem: Problem, order: Order
     assert losses.isfinite().all()
 
 
-def test_the_whole_size_alone_is_plain_distillation(problem: Problem, order: Order) -> None:
+def test_the_whole_size_alone_is_plain_distillation(
+    problem: Problem, order: Order, tmp_path: Path
+) -> None:
     own = stage()
     training = training_of(problem, order, [model_of(order, COUNTS[0])], own)
-    training.run(SilentProgress(), frozenset({0}))
+    training.run(SilentProgress(), frozenset({0}), tmp_path / "checkpoint")
     population = Population.of([problem.student])
     plain = StageTraining(
         problem, [0], population, own, [own.learning_rate], None, batch_size=16, seed=0
@@ -155,6 +176,67 @@ def test_the_whole_size_alone_is_plain_distillation(problem: Problem, order: Ord
     wanted = plain.population.logits(batch)
     assert not wanted.allclose(Population.of([problem.student]).logits(batch), atol=1e-2)
     torch.testing.assert_close(training.population.logits(batch), wanted, atol=1e-3, rtol=0)
+
+
+class KilledError(Exception):
+    pass
+
+
+class KilledAt(RecordingProgress):
+    """Ends everything after more steps than so many, counted from the start of the stage."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def advance(self) -> Set[int]:
+        asked = super().advance()
+        if self.steps > self.step:
+            raise KilledError
+        return asked
+
+
+@pytest.mark.parametrize("schedule", ["linear", "constant"])
+def test_after_a_kill_it_goes_on_from_the_last_pass_to_the_same_weights(
+    problem: Problem, order: Order, tmp_path: Path, schedule: Schedule
+) -> None:
+    own = replace(stage(learning_rate=3e-3), epochs=2.5, schedule=schedule)
+    models = [model_of(order, counts) for counts in reversed(COUNTS)]
+
+    def trained(progress: RecordingProgress, checkpoint: Path) -> ElasticTraining:
+        training = training_of(problem, order, models, own, sizes=3)
+        training.run(progress, frozenset({0}), checkpoint)
+        return training
+
+    wanted = trained(RecordingProgress(), tmp_path / "other")
+    a_pass, checkpoint = wanted.training.steps * 2 // 5, tmp_path / "begun" / "checkpoint"
+    for killed_at, done in ((a_pass - 1, 0), (2 * a_pass - 1, 0), (2 * a_pass + 1, a_pass)):
+        progress = KilledAt(killed_at)
+        with pytest.raises(KilledError):
+            trained(progress, checkpoint)
+        assert progress.began == [done]
+    progress = RecordingProgress()
+    found = trained(progress, checkpoint)
+    assert progress.began == [2 * a_pass]
+    assert progress.taken == progress.wanted == [wanted.training.steps]
+    assert found.curve() == wanted.curve()
+    assert all(found.state()[name].equal(weight) for name, weight in wanted.state().items())
+
+
+def test_a_damaged_checkpoint_is_no_checkpoint(
+    problem: Problem, order: Order, tmp_path: Path
+) -> None:
+    models, checkpoint = [model_of(order, COUNTS[0])], tmp_path / "checkpoint"
+    training_of(problem, order, models, stage()).run(SilentProgress(), {0}, checkpoint)
+    whole = checkpoint.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"{}"):
+        checkpoint.write_bytes(damaged)
+        progress = RecordingProgress()
+        training_of(problem, order, models, stage()).run(progress, {0}, checkpoint)
+        assert progress.began == [0]
+        (note,) = progress.notes
+        assert "checkpoint' is damaged (" in note
+        assert checkpoint.read_bytes() == whole
 
 
 def test_each_step_has_a_size_of_each_part_of_the_range(problem: Problem, order: Order) -> None:

@@ -356,7 +356,7 @@ def test_rows_read_texts_cut_off_and_odd_labels_are_told_before_anything_is_trai
     tiny_bert: str, planted_task: Task, tmp_path: Path
 ) -> None:
     class Told(RecordingProgress):
-        def begin(self, stage: str, steps: int) -> None:
+        def begin(self, stage: str, steps: int, done: int = 0) -> None:
             raise InterruptedError(stage)
 
     def notes(max_length: int, data: Callable[[], Dataset] = planted_rows) -> list[str]:
