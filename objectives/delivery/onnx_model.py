@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import (
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.initialization import no_init_weights
 
-from objectives.bert.pretrained import load_tokenizer
 from objectives.bert.quantising import dense
 from objectives.errors import UserError, first_line
 from objectives.measures.evaluate import INPUTS, metric_of, predict_with
@@ -144,10 +147,12 @@ def predict_onnx(file: Path, split: Split) -> Tensor:
     return predict_with(partial(run_session, open_session(file)), split)
 
 
-def score_onnx(file: Path, inputs: Inputs, role: str, checkpoint: Path) -> float:
-    """The task's metric of an ONNX file on one role of a study's data, in the tokens of the folder
-    of its model."""
-    split = inputs.split(role, load_tokenizer(str(checkpoint)))
+def score_onnx(
+    file: Path, inputs: Inputs, role: str, tokenizer: PreTrainedTokenizerBase | None = None
+) -> float:
+    """The task's metric of an ONNX file on one role of a study's data, in the teacher's tokens or
+    in those of the model's own tokenizer."""
+    split = inputs.split(role, tokenizer)
     return metric_of(predict_onnx(file, split), split, inputs.task.metric)
 
 

@@ -100,6 +100,7 @@ def _outside(result: TrialResult) -> str:
 
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Inputs | None) -> list[str]:
+    from objectives.bert.pretrained import load_tokenizer
     from objectives.delivery.onnx_model import load_model, score_onnx, write_int8, write_onnx
 
     (folder / "onnx").mkdir()
@@ -112,8 +113,9 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Inputs | None) -> list[str
     if inputs is None:
         return notes
     write_int8(whole, small)
+    tokenizer = load_tokenizer(str(folder))
     metrics = [
-        " -> ".join(f"{score_onnx(file, inputs, role, folder):.4f}" for file in (whole, small))
+        " -> ".join(f"{score_onnx(file, inputs, role, tokenizer):.4f}" for file in (whole, small))
         for role in ("select", "heldout")
     ]
     return [

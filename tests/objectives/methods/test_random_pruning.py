@@ -60,8 +60,8 @@ def test_scope_layer_keeps_the_first_of_equals() -> None:
 
 def test_what_acts_in_stages_alone_is_idle_without(problem: Problem) -> None:
     bare = replace(QUICK, stages=())
-    assert bare.idle().keys() == {"batch_size", "precision", "tolerance"}
-    assert QUICK.idle().keys() == {"tolerance"}
+    assert bare.idle().keys() == {"batch_size", "precision", "tolerance", "input_bits"}
+    assert QUICK.idle().keys() == {"tolerance", "input_bits"}
     assert bare.choose(problem, 0) == replace(bare, batch_size=1).choose(problem, 0)
 
 
