@@ -2,8 +2,8 @@
 
 MiniLM-L6 is fine-tuned once a task. `ElasticSearch` trains one student for all; two studies cut
 from it: "structure" tunes R in float32, "joint" R with the bits of weights and embeddings and the
-share of the vocabulary, against bytes. Then all models of both fronts, and the unpruned one, are
-timed in turns and scored in the engines themselves:
+share of the vocabulary, against bytes. Then all models of both fronts, and the unpruned one, take
+turns in each engine, and are scored in it:
 
     structure                 as cut, in float32
     structure, then int8      the same files after onnxruntime's dynamic quantisation
@@ -36,9 +36,12 @@ from rich.table import Table
 
 from benchmarks.search_quality import TEACHER_EPOCHS, task
 from objectives import ElasticSearch, Stage, Task, Teacher
+from objectives.delivery.bench import bench
+from objectives.delivery.engines import Engine
 from objectives.device import quiet_libraries
 from orchestrator import Run, Study, launch
-from reports.speed import bench_front, keep_speeds
+from orchestrator.runs.records import FinishedTrial
+from reports.speed import inputs_of, teacher_of
 from reports.timings import timings_document
 from studies._quickstart_data import minilm, tweets
 
@@ -48,7 +51,7 @@ RESULTS = Path(__file__).parent / "results" / "bits.json"
 RATIOS = (0.95, 0.5, 0.3, 0.2, 0.13, 0.09, 0.06)
 EPOCHS = {"tweets": 10.0, "sst2": 6.0}
 BATCHES = (1, 8)
-ENGINES = ("onnxruntime", "onnxruntime-int8")
+ENGINES: tuple[Engine, ...] = ("eager", "onnxruntime", "onnxruntime-int8")
 
 
 def study(name: str, glue: str | None, seed: int) -> Study:
@@ -92,63 +95,58 @@ def joint(structure: Study, trials: int) -> Study:
     )
 
 
-def rows_of(name: str, seed: int, runs: dict[str, Run], studies: dict[str, Study]) -> Iterator[Row]:
-    """Of each model of both fronts, and of the unpruned one, as it is served."""
-    for arm, run in runs.items():
-        timed = bench_front(
-            run,
-            studies[arm],
-            batches=BATCHES,
-            lengths=(128,),
-            engines=("eager", *ENGINES),
-            rounds=20,
-            threads=torch.get_num_threads(),
+def rows_of(name: str, seed: int, runs: dict[str, Run], own: Study) -> Iterator[Row]:
+    """Of each model of both fronts, and of the unpruned one, as it is served: all in one bench."""
+    models: dict[str, tuple[str, FinishedTrial]] = {
+        str(run.folder / "trials" / f"{trial.number:05d}" / "model"): (arm, trial)
+        for arm, run in runs.items()
+        for trial in run.front
+    }
+    run = runs["structure"]
+    data, unpruned = inputs_of(run, own), run.unpruned
+    timed = bench(
+        [Path(folder) for folder in models],
+        unpruned=teacher_of(run, own, data),
+        data=data,
+        batches=BATCHES,
+        lengths=(128,),
+        engines=ENGINES,
+        rounds=20,
+    )
+    worths = {(one.model, one.engine): one for one in timed.worths}
+    found: dict[tuple[str, str], Row] = {}
+    for timing in timings_document(timed)["timings"]:
+        key = timing["model"], timing["engine"]
+        arm, trial = models.get(key[0], ("unpruned", None))
+        if timing["engine"] == "eager" and arm == "structure":
+            continue  # slower than onnxruntime, and of the same size
+        size = unpruned if trial is None else trial.result
+        scored = worths.get(key, size)
+        row = found.setdefault(
+            key,
+            {
+                "task": name,
+                "seed": seed,
+                "arm": arm,
+                "engine": timing["engine"],
+                "ratio": size.flops / unpruned.flops_full,
+                "bits": 8 if timing["engine"].endswith("int8") else 32,
+                "knobs": {} if trial is None else trial.knobs,
+                # In torch the file of the study, else what the engine reads.
+                "bytes": size.bytes if timing["engine"] == "eager" else timing["bytes"],
+                "select": scored.metric,
+                "heldout": scored.heldout_metric,
+                "heldout_kept": scored.heldout_metric / unpruned.heldout_metric,
+            },
         )
-        keep_speeds(run, timed)
-        unpruned = run.unpruned
-        worths = {(one.model, one.engine): one for one in timed.worths}
-        numbers = {str(_folder(run, trial.number)): trial for trial in run.front}
-        found: dict[tuple[str, str], Row] = {}
-        for timing in timings_document(timed)["timings"]:
-            model, engine = timing["model"], timing["engine"]
-            if engine == "eager" and arm == "structure":
-                continue
-            trial = numbers.get(model)
-            worth = worths.get((model, engine))
-            scored = worth or (trial.result if trial else unpruned)
-            row = found.setdefault(
-                (model, engine),
-                {
-                    "task": name,
-                    "seed": seed,
-                    "arm": arm if trial else "unpruned",
-                    "engine": engine,
-                    "ratio": trial.result.flops / unpruned.flops_full if trial else 1.0,
-                    "bits": 8 if engine.endswith("int8") else 32,
-                    "knobs": trial.knobs if trial else {},
-                    "times_smaller": unpruned.bytes / timing["bytes"] if unpruned.bytes else None,
-                    "select": scored.metric,
-                    "heldout": scored.heldout_metric,
-                    "heldout_kept": scored.heldout_metric / unpruned.heldout_metric,
-                },
-            )
-            row[f"ms_batch_{timing['batch']}"] = timing["median"]
-        fastest = {
-            batch: min(
-                row[f"ms_batch_{batch}"]
-                for row in found.values()
-                if row["arm"] == "unpruned" and row["bits"] == 32
-            )
-            for batch in BATCHES
-        }
-        for row in found.values():
-            for batch in BATCHES:
-                row[f"speedup_batch_{batch}"] = fastest[batch] / row[f"ms_batch_{batch}"]
-            yield row
-
-
-def _folder(run: Run, number: int) -> Path:
-    return run.folder / "trials" / f"{number:05d}" / "model"
+        row[f"ms_batch_{timing['batch']}"] = timing["median"]
+    whole = [row for row in found.values() if row["arm"] == "unpruned" and row["bits"] == 32]
+    for row in found.values():
+        row["times_smaller"] = (unpruned.bytes or 0) / row["bytes"]
+        for batch in BATCHES:
+            fastest = min(one[f"ms_batch_{batch}"] for one in whole)
+            row[f"speedup_batch_{batch}"] = fastest / row[f"ms_batch_{batch}"]
+        yield row
 
 
 def run_all(arguments: argparse.Namespace) -> None:
@@ -165,7 +163,7 @@ def run_all(arguments: argparse.Namespace) -> None:
             if arm == "joint":
                 lend(arguments.out / structure.name / "cache", folder / "cache")
             runs[arm] = launch(own, out=folder, device="cpu", report=False)
-        rows += rows_of(arguments.task, seed, runs, studies)
+        rows += rows_of(arguments.task, seed, runs, structure)
         _write(rows)
 
 

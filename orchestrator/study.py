@@ -75,8 +75,10 @@ class Study:
     teacher's vocabulary, of any depth and width. Ratio 1 is then this student, unpruned."""
     cost: CostName = "flops"
     """What is minimised beside the metric, and what budgets and ratios are of: "flops"; "params",
-    embeddings included; "units" of the method's spaces; or "latency", milliseconds on the device of
-    the launch, for the spaces heads and ffn. FLOPs and parameters are recorded in any case."""
+    embeddings included; "units" of the method's spaces; "latency", milliseconds on the device of
+    the launch, for the spaces heads and ffn; "bytes" of the file of the model's weights; or
+    "bitops", FLOPs times bits. The last two count bits, which a budget does not: with them
+    `target_ratio` is a share of the FLOPs. FLOPs, parameters and bytes are recorded in any case."""
     objective: Objective = "metric"
     """What students are compared by, beside the cost: the task's "metric", or the "divergence" of
     their answers from the teacher's, which is minimised. It takes no labels, and tells students

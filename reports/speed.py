@@ -16,6 +16,7 @@ from reports.choice import model_folder
 from reports.timings import timings_document
 
 if TYPE_CHECKING:
+    from objectives.bert.pretrained import Classifier
     from objectives.delivery.bench import Bench
     from objectives.workbench.inputs import Inputs
     from orchestrator.study import Study
@@ -142,20 +143,24 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
     if study is None:
         return bench(folders, unpruned_layers=layers, **settings)
 
+    data = inputs_of(run, study)
+    unpruned = None if run.unpruned.student_is_new else teacher_of(run, study, data)
+    return bench(folders, unpruned=unpruned, unpruned_layers=layers, data=data, **settings)
+
+
+def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:
+    """The fine-tuned teacher of a run, from its cache. Raises UserError if it is gone."""
     from objectives.session import Session
     from objectives.workbench.teacher import load_teacher
 
-    data, unpruned = inputs_of(run, study), None
-    if not run.unpruned.student_is_new:
-        unpruned = load_teacher(
-            data.teacher,
-            data.text.label_names,
-            data.split("train"),
-            data_fingerprint=data.text.fingerprint,
-            session=Session(cache=RunFolder(run.folder).cache, seed=study.seed),
-            fine_tune=False,
-        )
-    return bench(folders, unpruned=unpruned, unpruned_layers=layers, data=data, **settings)
+    return load_teacher(
+        data.teacher,
+        data.text.label_names,
+        data.split("train"),
+        data_fingerprint=data.text.fingerprint,
+        session=Session(cache=RunFolder(run.folder).cache, seed=study.seed),
+        fine_tune=False,
+    )
 
 
 def inputs_of(run: RunRecord, study: Study) -> Inputs:

@@ -22,6 +22,7 @@ from transformers import AutoModelForSequenceClassification, BertForSequenceClas
 from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.bert.quantising import quantised
 from objectives.delivery import onnx_model
 from objectives.delivery.onnx_model import open_session, run_session
 from objectives.errors import UserError
@@ -61,6 +62,7 @@ RAGGED = BertArchitecture(
         LayerUnits((3,), ()),
     )
 )
+PACKED = RAGGED.with_bits([4, 8, 1], [8, 32, 4], 4)
 EVEN = BertArchitecture((LayerUnits(tuple(range(TINY.heads)), (2, 3, 5, 7)),) * TINY.layers)
 
 
@@ -68,11 +70,12 @@ EVEN = BertArchitecture((LayerUnits(tuple(range(TINY.heads)), (2, 3, 5, 7)),) * 
 def folder(
     problem: Problem, workbench: Workbench, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """Of a run whose trial 3 is ragged and whose trial 2 is a plain BERT."""
+    """Of a run whose trial 4 is packed, whose trial 3 is ragged and whose trial 2 a plain BERT."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    for number, architecture in ((3, RAGGED), (2, EVEN)):
+    for number, units, architecture in ((4, RAGGED, PACKED), (3, RAGGED, RAGGED), (2, EVEN, EVEN)):
         trial = folder / "trials" / f"{number:05d}"
-        model = cut(problem.student.state_dict(), problem.student.config, architecture)
+        model = cut(problem.student.state_dict(), problem.student.config, units)
+        model = quantised(model, architecture)
         model.save_pretrained(trial / "model")
         workbench.tokenizer.save_pretrained(trial / "model")
         (trial / "architecture.json").write_text(architecture.to_json())
@@ -83,8 +86,8 @@ def folder(
 
 @pytest.fixture
 def run(folder: Path, make_run: Any, make_trial: Any) -> RunRecord:
-    """Trials 2 and 3 are on the disk; trial 1 is gone."""
-    trials = [make_trial(number, 100_000 * number + 200_000, 0.8) for number in (3, 2, 1)]
+    """Trials 2, 3 and 4 are on the disk; trial 1 is gone."""
+    trials = [make_trial(number, 100_000 * number + 200_000, 0.8) for number in (4, 3, 2, 1)]
     record: RunRecord = make_run(trials, folder=folder)
     return record
 
@@ -128,7 +131,7 @@ def test_exports_into_an_empty_current_folder(
 WITHOUT_MASKFRONT = """
 import sys, json
 from importlib.util import find_spec
-site, plain, ragged, *texts = sys.argv[1:]
+site, plain, ragged, packed, *texts = sys.argv[1:]
 sys.path.append(site)
 assert not [name for name in ("objectives", "orchestrator", "reports") if find_spec(name)]
 import torch, transformers
@@ -139,7 +142,7 @@ try:
     sys.exit("it ran code that nobody trusted")
 except ValueError:
     pass
-for folder, trust in ((plain, False), (ragged, True)):
+for folder, trust in ((plain, False), (ragged, True), (packed, True)):
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=trust)
     with torch.no_grad():
@@ -159,7 +162,7 @@ def test_without_maskfront_it_gives_the_same_logits(
 ) -> None:
     """In a Python that has the packages but, without their .pth files, nothing editable."""
     moved = []
-    for trial in (2, 3):
+    for trial in (2, 3, 4):
         out = export(run, trial, tmp_path / "model").folder
         moved.append(out.rename(tmp_path / f"moved {trial}"))
     done = subprocess.run(
@@ -174,7 +177,7 @@ def test_without_maskfront_it_gives_the_same_logits(
     )
     assert done.returncode == 0, done.stderr
     inputs = workbench.tokenizer(TEXTS, padding=True, return_tensors="pt")
-    for trial, line in zip((2, 3), done.stdout.splitlines(), strict=True):
+    for trial, line in zip((2, 3, 4), done.stdout.splitlines(), strict=True):
         logits, scores = json.loads(line)
         model = PrunedBertForSequenceClassification.from_pretrained(
             folder / "trials" / f"{trial:05d}" / "model"

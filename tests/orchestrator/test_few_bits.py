@@ -1,0 +1,111 @@
+"""A study of bytes, over structure, bits and vocabulary: from its launch to models that load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from rich.console import Console
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.bert.quantising import dense
+from objectives.delivery.bench import bench
+from objectives.errors import UserError
+from orchestrator import Run, Study, launch
+from orchestrator.study_file import load_study
+from reports.speed import bench_front
+
+QUIET = Console(quiet=True)
+KNOBS = {"weight_bits": 4, "embedding_bits": 8, "vocabulary": 0.9}
+
+
+@pytest.fixture(scope="module")
+def study(tiny_study_file: Path) -> Study:
+    plain = load_study(tiny_study_file)
+    return replace(
+        plain,
+        cost="bytes",
+        method=replace(plain.method, input_bits=8),  # type: ignore[type-var]
+        space={
+            "target_ratio": FloatDistribution(0.3, 0.9),
+            "weight_bits": CategoricalDistribution([32, 8, 4]),
+            "embedding_bits": CategoricalDistribution([32, 8]),
+            "vocabulary": FloatDistribution(0.6, 1.0),
+        },
+        first=(
+            {"target_ratio": 0.7, "weight_bits": 32, "embedding_bits": 32, "vocabulary": 1.0},
+            {"target_ratio": 0.7, **KNOBS},
+        ),
+        trials=3,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return launch(study, out=tmp_path_factory.mktemp("runs") / "run", device="cpu", console=QUIET)
+
+
+def test_bytes_are_those_of_the_files(run: Run) -> None:
+    whole, small, *_ = (trial.result for trial in run.finished)
+    assert len(run.finished) == 3
+    for trial in run.finished:
+        file = run.folder / "trials" / f"{trial.number:05d}" / "model" / "model.safetensors"
+        assert trial.result.cost == trial.result.bytes == file.stat().st_size
+        assert trial.result.unit == "bytes"
+    assert whole.flops == small.flops
+    assert small.cost < 0.5 * whole.cost
+    assert small.params < whole.params
+    assert run.unpruned.ratio == 1
+
+
+def test_the_target_is_one_of_flops(run: Run) -> None:
+    for trial in run.finished:
+        result = trial.result
+        assert result.target_ratio == trial.knobs["target_ratio"]
+        assert result.budget_name == "FLOPs"
+        assert result.reached == result.flops / result.flops_full != result.ratio
+        assert abs(result.reached - result.target_ratio) <= result.tolerance * result.target_ratio
+        assert trial.feasible
+    assert min(trial.result.cost for trial in run.finished) == run.front[0].result.cost
+
+
+def test_an_exported_model_has_its_bits_and_its_words(run: Run, tmp_path: Path) -> None:
+    out = run.export(tmp_path / "model", trial=1).folder
+    model = AutoModelForSequenceClassification.from_pretrained(out)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert isinstance(model, PrunedBertForSequenceClassification)
+    assert len(tokenizer) == model.config.vocab_size == round(0.9 * 48)
+    assert {layer.weight_bits for layer in model.config.of_layers()} == {4}
+    card = (out / "README.md").read_text()
+    assert "| weight_bits | 4 |" in card
+    assert f"| bytes | {run.finished[1].result.bytes:,} |" in card
+    inputs = tokenizer(["bab joy fel", "grief"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs).logits
+        near = dense(model)(**inputs).logits  # but for inputs that are not rounded
+    torch.testing.assert_close(logits, near, atol=0.3, rtol=0)
+
+
+def test_bench_runs_and_scores_it_in_its_own_tokens(run: Run, study: Study) -> None:
+    engines = ("eager", "bfloat16")
+    own = {"batches": [1], "lengths": [8], "rounds": 1, "engines": engines}
+    timed = bench_front(run, study, **own)
+    assert not timed.skipped
+    scores = {Path(one.model).parent.name: one.metric for one in timed.worths}
+    for trial in run.front:
+        assert abs(scores[f"{trial.number:05d}"] - trial.result.metric) < 0.15
+    twin = bench([run.folder / "trials" / "00001" / "model"], **own)
+    assert [timing.model for timing in twin.timings[:1]] == ["unpruned"]
+
+
+def test_a_vocabulary_that_cannot_spell_is_refused_before_anything_is_trained(
+    study: Study, tmp_path: Path
+) -> None:
+    tight = replace(study, space={**study.space, "vocabulary": FloatDistribution(0.01, 1.0)})
+    with pytest.raises(UserError, match=r"vocabulary is 0\.01, 0 pieces; special tokens"):
+        launch(tight, out=tmp_path / "run", device="cpu", console=QUIET)
+    assert not (tmp_path / "run" / "study.db").exists()
