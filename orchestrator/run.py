@@ -12,7 +12,7 @@ from orchestrator.runs.records import (
     RunRecord,
     divergence_texts,
     read_run,
-    size_text,
+    short_size,
 )
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.terminal import visible
@@ -225,4 +225,4 @@ def front_table(run: RunRecord) -> Table:
 
 def _cells(model: Measured) -> tuple[str, ...]:
     numbers = (f"{model.metric:.4f}", f"{model.heldout_metric:.4f}", f"{model.ratio:.3f}")
-    return (*divergence_texts(model), *numbers, *map(size_text, model.sizes.values()))
+    return (*divergence_texts(model), *numbers, *map(short_size, model.sizes.values()))

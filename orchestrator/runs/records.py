@@ -6,6 +6,7 @@ Imports no torch, so that a front opens in a second.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -183,6 +184,15 @@ def divergence_words(model: Measured) -> str:
 def size_text(size: float) -> str:
     """A size for people: what is counted in full, what is measured to three decimals."""
     return f"{size:,}" if isinstance(size, int) else f"{size:,.3f}"
+
+
+def short_size(size: float) -> str:
+    """The same to three digits where it is large: 12.3 k, 4.56 M, 7.89 G."""
+    for power, letter in ((9, "G"), (6, "M"), (3, "k")):
+        if size >= 10**power:
+            digits = 2 - int(math.log10(size / 10**power))
+            return f"{size / 10**power:.{max(digits, 0)}f} {letter}"
+    return size_text(size)
 
 
 @dataclass(frozen=True, kw_only=True)
