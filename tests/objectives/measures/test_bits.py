@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from objectives.bert.architecture import FULL_BITS, SPACES, BertArchitecture
 from objectives.bert.cutting import cut, shape_of
-from objectives.bert.packing import INPUT_BITS, WEIGHT_BITS
+from objectives.bert.packing import WEIGHT_BITS
 from objectives.bert.quantising import keep_pieces, quantised
 from objectives.measures.bits import BitOps, Bytes, bytes_of
 from objectives.measures.cost import Flops, Params
@@ -90,7 +90,3 @@ def test_the_operations_of_the_sources_tables(bert_base: BertForSequenceClassifi
     assert cost.exact(full.with_bits([1] * 12, [8] * 12, 1)) == pytest.approx(3.323e9, rel=0.001)
     assert cost.exact(full.with_bits([8] * 12, [8] * 12, 8)) == cost.full
     assert cost.exact(full.with_bits([1] * 12, [32] * 12, 8)) == cost.full  # they meet in float32
-
-
-def test_bits_that_can_be_had() -> None:
-    assert set(INPUT_BITS) < set(WEIGHT_BITS)
