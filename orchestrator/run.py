@@ -6,14 +6,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.runs.records import (
-    FinishedTrial,
-    Measured,
-    RunRecord,
-    divergence_texts,
-    read_run,
-    short_size,
-)
+from orchestrator.runs.records import FinishedTrial, RunRecord, read_run
+from orchestrator.runs.results import Measured, divergence_texts, short_size
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.terminal import visible
 

@@ -20,7 +20,6 @@ from orchestrator.runs.busy_clock import BusyClock
 from orchestrator.runs.damage import damaged_trials
 from orchestrator.runs.records import (
     DEFINITION,
-    DIVERGENCE,
     UNPRUNED,
     WANTED,
     WORKER,
@@ -31,6 +30,7 @@ from orchestrator.runs.records import (
     trial_record,
     unpruned_result,
 )
+from orchestrator.runs.results import DIVERGENCE
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 from orchestrator.storage.urls import hidden, parse_url

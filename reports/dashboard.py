@@ -21,13 +21,8 @@ from optuna_dashboard._note import (  # its own asks the storage each time
     note_ver_key,
 )
 
-from orchestrator.runs.records import (
-    RunRecord,
-    TrialRecord,
-    divergence_texts,
-    divergence_words,
-    load_optuna_study,
-)
+from orchestrator.runs.records import RunRecord, TrialRecord, load_optuna_study
+from orchestrator.runs.results import divergence_texts, divergence_words
 from orchestrator.runs.sizes import in_numbers
 from reports.figures.front import front_figure
 from reports.overlay import overlay

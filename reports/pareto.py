@@ -6,14 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.runs.records import (
-    FinishedTrial,
-    Rung,
-    RunRecord,
-    TrialRecord,
-    TrialResult,
-    UnprunedResult,
-)
+from orchestrator.runs.records import FinishedTrial, Rung, RunRecord, TrialRecord
+from orchestrator.runs.results import TrialResult, UnprunedResult
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.runs.records import FinishedTrial, Measured
+from orchestrator.runs.records import FinishedTrial
+from orchestrator.runs.results import Measured
 from reports.pareto import ParetoView
 
 _LOSSES = (0.01, 0.03)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import RunError
 from orchestrator.runs.damage import damaged_files
-from orchestrator.runs.records import RunRecord, UnprunedResult
+from orchestrator.runs.records import RunRecord
+from orchestrator.runs.results import UnprunedResult
 from orchestrator.runs.run_folder import RunFolder, write_file_whole
 from reports.choice import model_folder
 from reports.timings import timings_document

@@ -15,7 +15,8 @@ import numpy as np
 
 from orchestrator.errors import RunError
 from orchestrator.runs.busy_clock import BusyClock
-from orchestrator.runs.records import Measured, RunRecord, TrialResult
+from orchestrator.runs.records import RunRecord
+from orchestrator.runs.results import Measured, TrialResult
 from orchestrator.runs.run_folder import RunFolder
 from reports.outer_loop import share_covered
 

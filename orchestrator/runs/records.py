@@ -5,10 +5,8 @@ Imports no torch, so that a front opens in a second.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -17,6 +15,7 @@ from optuna.distributions import BaseDistribution, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.errors import RunError
+from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 
@@ -58,20 +57,10 @@ WANTED = "wanted"
 BUDGET = "budget"
 """Constraint: abs(reached - R) - t R, at most 0 where the budget is met."""
 
-DIVERGENCE = "divergence"
-"""What people call that objective."""
-_COST_NAMES = {
-    **{"flops": "FLOPs", "params": "params", "units": "units", "ms": "latency"},
-    **{"bytes": "bytes", "bitops": "bit operations"},
-}
-"""What to call a cost, by its unit up to the "@"."""
 _SPACE = "space."
 """What the names of the knobs begin with in a study's definition."""
 _FIDELITY = "fidelity."
 """What the names of its entries begin with in a study's definition; a full one has none."""
-_ROUNDING = 1e-9
-"""A ratio outside its band by less than this is on the edge of it."""
-
 State = Literal["finished", "failed", "stopped", "running"]
 _STATES: dict[TrialState, State] = {
     TrialState.COMPLETE: "finished",
@@ -79,166 +68,6 @@ _STATES: dict[TrialState, State] = {
     TrialState.PRUNED: "stopped",
     TrialState.RUNNING: "running",
 }
-
-
-def cost_name_of(unit: str) -> str:
-    """What to call a cost of this unit: "FLOPs", "params", "units", "latency", "bytes" or "bit
-    operations"."""
-    return _COST_NAMES[unit.partition("@")[0]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What a model is worth and how large it is, in what the study counts and in FLOPs."""
-
-    metric: float
-    """On the selection split: what the study sees."""
-    heldout_metric: float
-    """On the held-out split: what no search ever saw."""
-    cost: float
-    """What the study minimises; an int where it is counted."""
-    cost_full: float
-    """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
-    unit: str
-    """Of the two, such as "flops@128", "params" or "ms@cpu-2threads-b1-s128"."""
-    flops: int
-    flops_full: int
-    """FLOPs of the model of ratio 1."""
-    flops_unit: str
-    """Of the two, such as "flops@128"."""
-    params: int
-    bytes: int | None = None
-    """Of the file of its weights; None in a run of an earlier version."""
-    interval: tuple[float, float]
-    """95% bootstrap interval of `metric` over the rows of its split."""
-    heldout_interval: tuple[float, float]
-    divergence: float | None = None
-    """From the teacher's answers on the selection split: KL in nats, of numbers the mean squared
-    difference. None in a run of an earlier version, which did not measure it."""
-    heldout_divergence: float | None = None
-    widths: Mapping[str, tuple[int, ...]]
-    """How much is left of each layer: `Architecture.sizes`; of the unpruned model, that of ratio 1.
-    BERT's kinds of units are called as in `objectives.bert.architecture.Widths`."""
-    objective: str = "metric"
-    """What the study compares models by, beside the cost: `Study.objective`."""
-
-    def value(self, heldout: bool = False) -> float:
-        """The objective on the selection split, or held out: metric (up) or divergence (down)."""
-        if self.objective == "metric":
-            return self.heldout_metric if heldout else self.metric
-        value = self.heldout_divergence if heldout else self.divergence
-        assert value is not None, "a study of divergences measures them"
-        return value
-
-    @property
-    def worth(self) -> float:
-        """The objective on the selection split, the higher the better."""
-        return self.value() if self.objective == "metric" else -self.value()
-
-    @property
-    def divergences(self) -> dict[str, float]:
-        """What is shown beside the metric where the study compares divergences; else nothing."""
-        if self.objective == "metric":
-            return {}
-        return {DIVERGENCE: self.value(), f"{DIVERGENCE} held out": self.value(heldout=True)}
-
-    @property
-    def heads_per_layer(self) -> tuple[int, ...]:
-        """Heads of each layer; none where a model is no BERT."""
-        return self.widths.get("heads", ())
-
-    @property
-    def ffn_per_layer(self) -> tuple[int, ...]:
-        """FFN neurons of each layer; none where a model is no BERT."""
-        return self.widths.get("ffn", ())
-
-    @property
-    def ratio(self) -> float:
-        """Cost as a share of that of the model of ratio 1."""
-        return self.cost / self.cost_full
-
-    @property
-    def cost_name(self) -> str:
-        """What to call what the study counts: see `cost_name_of`."""
-        return cost_name_of(self.unit)
-
-    @property
-    def sizes(self) -> dict[str, float]:
-        """Cost, FLOPs, parameters and bytes by their units; the cost is first, and is not
-        repeated."""
-        sizes = {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
-        return sizes if self.bytes is None else {**sizes, "bytes": self.bytes}
-
-
-def divergence_texts(model: Measured) -> list[str]:
-    """`Measured.divergences` for people, to four digits."""
-    return [f"{value:.4g}" for value in model.divergences.values()]
-
-
-def divergence_words(model: Measured) -> str:
-    """`Measured.divergences` as the beginning of a line that goes on with the metric."""
-    texts = zip(model.divergences, divergence_texts(model), strict=True)
-    return "".join(f"{name} {text}, " for name, text in texts)
-
-
-def size_text(size: float) -> str:
-    """A size for people: what is counted in full, what is measured to three decimals."""
-    return f"{size:,}" if isinstance(size, int) else f"{size:,.3f}"
-
-
-def short_size(size: float) -> str:
-    """The same to three digits where it is large: 12.3 k, 4.56 M, 7.89 G."""
-    for power, letter in ((9, "G"), (6, "M"), (3, "k")):
-        if size >= 10**power:
-            digits = 2 - int(math.log10(size / 10**power))
-            return f"{size / 10**power:.{max(digits, 0)}f} {letter}"
-    return size_text(size)
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnprunedResult(Measured):
-    """The teacher: what the students are cut from, or if they are another model, learn from."""
-
-    student_is_new: bool
-    """The students are cut from another checkpoint: that one has ratio 1."""
-
-    @property
-    def label(self) -> str:
-        """What to call it: "unpruned" where it is what the students are cut from, or "teacher"."""
-        return "teacher" if self.student_is_new else "unpruned"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialResult(Measured):
-    """What a finished trial found, measured on the cut model."""
-
-    target_ratio: float
-    tolerance: float
-
-    @property
-    def budget_name(self) -> str:
-        """What R is a share of: the cost, or FLOPs where the cost depends on bits, which a search
-        of units does not choose."""
-        return "FLOPs" if self._costs_bits else self.cost_name
-
-    @property
-    def reached(self) -> float:
-        """The share that was left of that."""
-        return self.flops / self.flops_full if self._costs_bits else self.ratio
-
-    @property
-    def _costs_bits(self) -> bool:
-        return self.unit.partition("@")[0] in ("bytes", "bitops")
-
-    @property
-    def violation(self) -> float:
-        """How far what was reached lies outside the band around R; at most 0 inside."""
-        excess = abs(self.reached - self.target_ratio) - self.tolerance * self.target_ratio
-        return 0.0 if 0 < excess < _ROUNDING else excess
-
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from objectives.search_method import CurvePoint, SearchResult
-    from orchestrator.runs.records import Rung, TrialResult
+    from orchestrator.runs.records import Rung
+    from orchestrator.runs.results import TrialResult
 
 _ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
 _HEAT_MAP, _RUNGS = "architecture.png", "rungs.json"

@@ -21,11 +21,7 @@ from objectives.workbench.inputs import Inputs, read_inputs
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
 from orchestrator.runs.artifacts import set_artifact_store
-from orchestrator.runs.records import (
-    WANTED,
-    RunRecord,
-    record_of,
-)
+from orchestrator.runs.records import WANTED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage.connect import check_exists, open_storage

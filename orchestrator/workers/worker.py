@@ -33,7 +33,6 @@ from orchestrator.runs.artifacts import upload
 from orchestrator.runs.records import (
     BUDGET,
     DEVICE,
-    DIVERGENCE,
     FAILURE,
     NOTES,
     POPULATION,
@@ -41,13 +40,16 @@ from orchestrator.runs.records import (
     RESULT,
     UNPRUNED,
     RunRecord,
+    record_of,
+    rungs_of,
+    unpruned_result,
+)
+from orchestrator.runs.results import (
+    DIVERGENCE,
     TrialResult,
     UnprunedResult,
     cost_name_of,
     divergence_words,
-    record_of,
-    rungs_of,
-    unpruned_result,
 )
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.trial_files import write_rungs, write_trial

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from orchestrator.runs.records import FinishedTrial, RunRecord, divergence_texts, size_text
+from orchestrator.runs.records import FinishedTrial, RunRecord
+from orchestrator.runs.results import divergence_texts, size_text
 from orchestrator.runs.sizes import in_words, shown
 from reports.speed import read_speeds
 

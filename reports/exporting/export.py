@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import RunError
 from orchestrator.runs.damage import damages
-from orchestrator.runs.records import RunRecord, TrialResult
+from orchestrator.runs.records import RunRecord
+from orchestrator.runs.results import TrialResult
 from reports.choice import model_folder
 from reports.exporting.card import model_card
 from reports.speed import inputs_of

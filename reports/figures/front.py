@@ -8,14 +8,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from orchestrator.runs.records import (
-    FinishedTrial,
-    Measured,
-    RunRecord,
-    UnprunedResult,
-    divergence_words,
-    size_text,
-)
+from orchestrator.runs.records import FinishedTrial, RunRecord
+from orchestrator.runs.results import Measured, UnprunedResult, divergence_words, size_text
 from reports.figures.theme import (
     AXIS,
     BLUE,

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.runs.records import Measured, RunRecord, TrialRecord
+from orchestrator.runs.records import RunRecord, TrialRecord
+from orchestrator.runs.results import Measured
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.sizes import in_numbers
 from reports.curves import Curves, points_each

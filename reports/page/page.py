@@ -18,7 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from orchestrator.runs.records import RunRecord, size_text
+from orchestrator.runs.records import RunRecord
+from orchestrator.runs.results import size_text
 from orchestrator.runs.run_folder import RunFolder, write_file_whole
 from reports.curves import read_curves
 from reports.figures.architectures import architecture_section

@@ -15,12 +15,7 @@ from rich.console import Console
 
 from objectives.errors import UserError
 from orchestrator import Run, RunError, Study, SuccessiveHalving, launch, load_run
-from orchestrator.runs.records import (
-    RESULT,
-    UNPRUNED,
-    front_document,
-    load_optuna_study,
-)
+from orchestrator.runs.records import RESULT, UNPRUNED, front_document, load_optuna_study
 from orchestrator.status import run_status
 from orchestrator.study_file import load_study
 from reports.dashboard import _trial_note

@@ -37,10 +37,9 @@ from orchestrator.runs.records import (
     RunRecord,
     State,
     TrialRecord,
-    TrialResult,
-    UnprunedResult,
     read_run,
 )
+from orchestrator.runs.results import TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import open_storage
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.runs.records import RunRecord, TrialRecord, TrialResult, pareto_front
+from orchestrator.runs.records import RunRecord, TrialRecord, pareto_front
+from orchestrator.runs.results import TrialResult
 from reports.figures.front import front_figure
 from reports.overlay import overlay
 from reports.pareto import answer, knob_texts, pareto_view, percent

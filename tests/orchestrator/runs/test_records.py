@@ -18,13 +18,11 @@ from orchestrator.runs.records import (
     FinishedTrial,
     RunRecord,
     TrialRecord,
-    TrialResult,
-    UnprunedResult,
     front_document,
     pareto_front,
-    size_text,
     trial_record,
 )
+from orchestrator.runs.results import TrialResult, UnprunedResult, size_text
 
 
 def trial(number: int, metric: float, flops: int, *, target: float | None = None) -> FinishedTrial:
