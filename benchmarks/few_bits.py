@@ -7,11 +7,12 @@ bits, then of 4; embeddings have 2 in all:
 - `ternary`: `TernaryBert`. `ternary, two stages`: the same epochs, first on attention scores and
   hidden states, then on the logits, as the paper has it.
 - `split`: `BinaryBert`, half of its epochs ternary and half binary. `split, two stages` likewise.
+  `split half`: the layers are split that gain most for half of the bytes.
 - `scratch`: the whole model in weights of one bit from the start, by the training of `ternary`.
 - `half ternary`: what `split` begins with, trained for all epochs and not split.
 
     OMP_NUM_THREADS=1 python -m benchmarks.few_bits --cache FOLDER [--task sst2 --glue FOLDER]
-        [--seeds 0 1 2] [--epochs 4] [--arms ternary split ...] [--input-bits 8 4]
+        [--seeds 0 1 2] [--epochs 1] [--arms ternary split ...] [--input-bits 8 4]
 
 Without `--glue` the task is that of the quickstart, "tweets". Writes
 benchmarks/results/few_bits.json row by row and goes on where it was stopped; prints the means of
@@ -46,11 +47,11 @@ from objectives.training.stages import Loss
 Row = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results" / "few_bits.json"
-EPOCHS = {"tweets": 2.0, "sst2": 0.8, "cola": 1.0}
+EPOCHS = {"tweets": 1.0, "sst2": 0.5, "cola": 1.0}
 RATES = {"ternary": 3e-4, "binary": 3e-4}
 ARMS = (
     *("rounded 2", "rounded 1", "ternary", "scratch", "split", "half ternary"),
-    *("ternary, two stages", "split, two stages"),
+    *("ternary, two stages", "split, two stages", "split half"),
 )
 
 
@@ -74,9 +75,10 @@ def method(arm: str, epochs: float) -> FewBits:
     kind, two = arm.removesuffix(", two stages"), arm.endswith("two stages")
     if kind.startswith("rounded"):
         return TernaryBert(weight_bits=int(kind[-1]), stages=())
-    if kind == "split":
+    if kind.startswith("split"):
         first, then = (stages(own, epochs / 2, two=two) for own in ("ternary", "binary"))
-        return BinaryBert(stages=first + then, first_binary=then[0].name)
+        share = 0.5 if kind == "split half" else 1.0
+        return BinaryBert(stages=first + then, first_binary=then[0].name, split=share)
     if kind == "scratch":
         return TernaryBert(weight_bits=1, stages=stages("binary", epochs, two=two))
     ratio = 0.5 if kind == "half ternary" else 1.0

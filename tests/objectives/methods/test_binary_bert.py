@@ -9,6 +9,7 @@ import pytest
 
 from objectives.bert.packing import PackedLinear
 from objectives.errors import UserError
+from objectives.measures.bits import bytes_of
 from objectives.methods.binary_bert import BinaryBert
 from objectives.methods.ternary_bert import TernaryBert
 from objectives.problem import Problem
@@ -100,10 +101,22 @@ def test_what_cannot_be_split_is_refused(change: dict[str, object], message: str
         replace(QUICK, **change)  # type: ignore[arg-type]
 
 
+def test_a_share_of_the_bytes_splits_the_layers_that_gain_most(problem: Problem) -> None:
+    sizes, split = [], []
+    for share in (0.0, 0.5, 1.0):
+        found = search_alone(replace(QUICK, target_ratio=1.0, split=share), problem)
+        sizes.append(bytes_of(found.model.state_dict()))
+        split.append([layer.halves for layer in found.architecture.layers])
+    assert split[0] == [None] * TINY.layers
+    assert split[2] == [2] * TINY.layers
+    assert 0 < split[1].count(2) < TINY.layers
+    assert sizes[0] < sizes[1] <= sizes[0] + 0.5 * (sizes[2] - sizes[0])
+
+
 def test_students_that_a_gpu_would_train_together_are_split_one_by_one(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    members = [replace(QUICK, target_ratio=ratio) for ratio in (0.5, 0.8)]
+    members = [replace(QUICK, target_ratio=1.0, split=share) for share in (1.0, 0.5)]
     alone = [search_alone(member, problem) for member in members]
     fuse_as_a_gpu_does(monkeypatch)
     for one, other in zip(alone, run(members, problem), strict=True):
