@@ -20,6 +20,7 @@ from objectives.bert.quantising import dense, quantised, rounded
 from objectives.bert.splitting import in_halves, split
 from objectives.errors import UserError
 from objectives.problem import Problem
+from objectives.training.fusing import fuse, take
 from objectives.training.population import Population
 from tests.conftest import TINY
 
@@ -142,3 +143,21 @@ def test_a_layer_may_be_split_alone_and_loads_with_transformers(
     assert torch.equal(logits(loaded, problem), logits(packed, problem))
     assert not architecture.with_bits([32] * LAYERS, [32] * LAYERS, 32).has_bits
     architecture.with_bits([32] * LAYERS, [32] * LAYERS, 32).check(TINY)
+
+
+def test_halves_are_padded_one_by_one(
+    model: tuple[BertArchitecture, PrunedBertForSequenceClassification],
+) -> None:
+    """As a GPU pads them; without the padding they are what they were."""
+    units, whole = model
+    halves = in_halves(whole, with_halves(units, (2, 2, 2)))
+    state = {n: v for n, v in halves.state_dict().items() if "embeddings" not in n}
+    own, wide = units.widths(TINY), BertArchitecture.full(TINY).widths(TINY)
+    weights, reads = fuse([state], [own], wide, TINY.hidden)
+    padded = weights["bert.encoder.layer.1.intermediate.dense.weight"][0]
+    assert padded.shape == (2 * TINY.ffn, TINY.hidden)
+    lower = state["bert.encoder.layer.1.intermediate.dense.weight"][units.widths(TINY)[1].ffn :]
+    assert torch.equal(padded[TINY.ffn :][: len(lower)], lower)
+    back = take(weights, reads, own, wide, 0, TINY.hidden)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], value) for name, value in state.items())
