@@ -10,26 +10,27 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from objectives.bert.adapters import ADAPTERS, as_bert
 from objectives.bert.pretrained import load_tokenizer
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
-from objectives.delivery.engines import BITS, ENGINES, Engine, Feeds, Run, serve
-from objectives.delivery.onnx_model import load_model
+from objectives.delivery.exported import load_model
+from objectives.engines.serving import BITS, ENGINES, Engine, Run, serve
+from objectives.engines.timing import in_turns, tokens
 from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Interval
 from objectives.measures.evaluate import metric_with_interval, predict_with
-from objectives.measures.latency import milliseconds
 from objectives.measures.measured import measured_flops
 from objectives.text.data import Split
 from objectives.text.task import Metric
@@ -37,8 +38,6 @@ from objectives.workbench.inputs import Inputs
 
 UNPRUNED = "unpruned"
 """What the reference is called that nobody named."""
-
-_WARM_UPS = 3
 
 
 @dataclass(frozen=True)
@@ -147,6 +146,7 @@ def bench(
     skipped: dict[str, str] = {}
     shapes = [(batch, length) for batch in batches for length in lengths]
     splits = {name: _splits(data, name, model) for name, model in models.items()}
+    known = min(model.config.vocab_size for model in models.values())
     flops_of = cache(measured_flops)
     with _threads(threads) as used, TemporaryDirectory() as scratch:
         for engine in engines:
@@ -157,7 +157,8 @@ def bench(
                 of_engine: list[Timing] = []
                 for batch, length in shapes:
                     say(f"{engine}: batch {batch}, length {length}")
-                    quartiles = _time(engine, runs, _inputs(models, batch, length), rounds, device)
+                    inputs = tokens(known, batch, length)
+                    quartiles = _quartiles(in_turns(engine, runs, inputs, rounds, device))
                     of_engine += [
                         Timing(
                             model=name,
@@ -254,40 +255,10 @@ def _worth(model: str, engine: Engine, run: Run, splits: Sequence[Split], metric
     return Worth(model, engine, *select, *heldout)
 
 
-def _inputs(models: Mapping[str, PreTrainedModel], batch: int, length: int) -> Feeds:
-    generator = torch.Generator().manual_seed(0)
-    known = min(model.config.vocab_size for model in models.values())
-    return {
-        "input_ids": torch.randint(known, (batch, length), generator=generator),
-        "attention_mask": torch.ones(batch, length, dtype=torch.long),
-        "token_type_ids": torch.zeros(batch, length, dtype=torch.long),
-    }
-
-
-def _time(
-    engine: Engine, runs: Sequence[Run], inputs: Feeds, rounds: int, device: str
-) -> list[tuple[float, float, float]]:
-    """Quartiles of each run in milliseconds; every other round goes backwards."""
-    times = np.empty((_WARM_UPS + rounds, len(runs)))
-    with _compiling(len(runs)) if engine == "compile" else nullcontext():
-        for number, row in enumerate(times):
-            for place in range(len(runs))[:: 1 if number % 2 else -1]:
-                row[place] = milliseconds(partial(runs[place], inputs), device)
-    low, middle, high = np.percentile(times[_WARM_UPS:], [25, 50, 75], axis=0).tolist()
+def _quartiles(times: NDArray[np.float64]) -> list[tuple[float, float, float]]:
+    """Of each column."""
+    low, middle, high = np.percentile(times, [25, 50, 75], axis=0).tolist()
     return list(zip(low, middle, high, strict=True))
-
-
-@contextmanager
-def _compiling(models: int) -> Iterator[None]:
-    """Room for so many models: they share one code object, whose variants torch limits to 8.
-
-    Beyond that it would run them eagerly and say nothing.
-    """
-    import torch._dynamo
-
-    torch.compiler.reset()
-    with torch._dynamo.config.patch(recompile_limit=models, fail_on_recompile_limit_hit=True):
-        yield
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from objectives.architecture import Architecture
 from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import shape_of
 from objectives.bert.student import keep_layers, load_student
+from objectives.engines.serving import Engine
 from objectives.measures.bits import BitOps, Bytes, bytes_of
 from objectives.measures.bootstrap import Interval
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
@@ -47,9 +48,6 @@ from objectives.workbench.teacher import (
     teacher_notes,
     weak_teacher_note,
 )
-
-_LATENCY_BATCH = 1
-"""Sequences in the forward pass whose time is the cost "latency"."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +151,8 @@ def prepare(
     session: Session,
     *,
     cost: CostName = "flops",
+    engine: Engine = "eager",
+    latency_batch: int = 1,
     objective: Objective = "metric",
     spaces: tuple[str, ...] = (),
     fidelity: Fidelity = FULL,
@@ -160,8 +160,9 @@ def prepare(
     """Tokenise, fine-tune the teacher if it needs it, score it, and load the student.
 
     Augmented rows come after the teacher: it learns from the rows of the task alone, and from all
-    whatever the `fidelity`. `cost` is what the study counts, `objective` what it compares students
-    by, `spaces` the kinds of units that its methods search: "units" counts those.
+    whatever the `fidelity`. `cost` is what the study counts, "latency" by passes of `latency_batch`
+    sequences in the `engine`; `objective` is what it compares students by, `spaces` the kinds of
+    units that its methods search: "units" counts those.
     """
     task, device, progress = inputs.task, session.device, session.progress
     splits = {role: inputs.split(role) for role in tasks.ROLES}
@@ -185,7 +186,16 @@ def prepare(
     train, alpha = _of_students(inputs, splits, fidelity, session=session)
     student = _student(inputs, teacher, session.seed)
     cost_of_teacher, cost_of_student = (
-        _cost(cost, model, inputs.seq_len, spaces, session=session) for model in (teacher, student)
+        load_latency(
+            model,
+            batch=latency_batch,
+            seq_len=inputs.seq_len,
+            engine=engine,
+            session=session,
+        )
+        if cost == "latency"
+        else _cost(cost, model, inputs.seq_len, spaces)
+        for model in (teacher, student)
     )
     cost_of_unpruned = cost_of_teacher if inputs.student is None else cost_of_student
 
@@ -322,10 +332,8 @@ def _cost(
     model: BertForSequenceClassification,
     seq_len: int,
     spaces: tuple[str, ...],
-    *,
-    session: Session,
 ) -> Cost:
-    """What a study of this cost counts of `model`, cut or masked."""
+    """What is counted of `model`, cut or masked."""
     shape = shape_of(model.config)
     if name == "params":
         embeddings = sum(weight.numel() for weight in model.bert.embeddings.parameters())
@@ -337,13 +345,6 @@ def _cost(
         return BitOps(shape, seq_len)
     if name == "units":
         return Units(shape, spaces)
-    if name == "latency":
-        return load_latency(
-            model,
-            batch=_LATENCY_BATCH,
-            seq_len=seq_len,
-            session=session,
-        )
     return Flops(shape, seq_len)
 
 

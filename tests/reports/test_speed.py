@@ -15,7 +15,8 @@ from optuna.distributions import FloatDistribution
 
 from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
-from objectives.delivery.onnx_model import load_model, score_onnx, write_int8, write_onnx
+from objectives.delivery.exported import load_model, score_onnx
+from objectives.engines.onnx_model import write_int8, write_onnx
 from objectives.errors import UserError
 from objectives.measures.evaluate import score
 from objectives.methods.mask_search import MaskSearch

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -17,13 +18,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from objectives.bert.quantising import dense
-from objectives.delivery.onnx_model import (
+from objectives.device import to_device
+from objectives.engines.onnx_model import (
+    check_installed,
     open_session,
     run_session,
     write_int8,
     write_onnx,
 )
-from objectives.device import to_device
 from objectives.errors import UserError
 
 Engine = Literal["eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8"]
@@ -65,6 +67,23 @@ def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:
     return chosen
 
 
+def check_engine(engine: Engine, device: str) -> None:
+    """Raise UserError unless the engine is there and runs on the device, which may be "auto"."""
+    if not engine.startswith("onnxruntime"):
+        return
+    if device not in ("cpu", "auto"):
+        raise UserError(
+            f"engine '{engine}' runs on the CPU alone, not on '{device}'; take one of torch, or "
+            'launch with device="cpu"'
+        )
+    check_installed("onnx", "onnxscript", "onnxruntime")
+
+
+def runtime(engine: Engine) -> dict[str, str]:
+    """The version of what runs it, by its name, if that is not torch."""
+    return {"onnxruntime": version("onnxruntime")} if engine.startswith("onnxruntime") else {}
+
+
 def serve(
     engine: Engine, models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
 ) -> list[Served]:
@@ -75,8 +94,7 @@ def serve(
     """
     if engine in ("eager", "bfloat16", "compile"):
         return [_in_torch(engine, model, device) for model in models.values()]
-    if device != "cpu":
-        raise UserError("it is timed on the CPU only")
+    check_engine(engine, device)
     files = [
         _onnx_file(
             _INT8 if engine == "onnxruntime-int8" else _WHOLE,
