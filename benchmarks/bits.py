@@ -38,7 +38,7 @@ from benchmarks.search_quality import TEACHER_EPOCHS, task
 from objectives import ElasticSearch, Stage, Task, Teacher
 from objectives.delivery.bench import bench
 from objectives.device import quiet_libraries
-from objectives.engines.serving import Engine
+from objectives.engines.names import Engine
 from orchestrator import Run, Study, launch
 from orchestrator.runs.records import FinishedTrial
 from reports.speed import inputs_of, teacher_of

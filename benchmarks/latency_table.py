@@ -33,7 +33,8 @@ from objectives.bert.cutting import cut, shape_of
 from objectives.bert.pretrained import load_classifier
 from objectives.device import quiet_libraries
 from objectives.engines import timing
-from objectives.engines.serving import ENGINES, check_engines, serve
+from objectives.engines.names import ENGINES, check_engines
+from objectives.engines.serving import serve
 from objectives.measures.latency import load_latency
 from objectives.session import Session
 from studies._quickstart_data import minilm
@@ -75,6 +76,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     table = Table("engine", "batch", "predicted ms", "measured ms", "off by", "of the gain")
     with TemporaryDirectory() as scratch:
+        (Path(scratch) / "cache").mkdir()
         for engine in check_engines(options.engines):
             named = {f"{scratch}/{number}": one for number, one in enumerate(models)}
             runs = [one.run for one in serve(engine, named, Path(scratch), options.threads, "cpu")]

@@ -19,7 +19,7 @@ from optuna.distributions import (
 
 from objectives.bert.architecture import BertShape
 from objectives.bert.pretrained import license_of
-from objectives.engines.serving import ENGINES, Engine
+from objectives.engines.names import ENGINES, Engine
 from objectives.errors import UserError, check_ranges, check_types, did_you_mean
 from objectives.knobs import settings, with_knobs
 from objectives.measures.cost import CostName, check_priced

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from objectives.bert.adapters import ADAPTERS, as_bert
-from objectives.bert.pretrained import load_tokenizer
+from objectives.bert.pretrained import has_tokenizer, load_tokenizer
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 from objectives.delivery.exported import load_model
-from objectives.engines.serving import BITS, ENGINES, Engine, Run, serve
+from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
+from objectives.engines.serving import Run, serve
 from objectives.engines.timing import in_turns, tokens
 from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Interval
@@ -63,7 +64,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Worth:
-    """What a model with fewer bits is worth on a study's data, answered by the engine itself."""
+    """What a model is worth on a study's data with other bits, answered by the engine itself."""
 
     model: str
     """Its folder, or `UNPRUNED`."""
@@ -87,7 +88,7 @@ class Bench:
     """Engine to the reason why it did not run."""
     conditions: Mapping[str, str | int]
     worths: tuple[Worth, ...] = ()
-    """Of the engines with fewer than 32 bits, where there was data."""
+    """Of the engines that models were scored in."""
 
 
 def bench(
@@ -97,6 +98,7 @@ def bench(
     unpruned: PreTrainedModel | None = None,
     unpruned_layers: int | None = None,
     data: Inputs | None = None,
+    scored_bits: int = FULL_BITS,
     batches: Sequence[int] = (1, 8, 32),
     lengths: Sequence[int] = (128,),
     engines: Sequence[Engine] = ENGINES,
@@ -114,8 +116,9 @@ def bench(
         unpruned: the unpruned model with its own weights, in place of that twin.
         unpruned_layers: layers of that twin; by default those of the model, as if no whole layers
             had been left out.
-        data: of a study, on which models are scored in the engines with fewer than 32 bits; a
-            twin is not, its weights are random.
+        data: of a study, on which models are scored in the engines of other bits than the study
+            scored them in; a twin is not, its weights are random.
+        scored_bits: those.
         batches: sequences in a forward pass.
         lengths: tokens in a sequence.
         engines: some of `Engine`.
@@ -175,7 +178,7 @@ def bench(
                         )
                     ]
                 of_splits: list[Worth] = []
-                if data is not None and BITS[engine] < 32:
+                if data is not None and BITS[engine] != scored_bits:
                     say(f"{engine}: scoring on the selection and held-out splits")
                     of_splits = [
                         _worth(name, engine, one.run, splits[name], data.task.metric)
@@ -208,7 +211,9 @@ def _load(
         return UNPRUNED, {UNPRUNED: unpruned} | models
     name, first = next(iter(models.items()))
     if isinstance(first.config, PrunedBertConfig):
-        return UNPRUNED, {UNPRUNED: _unpruned(first.config, unpruned_layers)} | models
+        configs = [model.config for model in models.values()]
+        pieces = max(getattr(c, "full_vocab_size", None) or c.vocab_size for c in configs)
+        return UNPRUNED, {UNPRUNED: _unpruned(first.config, unpruned_layers, pieces)} | models
     return name, models
 
 
@@ -228,11 +233,13 @@ def _classifier(folder: Path) -> PreTrainedModel:
     return model
 
 
-def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequenceClassification:
-    """A model of so many layers from which nothing was cut, with random weights."""
-    cut = ("per_layer_config", "embedding_bits", "pooler_bits")
+def _unpruned(
+    config: PrunedBertConfig, layers: int | None, pieces: int
+) -> PrunedBertForSequenceClassification:
+    """A model of so many layers and word pieces from which nothing was cut, with random weights."""
+    cut = ("per_layer_config", "embedding_bits", "pooler_bits", "full_vocab_size")
     own = {name: value for name, value in config.to_dict().items() if name not in cut}
-    own["num_hidden_layers"] = layers or config.num_hidden_layers
+    own |= {"num_hidden_layers": layers or config.num_hidden_layers, "vocab_size": pieces}
     with torch.random.fork_rng(devices=[]):
         model = PrunedBertForSequenceClassification(PrunedBertConfig.from_dict(own))
     model.train(False)
@@ -240,11 +247,12 @@ def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequ
 
 
 def _splits(data: Inputs | None, name: str, model: PreTrainedModel) -> list[Split]:
-    """What a model is scored on, in tokens of its own where its vocabulary was cut."""
+    """What a model is scored on: in tokens of its own if its folder has a tokenizer."""
     if data is None:
         return []
-    smaller = model.config.vocab_size < len(data.tokenizer) and Path(name).is_dir()
-    tokenizer = load_tokenizer(name) if smaller else None
+    smaller = model.config.vocab_size < len(data.tokenizer)
+    own = name != UNPRUNED and (smaller or has_tokenizer(name))
+    tokenizer = load_tokenizer(name) if own else None
     return [data.split(role, tokenizer) for role in ("select", "heldout")]
 
 

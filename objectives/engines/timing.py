@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from objectives.engines.serving import Engine, Feeds, Run
+from objectives.engines.names import Engine
+from objectives.engines.serving import Feeds, Run
 
 WARM_UPS = 3
 """Rounds whose times do not count."""

@@ -19,7 +19,8 @@ from objectives.bert.architecture import BertArchitecture, Widths
 from objectives.bert.cutting import shape_of
 from objectives.bert.linears import AXES
 from objectives.cache import content_key, made_anew, written_whole
-from objectives.engines.serving import Engine, runtime
+from objectives.engines.names import Engine
+from objectives.engines.serving import runtime
 from objectives.errors import first_line
 from objectives.measures.cost import Cost, Count, check_priced
 from objectives.measures.layer_times import layer_times

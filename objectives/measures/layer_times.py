@@ -27,7 +27,8 @@ from objectives.bert.pruned_bert import (
 )
 from objectives.bert.student import keep_layers
 from objectives.device import to_device
-from objectives.engines.serving import Engine, serve
+from objectives.engines.names import Engine
+from objectives.engines.serving import serve
 from objectives.engines.timing import WARM_UPS, in_turns, milliseconds, tokens
 from objectives.session import Session
 

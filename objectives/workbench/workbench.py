@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -13,7 +16,8 @@ from objectives.architecture import Architecture
 from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import shape_of
 from objectives.bert.student import keep_layers, load_student
-from objectives.engines.serving import Engine
+from objectives.engines.names import BITS, FULL_BITS, Engine
+from objectives.engines.serving import serve
 from objectives.measures.bits import BitOps, Bytes, bytes_of
 from objectives.measures.bootstrap import Interval
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
@@ -25,6 +29,7 @@ from objectives.measures.evaluate import (
     metric_with_interval,
     nearness,
     predict,
+    predict_with,
     score,
 )
 from objectives.measures.latency import load_latency
@@ -83,7 +88,9 @@ class Workbench:
     texts: Mapping[str, Examples]
     """The text of "select" and "heldout", for models of a smaller vocabulary."""
     teacher_answers: Mapping[str, Tensor]
-    """Logits (rows, C) of the teacher on "select" and "heldout"."""
+    """Logits (rows, C) of the teacher on "select" and "heldout", in float32."""
+    engine: Engine
+    """What models are served with, and so scored with."""
     metric: Metric
     tokenizer: PreTrainedTokenizerBase
     unpruned: Score
@@ -118,7 +125,7 @@ class Workbench:
                 )
         splits = self._judging(architecture)
         return _score(
-            {role: predict(model, split, self.problem.device) for role, split in splits.items()},
+            _answers(self.engine, model, splits, self.problem.device),
             self.teacher_answers,
             splits,
             self.metric,
@@ -210,7 +217,7 @@ def prepare(
     progress.begin("score the teacher", batches)
     answers = {role: predict(teacher, split, device, progress) for role, split in judging.items()}
     unpruned = _score(
-        answers,
+        answers if BITS[engine] == FULL_BITS else _answers(engine, teacher, judging, device),
         answers,
         judging,
         task.metric,
@@ -259,6 +266,7 @@ def prepare(
         heldout=splits["heldout"],
         texts={role: inputs.text.roles[role] for role in judging},
         teacher_answers=answers,
+        engine=engine,
         metric=task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
@@ -294,6 +302,17 @@ def _of_students(
         return tokenised
 
     return fidelity.train(split("train"), session.seed), split("alpha")
+
+
+def _answers(
+    engine: Engine, model: PreTrainedModel, splits: Mapping[str, Split], device: str
+) -> dict[str, Tensor]:
+    """Logits (rows, C) of each split as an engine gives them; those of float32 are torch's."""
+    if BITS[engine] == FULL_BITS:
+        return {role: predict(model, split, device) for role, split in splits.items()}
+    with TemporaryDirectory() as scratch:
+        (served,) = serve(engine, {scratch: model}, Path(scratch), torch.get_num_threads(), device)
+        return {role: predict_with(served.run, split) for role, split in splits.items()}
 
 
 def _score(

@@ -68,10 +68,17 @@ def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
     for shape in by_shape(speeds):
         where = f"At {shape[0].batch} x {shape[0].length} tokens"
         yield f"{where} the fastest engine is {_fastest(shape)}."
-        rivals = [one for one in shape if one.bits < 32 and one.reference_model.worth is not None]
+        rivals = [one for one in shape if one.bits < 32 and _scored(one, run)]
         if rivals:
             rival = min(rivals, key=lambda one: one.reference_model.milliseconds)
             yield f"{where} {_beaten(run, shape, rival)}."
+
+
+def _scored(speed: Speed, run: RunRecord) -> bool:
+    """Whether it is known what the unpruned model is worth there."""
+    if speed.bits == run.bits:
+        return speed.unpruned_model(run.unpruned) is not None
+    return speed.reference_model.worth is not None
 
 
 def _fastest(shape: Sequence[Speed]) -> str:
@@ -88,14 +95,12 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     """How many models of the front are no faster and no better than the unpruned one with fewer
     bits: in float32, whatever its engine, and in the engine of the unpruned one."""
     unpruned = rival.reference_model
-    assert unpruned.worth is not None
-    least, limit = unpruned.worth.metric, unpruned.milliseconds
+    least, limit = unpruned.metric(run.unpruned), unpruned.milliseconds
     front = [trial for trial in run.front if trial.number in rival.models]
 
     def no_match(trial: FinishedTrial, one: Speed) -> bool:
         own = one.models[trial.number]
-        metric = trial.result.metric if own.worth is None else own.worth.metric
-        return metric <= least and own.milliseconds >= limit
+        return own.metric(trial.result) <= least and own.milliseconds >= limit
 
     groups = {"float32": [one for one in shape if one.bits == 32], rival.engine: [rival]}
     counts = [
@@ -107,7 +112,7 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     return (
         f"the unpruned model takes {limit:.2f} ms and {unpruned.megabytes:.1f} MB in "
         f"{rival.engine}, with {run.metric_name} {least:.4f} (held out "
-        f"{unpruned.worth.heldout_metric:.4f}). Models of the front that it beats, as they "
+        f"{unpruned.heldout_metric(run.unpruned):.4f}). Models of the front that it beats, as they "
         f"are no faster and no better: {', '.join(counts)}"
     )
 

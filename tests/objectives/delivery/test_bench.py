@@ -20,8 +20,8 @@ from objectives.bert.cutting import cut
 from objectives.delivery.bench import UNPRUNED, Bench, bench
 from objectives.delivery.exported import load_model
 from objectives.engines import onnx_model
+from objectives.engines.names import BITS, ENGINES, check_engines
 from objectives.engines.onnx_model import write_int8, write_onnx
-from objectives.engines.serving import BITS, ENGINES, check_engines
 from objectives.errors import UserError
 from objectives.measures.cost import Flops
 from objectives.measures.evaluate import count_parameters

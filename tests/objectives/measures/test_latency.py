@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits, Widths, units_of
 from objectives.bert.cutting import widths_of
 from objectives.cache import content_key
-from objectives.engines.serving import Engine, Served
+from objectives.engines.names import Engine
+from objectives.engines.serving import Served
 from objectives.errors import UserError
 from objectives.measures import layer_times
 from objectives.measures.budget import discretise
