@@ -40,8 +40,16 @@ def pareto_view(run: RunRecord) -> ParetoView:
     )
 
 
+_LITTLE = 0.01
+"""Share of the unpruned metric that a model may lose and still be as good to most."""
+
+
 def answer(view: ParetoView) -> str:
-    """One sentence: what is kept at half the cost, or what there is instead."""
+    """One sentence: what is kept at half the cost, or what there is instead.
+
+    Where the whole front lies below half, as with bytes of few bits, that says little: there it is
+    the cheapest model that loses next to nothing.
+    """
     name = view.unpruned.cost_name
     if not view.front and view.outside:
         return f"No trial has met its {name} budget yet; {len(view.outside)} finished outside it."
@@ -50,6 +58,9 @@ def answer(view: ParetoView) -> str:
     half = [trial for trial in view.front if trial.result.ratio <= 0.5]
     if half:
         best = half[-1].result
+        least = (1 - _LITTLE) * view.unpruned.metric
+        if len(half) == len(view.front) and best.metric >= least > 0:
+            best = next(trial.result for trial in half if trial.result.metric >= least)
         return f"At {percent(best.ratio)} of the {_cost(view)} the model {_kept(view, best)}."
     smallest = view.front[0].result
     return (

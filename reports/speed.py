@@ -119,7 +119,20 @@ def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
         return ""
     model, engine = min(timed, key=lambda pair: pair[0].milliseconds)
     worth = f", {run.metric_name} {model.worth.metric:.4f}" if model.worth else ""
-    return f"{model.milliseconds:.2f} ms, {model.megabytes:.1f} MB in {engine}{worth}"
+    size_only = [bits for bits, numbers in without_kernel(run, speeds).items() if trial in numbers]
+    own = f"; its {size_only[0]} bits: size only" if size_only else ""
+    return f"{model.milliseconds:.2f} ms, {model.megabytes:.1f} MB in {engine}{worth}{own}"
+
+
+def without_kernel(run: RunRecord, speeds: Sequence[Speed]) -> dict[int, list[int]]:
+    """Trials of the front by the bits of their weights, with which no engine that was timed
+    computes: in all of them the model is as fast as with the engine's own."""
+    known = {32, *(one.bits for one in speeds)}
+    trials: dict[int, list[int]] = {}
+    for row in run.front:
+        if row.result.weight_bits not in known:
+            trials.setdefault(row.result.weight_bits, []).append(row.number)
+    return trials
 
 
 def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> Bench:

@@ -20,7 +20,7 @@ from reports.figures.theme import (
     plain,
 )
 from reports.overlay import Overlay
-from reports.speed import Speed, TimedModel, by_shape
+from reports.speed import Speed, TimedModel, by_shape, without_kernel
 
 
 def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Section | None:
@@ -72,6 +72,12 @@ def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
         if rivals:
             rival = min(rivals, key=lambda one: one.reference_model.milliseconds)
             yield f"{where} {_beaten(run, shape, rival)}."
+    for bits, trials in without_kernel(run, speeds).items():
+        models = ", ".join(map(str, trials))
+        yield (
+            f"No engine that was timed computes with {bits} bits: for trial {models} they are "
+            "size only."
+        )
 
 
 def _scored(speed: Speed, run: RunRecord) -> bool:
