@@ -286,12 +286,11 @@ class Study:
                 f"Study.cost is 'units', and {type(self.method).__name__} searches none; count "
                 "flops or params"
             )
-        timed = {"engine": self.engine, "latency_batch": self.latency_batch}
-        for name, value in timed.items():
-            if self.cost != "latency" and value != getattr(type(self), name):
+        for name in ("engine", "latency_batch"):
+            if self.cost != "latency" and getattr(self, name) != getattr(Study, name):
                 raise UserError(
-                    f"Study.{name} is {value!r}, which decides milliseconds, and Study.cost is "
-                    f"{self.cost!r}; leave {name} out, or count latency"
+                    f"Study.{name} is {getattr(self, name)!r}, which decides milliseconds, and "
+                    f"Study.cost is {self.cost!r}; leave {name} out, or count latency"
                 )
         if self.cost == "latency":
             check_priced("Study.cost 'latency'", Latency.priced, spaces)
@@ -388,12 +387,9 @@ class Study:
     def _settings(self) -> Iterator[tuple[str, object, bool]]:
         """Settings of objective, teacher, fidelity and method that are not tuned: entry, value, and
         whether that is the default."""
-        if self.objective != "metric":  # runs of before there was a choice are of the metric
-            yield "objective", self.objective, False
-        if self.engine != "eager":  # nor of the engine, nor of the batch
-            yield "engine", self.engine, False
-        if self.latency_batch != 1:
-            yield "latency_batch", self.latency_batch, False
+        for name in ("objective", "engine", "latency_batch"):
+            if getattr(self, name) != getattr(Study, name):  # earlier runs had no choice
+                yield name, getattr(self, name), False
         yield from _entries("teacher", self.teacher)
         if self.fidelity != FULL:
             yield from _entries("fidelity", self.fidelity)

@@ -40,15 +40,11 @@ def pareto_view(run: RunRecord) -> ParetoView:
     )
 
 
-_LITTLE = 0.01
-"""Share of the unpruned metric that a model may lose and still be as good to most."""
-
-
 def answer(view: ParetoView) -> str:
     """One sentence: what is kept at half the cost, or what there is instead.
 
-    Where the whole front lies below half, as with bytes of few bits, that says little: there it is
-    the cheapest model that loses next to nothing.
+    Where all of a front lies below half, as bytes of few bits do, that says little: there it is the
+    cheapest model that loses no more than 1%.
     """
     name = view.unpruned.cost_name
     if not view.front and view.outside:
@@ -58,9 +54,9 @@ def answer(view: ParetoView) -> str:
     half = [trial for trial in view.front if trial.result.ratio <= 0.5]
     if half:
         best = half[-1].result
-        least = (1 - _LITTLE) * view.unpruned.metric
-        if len(half) == len(view.front) and best.metric >= least > 0:
-            best = next(trial.result for trial in half if trial.result.metric >= least)
+        good = [t.result for t in half if t.result.metric >= 0.99 * view.unpruned.metric > 0]
+        if good and len(half) == len(view.front):
+            best = good[0]
         return f"At {percent(best.ratio)} of the {_cost(view)} the model {_kept(view, best)}."
     smallest = view.front[0].result
     return (

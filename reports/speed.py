@@ -52,13 +52,9 @@ class TimedModel:
     """None if it was not scored in this engine; with the run's own bits it is worth what its trial
     says."""
 
-    def metric(self, scored: Measured) -> float:
-        """On the selection split, in this engine."""
-        return scored.metric if self.worth is None else self.worth.metric
-
-    def heldout_metric(self, scored: Measured) -> float:
-        """The same, held out."""
-        return scored.heldout_metric if self.worth is None else self.worth.heldout_metric
+    def scored(self, by_run: Measured) -> Worth | Measured:
+        """Its metrics in this engine."""
+        return self.worth or by_run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedModel,
@@ -17,7 +16,6 @@ from transformers import (
 from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError, first_line
 from objectives.measures.evaluate import metric_of, predict_with
-from objectives.text.data import Split
 from objectives.workbench.inputs import Inputs
 
 
@@ -42,15 +40,11 @@ def load_model(folder: Path) -> PreTrainedModel:
     return model
 
 
-def predict_onnx(file: Path, split: Split) -> Tensor:
-    """Logits (rows, C) of every row of the split, in its order; `evaluate.predict` in ONNX."""
-    return predict_with(partial(run_session, open_session(file)), split)
-
-
 def score_onnx(
     file: Path, inputs: Inputs, role: str, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> float:
     """The task's metric of an ONNX file on one role of a study's data, in the teacher's tokens or
     in those of the model's own tokenizer."""
     split = inputs.split(role, tokenizer)
-    return metric_of(predict_onnx(file, split), split, inputs.task.metric)
+    logits = predict_with(partial(run_session, open_session(file)), split)
+    return metric_of(logits, split, inputs.task.metric)

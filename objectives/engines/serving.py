@@ -9,7 +9,6 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -53,11 +52,6 @@ def check_engine(engine: Engine, device: str) -> None:
             'launch with device="cpu"'
         )
     check_installed("onnx", "onnxscript", "onnxruntime")
-
-
-def runtime(engine: Engine) -> dict[str, str]:
-    """The version of what runs it, by its name, if that is not torch."""
-    return {"onnxruntime": version("onnxruntime")} if engine.startswith("onnxruntime") else {}
 
 
 def serve(

@@ -1,32 +1,47 @@
 """Milliseconds as a cost: a table of one layer's time, measured once a run on its own device.
 
-Between the numbers of heads and FFN neurons that were timed the time is interpolated.
+Whole models are timed, as an engine runs no others: a layer takes what a model of some layers takes
+longer than one of none. The two halves of a layer are done one after the other, so models of heads
+alone and of FFN neurons alone, a few numbers of each, say all; between these numbers the time is
+interpolated.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import BertArchitecture, Widths
-from objectives.bert.cutting import shape_of
+from objectives.bert.architecture import BertArchitecture, LayerUnits, Widths
+from objectives.bert.cutting import cut, shape_of
 from objectives.bert.linears import AXES
+from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.bert.quantising import keep_pieces
+from objectives.bert.student import keep_layers
 from objectives.cache import content_key, made_anew, written_whole
 from objectives.engines.names import Engine
-from objectives.engines.serving import runtime
+from objectives.engines.serving import serve
+from objectives.engines.timing import WARM_UPS, in_turns, tokens
 from objectives.errors import first_line
 from objectives.measures.cost import Cost, Count, check_priced
-from objectives.measures.layer_times import layer_times
 from objectives.progress import Progress
 from objectives.session import Session
 
+_REPEATS = 15
+_LAYERS = 3
+"""Of a model that is timed for the sake of its layers."""
+_PIECES = 1000
 _STEPS = 4
 """A width is timed at these many equal steps, and at 0 and 1: a first unit costs the most."""
 
@@ -156,17 +171,16 @@ def load_latency(
         "activation": model.config.hidden_act,
         "attention": model.config._attn_implementation,
         "torch": torch.__version__,
-        **runtime(engine),
     }
     if engine == "eager":
         del ingredients["engine"]  # tables of before there was a choice
+    elif engine.startswith("onnxruntime"):
+        ingredients["onnxruntime"] = version("onnxruntime")
     file = session.cache / f"latency-{content_key(ingredients)}.json"
     table = _kept(file, session.progress)
     if table is None:
         heads, ffn = _grid(shape.heads), _grid(shape.ffn)
-        milliseconds, rest = layer_times(
-            model, heads, ffn, batch=batch, seq_len=seq_len, session=session, engine=engine
-        )
+        milliseconds, rest = _measure(model, heads, ffn, conditions, session)
         table = {"heads": heads, "ffn": ffn, "milliseconds": milliseconds, "rest": rest}
         with written_whole(file) as unfinished:
             unfinished.write_text(json.dumps({**ingredients, "table": table}, indent=1))
@@ -193,3 +207,59 @@ def _kept(file: Path, progress: Progress) -> dict[str, Any] | None:
 
 def _grid(size: int) -> list[int]:
     return sorted({0, 1, *(round(size * step / _STEPS) for step in range(1, _STEPS + 1))})
+
+
+def monotone(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The nearest of the simple fits that never fall along either axis; one that fits is kept.
+
+    It lies midway between the least table above and the greatest table below that never fall.
+    """
+    above, below = table, table
+    for axis in (0, 1):
+        above = np.maximum.accumulate(above, axis)
+        below = np.flip(np.minimum.accumulate(np.flip(below, axis), axis), axis)
+    return (above + below) / 2
+
+
+def _measure(
+    model: BertForSequenceClassification,
+    heads: Sequence[int],
+    ffn: Sequence[int],
+    conditions: Conditions,
+    session: Session,
+) -> tuple[list[list[float]], float]:
+    """Milliseconds of one layer, a row for each number of heads and a column for each of neurons,
+    both from 0 on; and of all else in a model. Medians of repeats in which all take turns."""
+    engine, progress, threads = conditions.engine, session.progress, torch.get_num_threads()
+    whole, none = keep_layers(model, (0,) * _LAYERS), keep_layers(model, ())
+    cells = [*((kept, 0) for kept in heads), *((0, kept) for kept in ffn[1:])]
+    models = [*(_cut_alike(whole, *cell) for cell in cells), _cut_alike(none, 0, 0)]
+    progress.begin("measure latency", len(models) + WARM_UPS + _REPEATS)
+    runs = []
+    with TemporaryDirectory() as scratch:
+        for number, one in enumerate(models):
+            folder = Path(scratch) / str(number)
+            folder.mkdir()
+            ready = serve(engine, {str(folder): one}, folder, threads, session.device)
+            runs.append(ready[0].run)
+            progress.advance()
+        inputs = tokens(models[0].config.vocab_size, conditions.batch, conditions.seq_len)
+        times = in_turns(engine, runs, inputs, _REPEATS, session.device, progress.advance)
+    *stacks, rest = np.median(times, axis=0)
+    layers = (np.array(stacks) - rest) / _LAYERS
+    of_heads, of_ffn = layers[: len(heads)], layers[[0, *range(len(heads), len(layers))]]
+    table = of_heads[:, None] + of_ffn - layers[0]
+    return monotone(table).tolist(), float(rest)
+
+
+def _cut_alike(
+    model: BertForSequenceClassification, heads: int, ffn: int
+) -> PrunedBertForSequenceClassification:
+    """The model whose layers all keep the first of their heads and neurons, so many; and a few word
+    pieces, as the embeddings of all in a dozen models may be too large for the memory."""
+    units = LayerUnits(tuple(range(heads)), tuple(range(ffn)))
+    layers = (units,) * model.config.num_hidden_layers
+    smaller = cut(model.state_dict(), model.config, BertArchitecture(layers))
+    pieces = range(min(_PIECES, smaller.config.vocab_size))
+    keep_pieces(smaller, sorted({smaller.config.pad_token_id or 0, *pieces}))
+    return smaller

@@ -158,7 +158,7 @@ class RunRecord:
     @property
     def bits(self) -> int:
         """Of the weights in the engine that its models were scored in."""
-        return BITS[_engine(self.definition)]
+        return BITS[self.definition.get("engine", "eager")]
 
     @property
     def front(self) -> list[FinishedTrial]:
@@ -286,13 +286,8 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
 
 def _metric_name(definition: Mapping[str, str]) -> str:
     """Such as "accuracy", or "accuracy in onnxruntime-int8" where an engine of few bits scored."""
-    name, engine = definition["task.metric"], _engine(definition)
+    name, engine = definition["task.metric"], definition.get("engine", "eager")
     return name if BITS[engine] == FULL_BITS else f"{name} in {engine}"
-
-
-def _engine(definition: Mapping[str, str]) -> str:
-    """What models were to be served with; a run of an earlier version has no entry."""
-    return definition.get("engine", "eager")
 
 
 def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:

@@ -101,12 +101,12 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     """How many models of the front are no faster and no better than the unpruned one with fewer
     bits: in float32, whatever its engine, and in the engine of the unpruned one."""
     unpruned = rival.reference_model
-    least, limit = unpruned.metric(run.unpruned), unpruned.milliseconds
+    worth, limit = unpruned.scored(run.unpruned), unpruned.milliseconds
     front = [trial for trial in run.front if trial.number in rival.models]
 
     def no_match(trial: FinishedTrial, one: Speed) -> bool:
         own = one.models[trial.number]
-        return own.metric(trial.result) <= least and own.milliseconds >= limit
+        return own.scored(trial.result).metric <= worth.metric and own.milliseconds >= limit
 
     groups = {"float32": [one for one in shape if one.bits == 32], rival.engine: [rival]}
     counts = [
@@ -117,8 +117,8 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     ]
     return (
         f"the unpruned model takes {limit:.2f} ms and {unpruned.megabytes:.1f} MB in "
-        f"{rival.engine}, with {run.metric_name} {least:.4f} (held out "
-        f"{unpruned.heldout_metric(run.unpruned):.4f}). Models of the front that it beats, as they "
+        f"{rival.engine}, with {run.metric_name} {worth.metric:.4f} (held out "
+        f"{worth.heldout_metric:.4f}). Models of the front that it beats, as they "
         f"are no faster and no better: {', '.join(counts)}"
     )
 

@@ -21,10 +21,9 @@ from objectives.cache import content_key
 from objectives.engines.names import Engine
 from objectives.engines.serving import Served
 from objectives.errors import UserError
-from objectives.measures import layer_times
+from objectives.measures import latency
 from objectives.measures.budget import discretise
-from objectives.measures.latency import Conditions, Latency, load_latency
-from objectives.measures.layer_times import monotone
+from objectives.measures.latency import Conditions, Latency, load_latency, monotone
 from objectives.problem import Problem
 from objectives.session import Session
 from tests.conftest import TINY
@@ -238,8 +237,8 @@ def test_in_another_engine_a_layer_is_told_from_what_whole_models_take(
         return 3.0 + np.array(sums)[None] + np.array([[-1.0], [0.0], [7.0]])  # median: as it is
 
     asked: list[str] = []
-    monkeypatch.setattr(layer_times, "serve", serve)
-    monkeypatch.setattr(layer_times, "in_turns", in_turns)
+    monkeypatch.setattr(latency, "serve", serve)
+    monkeypatch.setattr(latency, "in_turns", in_turns)
     progress = RecordingProgress()
     cost = load(problem, tmp_path, progress, "onnxruntime-int8")
     assert set(asked) == {"onnxruntime-int8"}

@@ -243,7 +243,7 @@ def test_a_resumed_study_takes_its_times_from_the_same_table(
         raise AssertionError("measured again")
 
     with monkeypatch.context() as patched:
-        patched.setattr(latency, "layer_times", refuse)
+        patched.setattr(latency, "_measure", refuse)
         run = run_study(study, trials=2, out=tmp_path / "run", device="cpu")
     assert run.unpruned == first.unpruned
     costs = {trial.result.cost for trial in run.trials if trial.result is not None}
