@@ -579,3 +579,22 @@ def test_a_study_of_milliseconds_has_the_unpruned_model_in_its_engine_too(
     assert 0 < bench.unpruned.divergence < 0.01, "of bfloat16 from float32"
     answers = predict(bench.problem.teacher, bench.select, "cpu")
     torch.testing.assert_close(bench.teacher_answers["select"], answers)
+
+
+def test_students_learn_from_text_without_labels_and_the_teacher_does_not(
+    tiny_bert: str, planted_task: Task, tmp_path: Path
+) -> None:
+    labelled = replace(planted_task, train=100)
+    benches = [
+        prepare(read_inputs(task, Teacher(checkpoint=tiny_bert)), Session(cache=tmp_path))
+        for task in (labelled, replace(labelled, unlabelled_split="train"))
+    ]
+    alone, more = (bench.problem for bench in benches)
+    assert (len(alone.train), len(more.train)) == (100, 240)
+    assert more.train.input_ids[:100] == alone.train.input_ids
+    assert set(more.train.labels[100:]) == {-1}
+    assert torch.equal(more.teacher_logits, predict(more.teacher, more.train, "cpu"))
+    for mine, theirs in zip(alone.teacher.parameters(), more.teacher.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert benches[0].unpruned == benches[1].unpruned
+    assert "unlabelled 140" in benches[1].notes[0]
