@@ -81,10 +81,9 @@ class Study:
     "bitops", FLOPs times bits. The last two count bits, which a budget does not: with them
     `target_ratio` is a share of the FLOPs. FLOPs, parameters and bytes are recorded in any case."""
     engine: Engine = "eager"
-    """What the models will be served with, which is what the cost "latency" times: torch as it is,
-    "bfloat16" or "compile"; on the CPU "onnxruntime" or "onnxruntime-int8", which need the extra
-    "onnx". All but the first run what the codes of a model of few bits stand for: bits change no
-    milliseconds there."""
+    """What serves the models, and so what the cost "latency" times: torch as it is, "bfloat16",
+    "compile"; on the CPU "onnxruntime" or "onnxruntime-int8", with the extra "onnx". Where it has
+    fewer than 32 bits models are scored in it too. `weight_bits` change no milliseconds."""
     latency_batch: int = 1
     """Sequences in the forward pass that the cost "latency" times."""
     objective: Objective = "metric"

@@ -121,8 +121,7 @@ def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
 
 
 def without_kernel(run: RunRecord, speeds: Sequence[Speed]) -> dict[int, list[int]]:
-    """Trials of the front by the bits of their weights, with which no engine that was timed
-    computes: in all of them the model is as fast as with the engine's own."""
+    """Trials of the front by the bits of their weights, if no engine that was timed has these."""
     known = {32, *(one.bits for one in speeds)}
     trials: dict[int, list[int]] = {}
     for row in run.front:

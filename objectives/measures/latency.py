@@ -1,9 +1,8 @@
 """Milliseconds as a cost: a table of one layer's time, measured once a run on its own device.
 
-Whole models are timed, as an engine runs no others: a layer takes what a model of some layers takes
-longer than one of none. The two halves of a layer are done one after the other, so models of heads
-alone and of FFN neurons alone, a few numbers of each, say all; between these numbers the time is
-interpolated.
+Whole models are timed, as engines run no others: a layer takes what a model of some layers takes
+longer than one of none. As its two halves follow one another, models of heads alone and of FFN
+neurons alone, a few numbers of each, say all; between these the time is interpolated.
 """
 
 from __future__ import annotations
