@@ -23,7 +23,7 @@ def rounded_weights(
     weights: dict[str, Tensor], architectures: Sequence[BertArchitecture]
 ) -> dict[str, Tensor]:
     """The weights, by BERT's names, with the bits that the students' architectures say; without
-    architectures as they are."""
+    architectures as they are. Students in halves (see `bert.splitting`) are split alike."""
     if not any(architecture.has_bits for architecture in architectures):
         return weights
     found = dict(weights)
@@ -31,9 +31,10 @@ def rounded_weights(
         bits = [units.weight_bits for units in of_students]
         for linear in LINEARS:
             name = f"bert.encoder.layer.{layer}.{linear.name}.weight"
-            found[name] = _rounded(weights[name], bits)
+            found[name] = _rounded(weights[name], bits, of_students[0].halves)
     pooler = [architecture.pooler_bits for architecture in architectures]
-    return {**found, _POOLER: _rounded(weights[_POOLER], pooler)}
+    halves = architectures[0].pooler_halves
+    return {**found, _POOLER: _rounded(weights[_POOLER], pooler, halves)}
 
 
 def rounded_inputs(
@@ -51,15 +52,16 @@ def rounded_inputs(
     )
 
 
-def _rounded(weight_KOI: Tensor, bits: Sequence[int | None]) -> Tensor:
+def _rounded(weight_KOI: Tensor, bits: Sequence[int | None], halves: int | None) -> Tensor:
     if not any(bits) or not weight_KOI.numel():
         return weight_KOI
-    return torch.stack(
+    found = torch.stack(
         [
             weight if few is None else _through(weight, rounded(weight, few))
             for weight, few in zip(weight_KOI.unbind(), bits, strict=True)
         ]
     )
+    return found if halves is None else found.unflatten(1, (halves, -1)).sum(1)
 
 
 def _through(exact: Tensor, rounded: Tensor) -> Tensor:

@@ -102,7 +102,8 @@ def _outside(result: TrialResult) -> str:
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Inputs | None) -> list[str]:
     from objectives.bert.pretrained import load_tokenizer
-    from objectives.delivery.onnx_model import load_model, score_onnx, write_int8, write_onnx
+    from objectives.delivery.exported import load_model, score_onnx
+    from objectives.engines.onnx_model import write_int8, write_onnx
 
     (folder / "onnx").mkdir()
     whole, small = (folder / "onnx" / name for name in ("model.onnx", "model_int8.onnx"))
