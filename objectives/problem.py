@@ -60,6 +60,8 @@ class Problem:
     """Of teacher, student and tensors, such as "cpu" or "cuda:0"."""
     cache: Path
     """Folder for what is made once: see `cache`."""
+    student_layers: tuple[int, ...] | None = None
+    """The layers of the teacher that the student is, where it is some of them."""
     memory: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
     """What a method works out once for all its populations, under a key of its own."""
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.bert.architecture import BertShape, units_of
+from objectives.bert.cutting import shape_of
 from objectives.problem import Problem
 from objectives.text.data import Batch, Split
 from objectives.training.losses import sequence_losses
@@ -128,7 +129,8 @@ def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[st
 def importance_of_student(
     problem: Problem, spaces: tuple[str, ...], squares: Squares
 ) -> dict[str, Tensor]:
-    """Mean of the squared gradients of the student on the alpha split, worked out once a launch.
+    """Mean of the squared gradients of the student on the alpha split, worked out once a launch; of
+    a student that is some layers of its teacher those in the teacher.
 
     (layers, *units_of) each. With the loss, half of it estimates how much the task's loss rises
     when the unit closes.
@@ -173,15 +175,17 @@ def _worked_out_once(
 ) -> dict[str, Tensor]:
     key = (name, spaces, squares)
     if key not in problem.memory:
+        # Without its neighbours a layer is fed what it never saw, until it has been trained: what
+        # its units are worth shows in the teacher.
+        layers = problem.student_layers
+        model = problem.student if layers is None else problem.teacher
         gradients = gradients_of_rows(
-            problem.student,
-            problem.alpha,
-            problem.cost.shape,
-            spaces,
-            squares,
-            problem.device,
+            model, problem.alpha, shape_of(model.config), spaces, squares, problem.device
         )
-        problem.memory[key] = mean(gradients, len(problem.alpha))
+        found = mean(gradients, len(problem.alpha))
+        if layers is not None:
+            found = {space: worth[list(layers)] for space, worth in found.items()}
+        problem.memory[key] = found
     worked_out: dict[str, Tensor] = problem.memory[key]
     return worked_out
 

@@ -57,21 +57,21 @@ def intermediate_loss(
 ) -> Tensor:
     """Attention scores and hidden states of the student against the teacher's: (K,).
 
-    Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher; the squared errors
-    are means over what is compared, summed over the layers. `heads` says for each layer of the
-    student which head of the teacher each of its heads is, (K, H), and whether it takes part,
-    (K, H) of 0 and 1: a head that was cut has no scores. Pairs with padding count for nothing
-    (TinyBERT's code takes the mean over all, so scores weigh less in a padded batch). The rest
-    is as in `hidden_loss`.
+    Layer m of the student learns from `teaching_layer` g(m) of the teacher; the squared errors are
+    means over what is compared, summed over the layers. `heads` says for each layer of the student
+    which head of the teacher each of its heads is, (K, H), and whether it takes part, (K, H) of 0
+    and 1: a head that was cut has no scores. Pairs with padding count for nothing (TinyBERT's code
+    takes the mean over all, so scores weigh less in a padded batch). The rest is as in
+    `hidden_loss`.
     """
-    stride = layer_stride(len(student.scores), len(teacher.scores))
+    layers = len(student.scores), len(teacher.scores)
     valid_BS = attended_BS.to(student.hidden[0].dtype)
     valid_BSS = valid_BS[:, :, None] * valid_BS[:, None, :]
     total = student.hidden[0].new_zeros(len(student.hidden[0]))
     for layer, (scores, (which_KH, part_KH)) in enumerate(zip(student.scores, heads, strict=True)):
         if scores is None:
             continue
-        reference = teacher.scores[(layer + 1) * stride - 1]
+        reference = teacher.scores[teaching_layer(layer + 1, *layers) - 1]
         assert reference is not None, "a teacher is whole"
         wanted_KBHSS = reference[0][:, which_KH].transpose(0, 1)
         errors_KBH = ((scores - wanted_KBHSS).square() * valid_BSS[:, None]).sum((-1, -2))
@@ -85,7 +85,7 @@ def hidden_loss(
 ) -> Tensor:
     """Hidden states of the student against the teacher's: (K,).
 
-    Layer m of the student learns from layer g(m) = m L_T / L_S of the teacher; the mean squared
+    Layer m of the student learns from `teaching_layer` g(m) of the teacher; the mean squared
     errors are summed over the layers. Padding counts for nothing (TinyBERT's code counts hidden
     states there, so that its loss depends on how a batch was padded). Embeddings are frozen: they
     are compared only where a projection learns from them.
@@ -93,7 +93,7 @@ def hidden_loss(
     `attended_BS` is False on padding. `fit` is empty where both have one hidden size; otherwise the
     projection of all hidden states, "weight" (K, E, D) and "bias" (K, E).
     """
-    stride = layer_stride(len(student.hidden) - 1, len(teacher.hidden) - 1)
+    layers = len(student.hidden) - 1, len(teacher.hidden) - 1
     weight_BS = attended_BS / (attended_BS.sum() * teacher.hidden[0].shape[-1])
     total = student.hidden[0].new_zeros(len(student.hidden[0]))
     for layer in range(0 if fit else 1, len(student.hidden)):
@@ -101,27 +101,29 @@ def hidden_loss(
         if fit:
             own = torch.einsum("kbsd,ked->kbse", own, fit["weight"])
             own = own + fit["bias"][:, None, None]
-        wanted_KBSE = teacher.hidden[layer * stride].expand_as(own)
+        wanted_KBSE = teacher.hidden[teaching_layer(layer, *layers)].expand_as(own)
         errors_KBS = functional.mse_loss(own, wanted_KBSE, reduction="none").sum(-1)
         total = total + (errors_KBS * weight_BS).sum((-1, -2))
     return total
 
 
-def layer_stride(student_layers: int, teacher_layers: int) -> int:
-    """Layers of the teacher to one of the student. Raises UserError unless that comes out even."""
-    if teacher_layers % student_layers:
-        raise UserError(
-            f"a loss on hidden states maps each layer of the student to one of the teacher: "
-            f"{teacher_layers} layers of the teacher are no multiple of the student's "
-            f"{student_layers}; use stages with the loss 'prediction', or another student"
-        )
-    return teacher_layers // student_layers
+def teaching_layer(layer: int, student_layers: int, teacher_layers: int) -> int:
+    """g(m) = floor(m L_T / L_S): the layer of the teacher from which layer m of the student learns;
+    layers count from 1, and 0 stands for the embeddings.
+
+    To a student of evenly spaced layers of the teacher it is what the next of them read there.
+    """
+    return layer * teacher_layers // student_layers
 
 
 def check_comparable(loss: Loss, student: BertShape, teacher: BertShape) -> None:
     """Raise UserError unless the loss can compare the student's layers with the teacher's."""
-    if loss != "prediction":
-        layer_stride(student.layers, teacher.layers)
+    if loss != "prediction" and student.layers > teacher.layers:
+        raise UserError(
+            f"a loss on hidden states maps each layer of the student to one of the teacher: the "
+            f"student has {student.layers} layers, more than the teacher's {teacher.layers}; use "
+            "stages with the loss 'prediction', or another student"
+        )
     if loss == "intermediate" and student.heads != teacher.heads:
         raise UserError(
             f"the loss 'intermediate' compares attention head by head: the student has "

@@ -255,6 +255,7 @@ def prepare(
             counted=cost_of_student,
             counted_full=cost_of_unpruned.full,
             student_is_new=inputs.student is not None,
+            student_layers=inputs.student_layers,
             select_worth=partial(score, split=select, metric=task.metric, device=device)
             if objective == "metric"
             else partial(nearness, split=select, teacher=answers["select"], device=device),

@@ -12,8 +12,15 @@ from torch.nn import functional
 from transformers import BertForSequenceClassification
 
 from objectives.bert.architecture import units_of
+from objectives.bert.student import keep_layers
 from objectives.problem import Problem
-from objectives.search.importance import Squares, _directions, gradients_of_rows, mean_over_rows
+from objectives.search.importance import (
+    Squares,
+    _directions,
+    gradients_of_rows,
+    importance_of_student,
+    mean_over_rows,
+)
 from objectives.text.data import Split
 from objectives.training.population import Population
 from tests.conftest import TINY
@@ -146,3 +153,17 @@ def test_only_the_spaces_that_are_asked_for_are_measured(problem: Problem) -> No
     one = squares_of(problem.student, split, ("ffn",), "loss")
     assert one.keys() == {"ffn"}
     torch.testing.assert_close(one["ffn"], both["ffn"])
+
+
+def test_units_of_some_layers_of_the_teacher_are_worth_what_they_are_in_it(
+    problem: Problem,
+) -> None:
+    layers = (0, 2)
+    student = keep_layers(problem.teacher, layers)
+    shallow = replace(problem, student=student, student_layers=layers)
+    found = importance_of_student(shallow, ("heads", "ffn"), "logits")
+    whole = importance_of_student(problem, ("heads", "ffn"), "logits")
+    alone = importance_of_student(replace(shallow, student_layers=None), ("heads",), "logits")
+    for space, worth in found.items():
+        torch.testing.assert_close(worth, whole[space][[0, 2]])
+    assert not torch.allclose(found["heads"], alone["heads"], rtol=1e-2)

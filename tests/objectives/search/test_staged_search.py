@@ -20,6 +20,7 @@ from objectives.bert.pretrained import Classifier
 from objectives.bert.student import keep_layers
 from objectives.errors import UserError
 from objectives.knobs import with_knobs
+from objectives.measures.cost import Flops
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import PRESETS, MaskSearch
 from objectives.methods.width_search import WidthSearch
@@ -419,12 +420,23 @@ def inside_by_hand(
 
 
 @pytest.mark.parametrize("loss", ["intermediate", "prediction+hidden"])
-def test_layers_that_do_not_map_onto_one_another_are_refused(problem: Problem, loss: Loss) -> None:
-    student = keep_layers(problem.teacher, (0, 2))
-    two_of_three = replace(problem, student=student)
+def test_two_layers_of_three_learn_inside(problem: Problem, loss: Loss) -> None:
+    two_of_three = replace(problem, student=keep_layers(problem.teacher, (0, 2)))
+    cost = Flops(replace(TINY, layers=2), problem.seq_len)
     stages = (replace(SEARCH, loss=loss),)
-    with pytest.raises(UserError, match=r"3 layers .* are no multiple of the student's 2"):
-        run([replace(QUICK, stages=stages)], two_of_three)
+    (result,) = run([replace(QUICK, stages=stages)], replace(two_of_three, cost=cost))
+    assert isinstance(result, SearchResult)
+    assert len(result.architecture.layers) == 2
+
+
+@pytest.mark.parametrize("loss", ["intermediate", "prediction+hidden"])
+def test_a_student_that_is_deeper_than_its_teacher_learns_answers_alone(
+    problem: Problem, loss: Loss
+) -> None:
+    shallow = replace(problem, teacher=keep_layers(problem.teacher, (0, 2)))
+    stages = (replace(SEARCH, loss=loss),)
+    with pytest.raises(UserError, match=r"student has 3 layers, more than the teacher's 2"):
+        run([replace(QUICK, stages=stages)], shallow)
 
 
 def test_heads_that_do_not_map_onto_one_another_are_refused() -> None:

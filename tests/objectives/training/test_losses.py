@@ -9,10 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.errors import UserError
 from objectives.problem import Problem
 from objectives.text.data import Batch
-from objectives.training.losses import intermediate_loss, layer_stride, prediction_loss, task_loss
+from objectives.training.losses import (
+    hidden_loss,
+    intermediate_loss,
+    prediction_loss,
+    task_loss,
+    teaching_layer,
+)
 from objectives.training.population import Population, Trace
 
 
@@ -191,7 +196,20 @@ def test_the_gradient_agrees_with_finite_differences() -> None:
     assert torch.autograd.gradcheck(loss, leaves)
 
 
-def test_layers_map_evenly_or_not_at_all() -> None:
-    assert [layer_stride(4, 12), layer_stride(6, 12), layer_stride(3, 3)] == [3, 2, 1]
-    with pytest.raises(UserError, match=r"12 layers of the teacher .* student's 5"):
-        layer_stride(5, 12)
+def test_layers_map_evenly_and_where_that_is_not_whole_to_the_layer_below() -> None:
+    def taught_by(student: int, teacher: int) -> list[int]:
+        return [teaching_layer(layer, student, teacher) for layer in range(student + 1)]
+
+    assert taught_by(4, 12) == [0, 3, 6, 9, 12]
+    assert taught_by(3, 3) == [0, 1, 2, 3]
+    assert taught_by(4, 6) == [0, 1, 3, 4, 6]
+    assert taught_by(2, 3) == [0, 1, 3]
+
+
+def test_hidden_states_of_layers_that_do_not_map_evenly_by_hand() -> None:
+    """Two layers learn from three: from the first and the last, which differ by 1 and 2."""
+    hidden = torch.ones(1, 1, 2, 2)
+    teacher = Trace([n * hidden for n in range(4)])
+    student = Trace([0 * hidden, 2 * hidden, 5 * hidden])
+    loss = hidden_loss(student, teacher, torch.ones(1, 2, dtype=torch.bool), {})
+    torch.testing.assert_close(loss, torch.tensor([1.0 + 4.0]))

@@ -31,7 +31,6 @@ from objectives.bert.cutting import cut
 from objectives.errors import UserError
 from objectives.measures import latency
 from objectives.measures.cost import CostName, Flops
-from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
@@ -268,10 +267,6 @@ def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"space": {}, "first": (), "method": FisherSearch(), "student_layers": (0, 2)},
-            "3 layers of the teacher are no multiple of the student's 2",
-        ),
         ({"method": MaskSearch(heads_kept=5)}, r"heads_kept is 5; the student has 4 a layer"),
         (
             {
