@@ -2,11 +2,12 @@
 
 MiniLM-L6 is fine-tuned once a task. `ElasticSearch` trains one student for all; two studies cut
 from it: "structure" tunes R in float32, "joint" R with the bits of weights and embeddings and the
-share of the vocabulary, against bytes. Then all models of both fronts, and the unpruned one, take
-turns in each engine, and are scored in it:
+share of the vocabulary, against bytes. "three layers" is as "structure", of every second layer.
+Then all models of the fronts, and the unpruned one, take turns in each engine, and are scored in
+it:
 
-    structure                 as cut, in float32
-    structure, then int8      the same files after onnxruntime's dynamic quantisation
+    structure, three layers   as cut, in float32
+    these, then int8          the same files after onnxruntime's dynamic quantisation
     int8 of the unpruned      no search at all
     joint, packed             the file of the study, in torch
     joint, int8               the same weights in onnxruntime's int8
@@ -49,6 +50,8 @@ Row = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results" / "bits.json"
 RATIOS = (0.95, 0.5, 0.3, 0.2, 0.13, 0.09, 0.06)
+SHALLOW = 0.3
+"""The largest of them for a student of three layers, which has half the FLOPs uncut."""
 EPOCHS = {"tweets": 10.0, "sst2": 6.0}
 BATCHES = (1, 8)
 ENGINES: tuple[Engine, ...] = ("eager", "onnxruntime", "onnxruntime-int8")
@@ -95,8 +98,21 @@ def joint(structure: Study, trials: int) -> Study:
     )
 
 
+def shallow(structure: Study) -> Study:
+    """Structure alone, of a student of every second layer."""
+    smaller = tuple(knobs for knobs in structure.first if knobs["target_ratio"] <= SHALLOW)
+    return replace(
+        structure,
+        name=structure.name.replace("structure", "three-layers"),
+        student_layers=(0, 2, 4),
+        space={"target_ratio": FloatDistribution(0.05, SHALLOW, log=True)},
+        first=smaller,
+        trials=len(smaller),
+    )
+
+
 def rows_of(name: str, seed: int, runs: dict[str, Run], own: Study) -> Iterator[Row]:
-    """Of each model of both fronts, and of the unpruned one, as it is served: all in one bench."""
+    """Of each model of all fronts, and of the unpruned one, as it is served: all in one bench."""
     models: dict[str, tuple[str, FinishedTrial]] = {
         str(run.folder / "trials" / f"{trial.number:05d}" / "model"): (arm, trial)
         for arm, run in runs.items()
@@ -118,7 +134,7 @@ def rows_of(name: str, seed: int, runs: dict[str, Run], own: Study) -> Iterator[
     for timing in timings_document(timed)["timings"]:
         key = timing["model"], timing["engine"]
         arm, trial = models.get(key[0], ("unpruned", None))
-        if timing["engine"] == "eager" and arm == "structure":
+        if timing["engine"] == "eager" and arm in ("structure", "three layers"):
             continue  # slower than onnxruntime, and of the same size
         size = unpruned if trial is None else trial.result
         scored = worths.get(key, size)
@@ -156,11 +172,15 @@ def run_all(arguments: argparse.Namespace) -> None:
         if any((row["task"], row["seed"]) == (arguments.task, seed) for row in rows):
             continue
         structure = study(arguments.task, arguments.glue, seed)
-        studies = {"structure": structure, "joint": joint(structure, arguments.trials)}
+        studies = {
+            "structure": structure,
+            "three layers": shallow(structure),
+            "joint": joint(structure, arguments.trials),
+        }
         runs = {}
         for arm, own in studies.items():
             folder = arguments.out / own.name
-            if arm == "joint":
+            if own is not structure:
                 lend(arguments.out / structure.name / "cache", folder / "cache")
             runs[arm] = launch(own, out=folder, device="cpu", report=False)
         rows += rows_of(arguments.task, seed, runs, structure)
@@ -168,7 +188,7 @@ def run_all(arguments: argparse.Namespace) -> None:
 
 
 def lend(cache: Path, target: Path) -> None:
-    """The teacher and the elastic student, once for both studies."""
+    """The teacher and the elastic students, once for all studies."""
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(cache.absolute())
