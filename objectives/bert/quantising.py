@@ -76,6 +76,14 @@ def quantised(
     return packed
 
 
+def round_embeddings(model: PrunedBertForSequenceClassification, bits: int | None) -> None:
+    """Give a model that is not quantised embeddings as these bits keep them; None leaves them."""
+    if bits is not None:
+        for name in ROUNDED_EMBEDDINGS:
+            weight = model.get_parameter(name)
+            weight.data = rounded(weight.data, bits)
+
+
 def keep_pieces(model: PrunedBertForSequenceClassification, kept: Sequence[int]) -> None:
     """Leave the word embeddings of these ids, ascending and the padding's among them, in a model
     that is not quantised; their places are the new ids."""

@@ -20,15 +20,17 @@ _POOLER = "bert.pooler.dense.weight"
 
 
 def rounded_weights(
-    weights: dict[str, Tensor], architectures: Sequence[BertArchitecture]
+    weights: dict[str, Tensor],
+    architectures: Sequence[BertArchitecture],
+    layers: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
-    """The weights, by BERT's names, with the bits that the students' architectures say; without
-    architectures as they are."""
+    """The weights, by BERT's names, with the bits that the students' architectures say: those of
+    these layers (by default all) and of the pooler; without architectures as they are."""
     if not any(architecture.has_bits for architecture in architectures):
         return weights
     found = dict(weights)
-    for layer, of_students in enumerate(zip(*(own.layers for own in architectures), strict=True)):
-        bits = [units.weight_bits for units in of_students]
+    for layer in range(len(architectures[0].layers)) if layers is None else layers:
+        bits = [architecture.layers[layer].weight_bits for architecture in architectures]
         for linear in LINEARS:
             name = f"bert.encoder.layer.{layer}.{linear.name}.weight"
             found[name] = _rounded(weights[name], bits)

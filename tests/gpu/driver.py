@@ -35,6 +35,7 @@ from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.head_importance import HeadImportance
 from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import PRESETS, MaskSearch
+from objectives.methods.mrem import Mrem
 from objectives.methods.polish import Polish
 from objectives.methods.random_pruning import RandomPruning
 from objectives.methods.width_search import WidthSearch
@@ -96,6 +97,10 @@ METHODS: dict[str, StagedMethod] = {
     "HeadImportance": HeadImportance(stages=(RECOVER,)),
     "MagnitudePruning": MagnitudePruning(stages=(RECOVER,)),
     "RandomPruning": RandomPruning(stages=(RECOVER,)),
+    # Without bits: where a last digit turns a code, two devices part.
+    "Mrem": Mrem(
+        weight_bits=32, input_bits=32, embedding_bits=32, rows=64, modules=2, steps=3, batch_size=16
+    ),
     "Polish": Polish(trials="trials", stages=(RECOVER,)),
 }
 READS_BACK = {
@@ -103,7 +108,11 @@ READS_BACK = {
     "WidthSearch, interpolated": "which two widths to interpolate is asked for each layer",
 }
 """Methods whose steps wait for the device, and why."""
-LOOPS = {**READS_BACK, "MaskSearch, seed": "the heads to close are chosen student by student"}
+LOOPS = {
+    **READS_BACK,
+    "Mrem": "members learn one after another",
+    "MaskSearch, seed": "the heads to close are chosen student by student",
+}
 """Methods whose steps ask more of it the more students there are."""
 ONE_TRAINING = {"ElasticSearch": "the student of all is trained once, however many ask"}
 """Methods whose steps do not depend on how many students there are."""
