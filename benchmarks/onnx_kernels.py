@@ -6,7 +6,7 @@ onnxruntime on the CPU:
     float32
     int8              dynamic: activations are quantised as they come (`maskfront export --int8`)
     int8, static      QDQ: their scales from calibration rows of train
-    8 bits, 4 bits    weights as MatMulNBits, in blocks of 32, embeddings as GatherBlockQuantized
+    4 bits            weights as MatMulNBits, embeddings as GatherBlockQuantized (`--int4`)
 
     python -m benchmarks.onnx_kernels --cache FOLDER [--task tweets] [--glue FOLDER] [--rounds 15]
         [--rows 256] [--length 128]
@@ -29,11 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from rich.console import Console
 from rich.table import Table
 
@@ -44,6 +42,7 @@ from objectives.delivery.onnx_model import (
     open_session,
     predict_onnx,
     run_session,
+    write_int4,
     write_int8,
     write_onnx,
 )
@@ -55,9 +54,8 @@ from objectives.text.data import Split
 from objectives.workbench.workbench import Workbench
 
 RESULTS = Path(__file__).parent / "results" / "onnx_kernels.json"
-KERNELS = ("float32", "int8", "int8, static", "8 bits", "4 bits")
+KERNELS = ("float32", "int8", "int8, static", "4 bits")
 BATCHES = (1, 8)
-BLOCK = 32
 WARM_UPS = 3
 RECOVER = Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden")
 
@@ -97,21 +95,6 @@ def write_static(whole: Path, file: Path, split: Split, rows: int) -> None:
     )
 
 
-def write_nbits(whole: Path, file: Path, bits: int) -> None:
-    """Weights of few bits in blocks along what they read, embeddings in blocks of a row."""
-    quantiser = MatMulNBitsQuantizer(
-        onnx.load(whole),
-        bits=bits,
-        block_size=BLOCK,
-        is_symmetric=True,
-        accuracy_level=4,  # activations in int8: the faster kernel
-        op_types_to_quantize=("MatMul", "Gather"),
-        quant_axes=(("MatMul", 0), ("Gather", 1)),
-    )
-    quantiser.process()
-    quantiser.model.save_model_to_file(str(file))
-
-
 def cut(bench: Workbench) -> PrunedBertForSequenceClassification:
     """0.13 of the FLOPs, distilled."""
     method = FisherSearch(target_ratio=0.13, stages=(RECOVER,))
@@ -129,7 +112,7 @@ def write(kernel: str, whole: Path, file: Path, split: Split, rows: int) -> None
         case "int8, static":
             write_static(whole, file, split, rows)
         case _:
-            write_nbits(whole, file, int(kernel[0]))
+            write_int4(whole, file)
 
 
 def times(files: Sequence[Path], batch: int, length: int, rounds: int) -> list[float]:

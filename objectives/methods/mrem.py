@@ -77,10 +77,9 @@ class Mrem(OneShot):
     """False (MREM-S): a module learns when those before it are done. True (MREM-P): all learn at
     the same time, each on the latest output of the one before it.
 
-    In one process the modules take turns on a batch, and each hands its output on: that is, to the
-    digit, what a pipeline of workers computes, in which module n is n batches behind the first and
-    reads a queue of one. Several workers would need a process and a device for each module, queues
-    of the outputs (float and quantised) between neighbours, and the weights gathered at the end.
+    In one process the modules take turns on a batch and hand their outputs on: to the digit what a
+    pipeline computes in which module n is n batches behind the first. Several workers would need a
+    device for each module, and queues of both models' outputs between neighbours.
     """
 
     def __post_init__(self) -> None:

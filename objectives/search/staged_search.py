@@ -265,14 +265,8 @@ class _Run:
                 yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
             else:
                 _own_embeddings(models[slot])
-                yield finished(
-                    slot,
-                    self.members[slot],
-                    self.problem,
-                    models[slot],
-                    architectures[slot],
-                    self.curves[slot],
-                )
+                member, units, curve = self.members[slot], architectures[slot], self.curves[slot]
+                yield finished(slot, member, self.problem, models[slot], units, curve)
 
     def _distil(
         self,

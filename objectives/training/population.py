@@ -206,14 +206,9 @@ class Population:
             unseen_N11S = self._unseen(attended_BS, hidden_KBSD.dtype)
             found = [hidden_KBSD]
             for layer in layers:
+                heads, hidden_KTD = self.padded[layer].heads, found[-1].flatten(1, 2)
                 hidden_KTD = students._attention(
-                    layer,
-                    self.padded[layer].heads,
-                    found[-1].flatten(1, 2),
-                    unseen_N11S,
-                    {},
-                    None,
-                    first_only=False,
+                    layer, heads, hidden_KTD, unseen_N11S, {}, None, first_only=False
                 )
                 fed_KTD = students._feed_forward(layer, hidden_KTD, {}, sequences)
                 found.append(fed_KTD.unflatten(1, (sequences, -1)))

@@ -6,7 +6,7 @@ Bengio et al. 2013). Shapes as in `population`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ def rounded_inputs(
         return inputs_KTI
     return torch.stack(
         [
-            vectors if few is None else _through(vectors, packing.rounded_inputs(vectors, few))
+            vectors if few is None else _through(packing.rounded_inputs, vectors, few)
             for vectors, few in zip(inputs_KTI.unbind(), bits, strict=True)
         ]
     )
@@ -58,12 +58,12 @@ def _rounded(weight_KOI: Tensor, bits: Sequence[int | None]) -> Tensor:
         return weight_KOI
     return torch.stack(
         [
-            weight if few is None else _through(weight, rounded(weight, few))
+            weight if few is None else _through(rounded, weight, few)
             for weight, few in zip(weight_KOI.unbind(), bits, strict=True)
         ]
     )
 
 
-def _through(exact: Tensor, rounded: Tensor) -> Tensor:
+def _through(rounding: Callable[[Tensor, int], Tensor], exact: Tensor, bits: int) -> Tensor:
     """The rounded numbers, with the gradient of the exact ones."""
-    return exact + (rounded - exact).detach()
+    return exact + (rounding(exact.detach(), bits) - exact).detach()
