@@ -32,6 +32,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.replayed import chosen
 from benchmarks.search_quality import EPOCHS, TEACHER_EPOCHS, measure, task
 from objectives import ElasticSearch, FisherSearch, Stage, Task, Teacher
 from objectives.device import quiet_libraries
@@ -40,6 +41,7 @@ from objectives.progress import SilentProgress
 from objectives.session import Session
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.workbench import Workbench, prepare
+from reports.outer_loop import area
 from studies._quickstart_data import minilm, tweets
 
 Row = dict[str, Any]
@@ -171,8 +173,30 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def areas_of(rows: list[Row]) -> Table:
+    """Means over the seeds of the area under a front, the ratio up to 1 and the metric from 0: of
+    the metrics on the selection split, by which the front is chosen, and of those held out."""
+    table = Table(title="areas under the fronts")
+    for column in ("task", "arm", "trials' seconds", "seeds", "select", "held out"):
+        table.add_column(column, justify="right")
+    fronts: dict[tuple[Any, ...], dict[int, list[Row]]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("task", "arm", "lone_trials"))
+        fronts.setdefault(key, {}).setdefault(row["seed"], []).append(row)
+    for key, of_seeds in fronts.items():
+        means = (
+            statistics.fmean(
+                area(chosen([(row["select"], row["ratio"], row[split]) for row in front]), 0, 1)
+                for front in of_seeds.values()
+            )
+            for split in ("select", "heldout")
+        )
+        table.add_row(*map(str, key), str(len(of_seeds)), *(f"{mean:.4f}" for mean in means))
+    return table
+
+
 def main() -> None:
-    """Run, or go on, and print the table."""
+    """Run, or go on, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", default="tweets", choices=["tweets", "sst2", "cola", "rte"])
     parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
@@ -181,7 +205,9 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True, help="folder for teachers and states")
     quiet_libraries()
     run(parser.parse_args(), Console())
-    Console().print(table_of(json.loads(RESULTS.read_text())["rows"]))
+    rows = json.loads(RESULTS.read_text())["rows"]
+    for table in (table_of(rows), areas_of(rows)):
+        Console().print(table)
 
 
 if __name__ == "__main__":

@@ -424,8 +424,12 @@ def _data_names(task: Task) -> dict[str, str]:
     data = task.data
     if isinstance(data, Mapping):
         names = {split: file.path.name for split, file in data.items()}
-        heldout = {"held-out data": names[task.heldout_split]} if task.heldout_split else {}
-        return {"data": names[task.split], **heldout}
+        of_splits = {
+            "data": task.split,
+            "held-out data": task.heldout_split,
+            "unlabelled data": task.unlabelled_split,
+        }
+        return {what: names[split] for what, split in of_splits.items() if split}
     name = _end_of_path(data) if isinstance(data, str) else f"{_name_of(data)}()"
     return {"data": " ".join(filter(None, [name, task.subset]))}
 

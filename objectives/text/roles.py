@@ -64,31 +64,67 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         names, (drawn, *heldout) = _classed(task, [drawn, *roles.values()])
         roles = dict(zip(roles, heldout, strict=True))
     if len(np.unique(drawn.labels)) < 2:
-        only = drawn.labels[0] if task.regression else names[drawn.labels[0]]
-        if differing or labels > 1:
-            remedy = "give equal texts one label" if differing else "add rows of other labels"
-            raise UserError(
-                f"task '{task.name}': the rows that are left have one label only in column "
-                f"'{task.label}': {only} ({_read_and_left_out(drawn.data, out)}); {remedy}"
-            )
-        raise UserError(f"task '{task.name}': column '{task.label}' has one label only: {only}")
+        raise UserError(_one_label(task, drawn, names, out, differing, labels))
     rest = drawn
+    beyond: Rows | None = None
     for role, rows in wanted.items():
         rest, roles[role] = _take(task, role, rows, rest, names)
     if task.train is not None and task.train < len(rest):
-        out += _some(len(rest) - task.train, f"beyond train={task.train}")
-        rest = _take(task, "train", task.train, rest, names)[1]
+        beyond, rest = _take(task, "train", task.train, rest, names)
+        if task.unlabelled_split != task.split:
+            out += _some(len(beyond), f"beyond train={task.train}")
     elif task.train is not None and task.train > len(rest):
         raise UserError(
             f"task '{task.name}': train={task.train}, but only {len(rest)} rows are left "
             f"after the other roles"
         )
     roles["train"] = rest
+    read = _what_was_read(task, out, roles)
+    texts: Sequence[tuple[str, ...]] = ()
+    if task.unlabelled_split is not None:
+        more, said = _unlabelled(task, data, beyond, (drawn, roles["heldout"]))
+        texts, read = _examples(task, more).texts, f"{read}; {said}"
     return LabelledText(
-        {role: _examples(task, rows) for role, rows in roles.items()},
-        names,
-        _what_was_read(task, out, roles),
+        {role: _examples(task, rows) for role, rows in roles.items()}, names, texts, read
     )
+
+
+def _one_label(
+    task: Task, rows: Rows, names: Sequence[str], out: Sequence[str], differing: int, labels: int
+) -> str:
+    """What is wrong with rows of one label, of the `labels` that there were."""
+    only = rows.labels[0] if task.regression else names[rows.labels[0]]
+    if not differing and labels < 2:
+        return f"task '{task.name}': column '{task.label}' has one label only: {only}"
+    remedy = "give equal texts one label" if differing else "add rows of other labels"
+    return (
+        f"task '{task.name}': the rows that are left have one label only in column "
+        f"'{task.label}': {only} ({_read_and_left_out(rows.data, out)}); {remedy}"
+    )
+
+
+def _unlabelled(
+    task: Task, data: Mapping[str, Dataset], beyond: Rows | None, others: Sequence[Rows]
+) -> tuple[Rows, str]:
+    """The rows without a label, and how many, in words: those `beyond` train, or of a split of
+    their own those whose text the `others` do not have."""
+    split, read = task.unlabelled_split, ""
+    assert split is not None
+    rows = beyond
+    if split != task.split:
+        whole = scan(task, data, split, labelled=False)
+        known = np.concatenate([other.texts for other in others])
+        first = np.sort(np.unique(whole.texts, return_index=True)[1])
+        rows = whole.at(first[~np.isin(whole.texts[first], known)])
+        out = _some(len(whole.data) - len(whole), "without a text")
+        out += _some(len(whole) - len(rows), "of equal text")
+        read = f"split '{split}': {_read_and_left_out(whole.data, out)}; "
+    if rows is None or not len(rows):
+        raise UserError(
+            f"task '{task.name}': unlabelled_split '{split}' has no text beside those of the "
+            "other roles; name another split or file, or leave it out"
+        )
+    return rows, f"{read}unlabelled {len(rows):,}"
 
 
 def _first_of_each_text(rows: Rows) -> tuple[Rows, list[str], int]:
@@ -156,8 +192,12 @@ def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
             )
         return _by_split(task, data)
     if isinstance(task.data, Mapping):
-        columns = [*task.columns, task.label]
-        return {split: file.read(columns, cache) for split, file in task.data.items()}
+        return {
+            split: file.read(
+                [*task.columns, *(task.label,) * (split != task.unlabelled_split)], cache
+            )
+            for split, file in task.data.items()
+        }
     folder = Path(task.data)
     saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
     local = folder.is_dir()

@@ -58,11 +58,11 @@ class Rows:
         )
 
 
-def _split(task: Task, data: Mapping[str, Dataset], split: str) -> Dataset:
+def _split(task: Task, data: Mapping[str, Dataset], split: str, columns: Sequence[str]) -> Dataset:
     if split not in data:
         raise UserError(f"task '{task.name}': no split '{split}'; there are {', '.join(data)}")
     rows = data[split]
-    for column in (*task.columns, task.label):
+    for column in columns:
         if column not in rows.column_names:
             raise UserError(
                 f"task '{task.name}': no column '{column}'; there are "
@@ -72,10 +72,11 @@ def _split(task: Task, data: Mapping[str, Dataset], split: str) -> Dataset:
     return rows
 
 
-def scan(task: Task, data: Mapping[str, Dataset], split: str) -> Rows:
-    """The rows of a split that have a text and a label, read once, some at a time."""
-    rows = _split(task, data, split)
-    columns = list(dict.fromkeys((*task.columns, task.label)))
+def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool = True) -> Rows:
+    """The rows of a split that have a text and a label, read once, some at a time; without
+    `labelled` those that have a text, their labels all -1."""
+    columns = list(dict.fromkeys((*task.columns, *(task.label,) * labelled)))
+    rows = _split(task, data, split, columns)
     missing: dict[str, list[int]] = {column: [] for column in columns}
     places: list[NDArray[np.int64]] = []
     texts: list[NDArray[np.uint64]] = []
@@ -96,12 +97,15 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str) -> Rows:
             whole[lost] = False
         places.append(np.flatnonzero(whole) + start)
         texts.append(_hashes([words[column].filter(whole).to_pylist() for column in task.columns]))
+        if not labelled:
+            labels.append(np.full(whole.sum(), -1))
+            continue
         values = read[task.label].filter(whole).to_pylist()
         labels.append(_numbers(task, values) if task.regression else _codes(values, codes))
-    if not task.drop_missing:
+    if labelled and not task.drop_missing:
         _check_missing(task, split, missing)
     if not sum(map(len, places)):
-        whole_ones = " with a text and a label" if places else ""
+        whole_ones = f" with a text{' and a label' * labelled}" if places else ""
         raise UserError(f"task '{task.name}': split '{split}' has no rows{whole_ones}")
     return Rows(
         rows, np.concatenate(places), np.concatenate(texts), np.concatenate(labels), list(codes)

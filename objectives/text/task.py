@@ -60,6 +60,9 @@ class Task:
     heldout_split: str | None = None
     """A split of the data set that is the held-out one, whole, equal texts and all, so that its
     metric is the published one; None draws `heldout` rows."""
+    unlabelled_split: str | None = None
+    """A split of the data set whose texts students distil on beside `train`; the teacher does not
+    learn from it, and no label of it is read. The name of `split` takes the rows beyond `train`."""
     train: int | None = None
     """Rows to train weights on; None takes all that is left. >= 1."""
     alpha: int = 500
@@ -77,6 +80,11 @@ class Task:
     def __post_init__(self) -> None:
         check_types(self)
         self._check_data()
+        if self.unlabelled_split == self.split and self.train is None:
+            raise UserError(
+                f"Task.unlabelled_split is '{self.split}', the split that the rows are drawn from, "
+                "and train=None takes all of them; say how many of them to train on"
+            )
         sizes = {"alpha": self.alpha, "select": self.select}
         if self.heldout_split is None:
             sizes["heldout"] = self.heldout
@@ -112,6 +120,7 @@ class Task:
         data: str | Path,
         *,
         heldout_file: str | Path | None = None,
+        unlabelled_file: str | Path | None = None,
         delimiter: str | None = None,
         encoding: str | None = None,
         **fields: Any,
@@ -123,6 +132,8 @@ class Task:
         Args:
             data: the file; a folder or a data set on the hub is taken as `Task.data` is.
             heldout_file: a second file, which is the held-out split, whole.
+            unlabelled_file: a file of text without labels, which students distil on: of the same
+                kinds, or a text a line (.txt).
             delimiter: what separates the columns of a CSV; a comma by default, in .tsv files a tab.
             encoding: of CSV and JSON; UTF-8 by default.
             **fields: the other fields of a Task.
@@ -134,15 +145,19 @@ class Task:
             UserError: for another kind of file, or settings that say nothing.
         """
         if Path(data).is_file() or Path(data).suffix.lower() in DELIMITERS:
-            files = {cls.split: TextFile.named(data, delimiter, encoding or "utf-8")}
-            if heldout_file is not None:
-                files["heldout"] = TextFile.named(heldout_file, delimiter, encoding or "utf-8")
-                fields["heldout_split"] = "heldout"
+            more = {"heldout": heldout_file, "unlabelled": unlabelled_file}
+            named = {split: file for split, file in more.items() if file is not None}
+            files = {
+                split: TextFile.named(file, delimiter, encoding or "utf-8")
+                for split, file in {cls.split: data, **named}.items()
+            }
+            fields |= {f"{split}_split": split for split in named}
             return cls(data=files, **fields)
-        if (heldout_file, delimiter, encoding) != (None, None, None):
+        if (heldout_file, unlabelled_file, delimiter, encoding) != (None,) * 4:
             raise UserError(
-                f"Task.from_files: '{data}' is no file, so heldout_file, delimiter and encoding "
-                "say nothing; heldout_split names a split of a data set"
+                f"Task.from_files: '{data}' is no file, so heldout_file, unlabelled_file, "
+                "delimiter and encoding say nothing; heldout_split and unlabelled_split name "
+                "splits of a data set"
             )
         return cls(data=str(data), **fields)
 
@@ -172,16 +187,20 @@ class LabelledText:
     roles: Mapping[str, Examples]
     label_names: Sequence[str]
     """What the outputs of a classifier stand for; of a regression, the label's column alone."""
+    unlabelled: Sequence[tuple[str, ...]] = ()
+    """More texts, which stand in no role."""
     read: str = ""
     """For the user, in a line: rows that were read, that were left out, and of each role."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of every text and label in its role, shortened to 16 digits."""
+        """SHA-256 of every text, with its label and role if it has them, shortened to 16 digits."""
         digest = hashlib.sha256(repr(list(self.label_names)).encode())
         for role in ROLES:
             examples = self.roles[role]
             digest.update(repr((role, list(examples.texts), examples.labels.tolist())).encode())
+        if self.unlabelled:
+            digest.update(repr(list(self.unlabelled)).encode())
         return digest.hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Labelled text in files of a user's own, CSV, JSON and Parquet; what is wrong with one."""
+"""Text in files of a user's own, CSV, JSON, Parquet and lines; what is wrong with one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from datasets.exceptions import DatasetsError
 
 from objectives.errors import SHOWN, UserError, causes, did_you_mean, first_line
 
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".json": "", ".jsonl": ""}
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".json": "", ".jsonl": "", ".txt": ""}
 """Endings of the files that are read, and what separates their columns, if anything does."""
 _SPOKEN = {",": "','", ";": "';'", "\t": "'\\t'", "|": "'|'"}
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of labelled text: a CSV, whose first line names the columns, JSON, or Parquet."""
+    """A file of text: a CSV, whose first line names the columns, JSON, Parquet, or without labels a
+    text a line."""
 
     path: Path
     delimiter: str
@@ -60,6 +61,9 @@ class TextFile:
                 return self._read_csv(columns, cache)
             if self.path.suffix.lower() == ".parquet":
                 return self._load("parquet", cache)
+            if self.path.suffix.lower() == ".txt":
+                features = Features({columns[0]: Value("string")})
+                return self._load("text", cache, encoding=self.encoding, features=features)
             return self._read_json(cache)
         except UserError:
             raise

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -159,9 +160,9 @@ def prepare(
 ) -> Workbench:
     """Tokenise, fine-tune the teacher if it needs it, score it, and load the student.
 
-    Augmented rows come after the teacher: it learns from the rows of the task alone, and from all
-    whatever the `fidelity`. `cost` is what the study counts, `objective` what it compares students
-    by, `spaces` the kinds of units that its methods search: "units" counts those.
+    Augmented and unlabelled rows come after the teacher: it learns from the labelled rows alone,
+    and from all whatever the `fidelity`. `cost` is what the study counts, `objective` what it
+    compares students by, `spaces` the kinds of units that its methods search: "units" counts those.
     """
     task, device, progress = inputs.task, session.device, session.progress
     splits = {role: inputs.split(role) for role in tasks.ROLES}
@@ -240,7 +241,7 @@ def prepare(
             select_worth=partial(score, split=select, metric=task.metric, device=device)
             if objective == "metric"
             else partial(nearness, split=select, teacher=answers["select"], device=device),
-            vocabulary=Vocabulary(inputs.tokenizer, splits["train"]),
+            vocabulary=Vocabulary(inputs.tokenizer, train),
             device=device,
             cache=session.cache,
             seq_len=inputs.seq_len,
@@ -265,8 +266,8 @@ def _of_students(
     *,
     session: Session,
 ) -> tuple[Split, Split]:
-    """What the students learn from, train and alpha: with copies of the text, cut down by the
-    fidelity."""
+    """What the students learn from, train and alpha: with copies of the text and with text without
+    labels, cut down by the fidelity."""
     texts = dict(inputs.text.roles)
     if inputs.augmenter is not None:
         texts["train"] = augment(
@@ -274,6 +275,10 @@ def _of_students(
             inputs.text.roles,
             session=session,
         )
+    if more := inputs.text.unlabelled:
+        rows = texts["train"]
+        none = np.full(len(more), -1, dtype=rows.labels.dtype)
+        texts["train"] = Examples([*rows.texts, *more], np.concatenate([rows.labels, none]))
     length = fidelity.length(inputs.task.max_length)
 
     def split(role: str) -> Split:

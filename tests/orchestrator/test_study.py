@@ -96,11 +96,13 @@ def test_sources_name_files_and_both_texts_of_a_pair(study: Study, tmp_path: Pat
     pair = Task.from_files(
         tmp_path / "train.csv",
         heldout_file=tmp_path / "test.csv",
+        unlabelled_file=tmp_path / "more.tsv",
         name="pairs",
         text=("first", "second"),
     )
     named = replace(study, task=pair).sources()
     assert (named["data"], named["held-out data"]) == ("train.csv", "test.csv")
+    assert named["unlabelled data"] == "more.tsv"
     assert (named["text"], named["text pair"]) == ("first", "second")
     assert not {"held-out data", "text pair"} & set(study.sources())
     alone = replace(pair, heldout_split=None)

@@ -105,3 +105,74 @@ def test_one_label_that_is_left_beside_a_heldout_split_is_told_so() -> None:
         r"out\); add rows of other labels$",
     ):
         load(task_of(ROWS, heldout))
+
+
+MORE: Rows = [(f"more {row}", None) for row in range(7)]
+
+
+def with_more(more: Rows, heldout: Rows | None = None, **fields: Any) -> Task:
+    """The task with a split of rows that nobody labelled."""
+    splits = {"train": ROWS, "more": more} | ({} if heldout is None else {"test": heldout})
+    data = DatasetDict({name: dataset(split) for name, split in splits.items()})
+    test = None if heldout is None else "test"
+    sizes = {"alpha": 6, "select": 8, "heldout": 10}
+    return Task(
+        name="toy",
+        data=lambda: data,
+        heldout_split=test,
+        unlabelled_split="more",
+        **{**sizes, **fields},
+    )
+
+
+def test_text_without_labels_stands_in_no_role_and_is_counted_by_itself() -> None:
+    known = [(f"  {ROWS[0][0]} ", "no"), (ROWS[-1][0], "other")]
+    text = load(with_more([*MORE, *known, MORE[0], (" ", None)], ROWS[3:5]))
+    assert text.unlabelled == [(words,) for words, _ in MORE]
+    assert text.read.endswith(
+        "split 'more': 11 rows read; left out: 1 without a text, 3 of equal text; unlabelled 7"
+    )
+    assert {role: len(rows.texts) for role, rows in text.roles.items()} == {
+        "heldout": 2,
+        "select": 8,
+        "alpha": 6,
+        "train": 44,
+    }
+
+
+def test_a_text_that_is_held_out_is_no_unlabelled_one() -> None:
+    heldout: Rows = [("held out", "yes"), *ROWS[:1]]
+    assert load(with_more([*MORE, ("held out", None)], heldout)).unlabelled == [
+        (words,) for words, _ in MORE
+    ]
+
+
+def test_rows_beyond_train_may_be_the_text_without_labels() -> None:
+    text = load(task_of(ROWS, train=20, unlabelled_split="train"))
+    assert text.read == ("60 rows read; train 20, alpha 6, selection 8, held out 10; unlabelled 16")
+    whole = {row for rows in text.roles.values() for row in rows.texts} | set(text.unlabelled)
+    assert whole == {(words,) for words, _ in ROWS}
+    assert text.roles["train"].texts == load(task_of(ROWS, train=20)).roles["train"].texts
+
+
+def test_text_without_labels_is_part_of_the_fingerprint() -> None:
+    prints = [
+        load(task).fingerprint
+        for task in (task_of(ROWS), with_more(MORE), with_more(MORE[1:]), with_more(MORE))
+    ]
+    assert len(set(prints)) == 3
+    assert prints[1] == prints[3]
+
+
+@pytest.mark.parametrize(
+    "task", [with_more(ROWS[:9]), task_of(ROWS, train=36, unlabelled_split="train")]
+)
+def test_no_text_beside_the_roles_is_refused(task: Task) -> None:
+    wanted = f"unlabelled_split '{task.unlabelled_split}' has no text beside"
+    with pytest.raises(UserError, match=wanted):
+        load(task)
+
+
+def test_all_rows_cannot_be_labelled_and_unlabelled_at_once() -> None:
+    with pytest.raises(UserError, match="train=None takes all of them; say how many"):
+        task_of(ROWS, unlabelled_split="train")

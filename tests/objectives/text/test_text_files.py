@@ -155,8 +155,11 @@ def test_a_data_set_by_name_or_folder_is_a_task_as_ever(tmp_path: Path) -> None:
         name="cola", data="nyu-mll/glue", subset="cola"
     )
     assert Task.from_files(tmp_path, name="own").data == str(tmp_path)
-    for of_files in ({"heldout_file": "other.csv"}, {"delimiter": ";"}, {"encoding": "latin-1"}):
-        with pytest.raises(UserError, match=r"is no file, .* heldout_split names a split"):
+    for of_files in (
+        *({"heldout_file": "other.csv"}, {"unlabelled_file": "other.txt"}),
+        *({"delimiter": ";"}, {"encoding": "latin-1"}),
+    ):
+        with pytest.raises(UserError, match=r"is no file, .* unlabelled_split name splits"):
             Task.from_files(tmp_path, name="own", **of_files)
 
 
@@ -170,6 +173,44 @@ def test_a_second_file_is_the_heldout_split_whole(load_file: Load, tmp_path: Pat
     ]
     seen = {row for role in ROLES[:3] for (row,) in text.roles[role].texts}
     assert seen == {f"text {row}" for row in range(3, 60)}
+
+
+LINES = 'nur ein Satz\n\n  text 3 \na nul \0 byte, "a quote\n日本語\nnur ein Satz\n'
+
+
+def test_a_file_of_lines_is_text_without_labels(load_file: Load, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text(LINES)
+    text = load_file(in_csv(), unlabelled_file=lines)
+    assert text.unlabelled == [("nur ein Satz",), ('a nul \0 byte, "a quote',), ("日本語",)]
+    assert text.read.endswith(
+        "split 'unlabelled': 6 rows read; left out: 1 without a text, 2 of equal text; unlabelled 3"
+    )
+
+
+def test_a_table_of_text_needs_no_column_of_labels(load_file: Load, tmp_path: Path) -> None:
+    table = tmp_path / "more.csv"
+    table.write_text("id,text\n1,new\n2,other\n")
+    assert load_file(in_csv(), unlabelled_file=table).unlabelled == [("new",), ("other",)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "file '.*more.txt' is empty"),
+        (b"\n \n", "split 'unlabelled' has no rows with a text$"),
+        (b"text 1\n", "unlabelled_split 'unlabelled' has no text beside those of the other roles"),
+        (b"caf\xe9\n", "its characters are not all utf-8 at line 1, byte 3"),
+    ],
+)
+def test_what_is_wrong_with_lines_is_one_line(
+    load_file: Load, tmp_path: Path, content: bytes, message: str
+) -> None:
+    lines = tmp_path / "more.txt"
+    lines.write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        load_file(in_csv(), unlabelled_file=lines)
+    assert "\n" not in str(error.value)
 
 
 def test_a_pair_of_texts_and_a_named_label(load_file: Load) -> None:

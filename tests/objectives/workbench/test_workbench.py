@@ -530,3 +530,22 @@ def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
     assert score.params == count_parameters(problem.student)
     assert score.flops == Flops(replace(TINY, layers=2), 16).full < bench.flops_full
     assert score.cost == {"flops": score.flops, "params": score.params, "units": 2 * 52}[cost]
+
+
+def test_students_learn_from_text_without_labels_and_the_teacher_does_not(
+    tiny_bert: str, planted_task: Task, tmp_path: Path
+) -> None:
+    labelled = replace(planted_task, train=100)
+    benches = [
+        prepare(read_inputs(task, Teacher(checkpoint=tiny_bert)), Session(cache=tmp_path))
+        for task in (labelled, replace(labelled, unlabelled_split="train"))
+    ]
+    alone, more = (bench.problem for bench in benches)
+    assert (len(alone.train), len(more.train)) == (100, 240)
+    assert more.train.input_ids[:100] == alone.train.input_ids
+    assert set(more.train.labels[100:]) == {-1}
+    assert torch.equal(more.teacher_logits, predict(more.teacher, more.train, "cpu"))
+    for mine, theirs in zip(alone.teacher.parameters(), more.teacher.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert benches[0].unpruned == benches[1].unpruned
+    assert "unlabelled 140" in benches[1].notes[0]

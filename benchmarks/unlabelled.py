@@ -1,0 +1,117 @@
+"""What text without labels gives students: the same steps on the labelled rows and on all text.
+
+MiniLM-L6 is fine-tuned on the labelled rows of a task alone. `labelled` students distil on these
+rows, `with text` on these and on others whose labels nobody reads: of the tweets 4,000 rows and all
+that are left, of SST-2 10,000 and all that are left. Both take the same number of steps on batches
+of 32, at the same rates: `elastic` trains one student for all ratios, `alone` one for each.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.unlabelled --task sst2 --glue FOLDER --cache FOLDER
+
+Without `--glue` the task is that of the quickstart, "tweets". Writes
+benchmarks/results/unlabelled.json and goes on where it was stopped; prints the means of the rows
+there. KL is the mean divergence from the teacher's answers on the selection split, in nats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.elastic import RATE, elastic
+from benchmarks.search_quality import TEACHER_EPOCHS, measure, task
+from objectives import FisherSearch, Stage, Task, Teacher
+from objectives.device import quiet_libraries
+from objectives.session import Session
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.workbench import Workbench, prepare
+from studies._quickstart_data import minilm, tweets
+
+Row = dict[str, Any]
+
+RATIOS = (0.5, 0.25, 0.1)
+RESULTS = Path(__file__).parent / "results" / "unlabelled.json"
+ARMS = ("labelled", "with text")
+BATCH = 32
+
+
+def workbench(name: str, folder: str | None, arm: str, cache: Path) -> Workbench:
+    """Rows, teacher and scores of a task."""
+    own = (
+        Task(name=name, data=tweets, label="sentiment", max_length=48, train=4000, select=1500)
+        if folder is None
+        else task(name, folder)
+    )
+    if arm == "with text":
+        own = replace(own, unlabelled_split=own.split)
+    teacher = Teacher(checkpoint=minilm(), epochs=TEACHER_EPOCHS.get(name, 2))
+    return prepare(read_inputs(own, teacher), Session(cache=cache))
+
+
+def rows_of(bench: Workbench, steps: int, alone_steps: int, seed: int) -> Iterator[Row]:
+    """Elastic and lone students at so many steps."""
+    epochs = BATCH / len(bench.problem.train)
+    of_all = elastic(steps * epochs)
+    stage = Stage(
+        name="recover", epochs=alone_steps * epochs, learning_rate=RATE, loss="prediction+hidden"
+    )
+    lone = FisherSearch(tolerance=0.01, stages=(stage,))
+    for students, method, own in (("elastic", of_all, steps), ("alone", lone, alone_steps)):
+        for ratio in RATIOS:
+            found = measure(bench, replace(method, target_ratio=ratio), seed)
+            kept = {name: found[name] for name in ("kl", "select", "heldout")}
+            yield {"students": students, "ratio": ratio, "steps": own, **kept}
+
+
+def table_of(rows: list[Row]) -> Table:
+    """Means over the seeds."""
+    table = Table(title="the same steps with and without text that nobody labelled")
+    columns = ("task", "students", "steps", "arm", "ratio")
+    for column in (*columns, "seeds", "KL", "selection", "held out"):
+        table.add_column(column, justify="right")
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in columns), []).append(row)
+    for key, group in groups.items():
+        means = (
+            statistics.fmean(row[name] for row in group) for name in ("kl", "select", "heldout")
+        )
+        table.add_row(*map(str, key), str(len(group)), *(f"{mean:.4f}" for mean in means))
+    return table
+
+
+def main() -> None:
+    """Run, or go on, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", default="tweets", choices=["tweets", "sst2"])
+    parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=1250, help="of elastic students")
+    parser.add_argument("--alone-steps", type=int, default=625, help="of each lone student")
+    parser.add_argument("--cache", type=Path, required=True, help="folder for teachers and states")
+    arguments = parser.parse_args()
+    quiet_libraries()
+    rows: list[Row] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    for arm in ARMS:
+        bench = workbench(arguments.task, arguments.glue, arm, arguments.cache)
+        for seed in arguments.seeds:
+            common = {"task": arguments.task, "arm": arm, "seed": seed}
+            if any({**common, "steps": arguments.steps}.items() <= row.items() for row in rows):
+                continue
+            rows += [
+                {**common, **row}
+                for row in rows_of(bench, arguments.steps, arguments.alone_steps, seed)
+            ]
+            RESULTS.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    Console().print(table_of(rows))
+
+
+if __name__ == "__main__":
+    main()
