@@ -62,10 +62,10 @@ class Mrem(OneShot):
     embedding_bits: int = 4
     """Of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
     rows: int = 1024
-    """Of train, drawn with the seed; all, if there are fewer. >= 1."""
+    """Of train, drawn with the seed; all, if there are fewer. >= 1. MREM-S keeps hidden states of
+    their tokens in memory, 8 E bytes each."""
     modules: int = 4
-    """Into which the layers are split, as evenly as it goes; no more than there are layers. >= 1.
-    """
+    """Into which the layers are split; no more than there are layers. >= 1."""
     steps: int = 250
     """Of each module, a batch each. >= 1."""
     learning_rate: float = 1e-4
@@ -133,8 +133,11 @@ class Mrem(OneShot):
             rungs = rung_steps(progress.rungs, steps)
             progress.begin(f"reconstruct {len(run.modules)} modules", steps)
             for done, _ in enumerate(run.steps(), start=1):
-                if done in rungs and math.isfinite(worth := run.select_worth()):
-                    progress.report(slot, rungs[done], worth, problem.counted.exact(run.learned))
+                if done in rungs:
+                    worth = problem.select_worth(quantised(run.model(), run.learned))
+                    if math.isfinite(worth):
+                        cost = problem.counted.exact(run.learned)
+                        progress.report(slot, rungs[done], worth, cost)
                 stopped |= progress.advance()
                 if slot in stopped:
                     break
@@ -260,7 +263,3 @@ class _Reconstruction:
         """The student as it is now, in float32."""
         self._cut.load_state_dict(self.population.slot(0))
         return self._cut
-
-    def select_worth(self) -> float:
-        """What the student would be worth if it were quantised now."""
-        return self.problem.select_worth(quantised(self.model(), self.learned))
