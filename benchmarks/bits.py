@@ -37,8 +37,8 @@ from rich.table import Table
 from benchmarks.search_quality import TEACHER_EPOCHS, task
 from objectives import ElasticSearch, Stage, Task, Teacher
 from objectives.delivery.bench import bench
-from objectives.delivery.engines import Engine
 from objectives.device import quiet_libraries
+from objectives.engines.names import Engine
 from orchestrator import Run, Study, launch
 from orchestrator.runs.records import FinishedTrial
 from reports.speed import inputs_of, teacher_of

@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from objectives.delivery.bench import bench
-from objectives.delivery.engines import ENGINES
 from objectives.device import quiet_libraries
+from objectives.engines.names import ENGINES
 from orchestrator.runs.records import read_run
 from reports.exporting.export import export
 from reports.timings import timings_document, timings_table

@@ -38,7 +38,8 @@ from rich.table import Table
 from benchmarks.post_training import workbench
 from objectives import FisherSearch, SearchResult, Stage
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.delivery.onnx_model import (
+from objectives.device import quiet_libraries
+from objectives.engines.onnx_model import (
     open_session,
     predict_onnx,
     run_session,
@@ -46,7 +47,6 @@ from objectives.delivery.onnx_model import (
     write_int8,
     write_onnx,
 )
-from objectives.device import quiet_libraries
 from objectives.measures.evaluate import INPUTS, divergence, metric_of
 from objectives.measures.latency import milliseconds
 from objectives.progress import SilentProgress

@@ -19,6 +19,7 @@ from optuna.distributions import (
 
 from objectives.bert.architecture import BertShape
 from objectives.bert.pretrained import license_of
+from objectives.engines.names import ENGINES, Engine
 from objectives.errors import UserError, check_ranges, check_types, did_you_mean
 from objectives.knobs import settings, with_knobs
 from objectives.measures.cost import CostName, check_priced
@@ -79,6 +80,12 @@ class Study:
     the launch, for the spaces heads and ffn; "bytes" of the file of the model's weights; or
     "bitops", FLOPs times bits. The last two count bits, which a budget does not: with them
     `target_ratio` is a share of the FLOPs. FLOPs, parameters and bytes are recorded in any case."""
+    engine: Engine = "eager"
+    """What serves the models, and so what the cost "latency" times: torch as it is, "bfloat16",
+    "compile"; on the CPU "onnxruntime" or "onnxruntime-int8", with the extra "onnx". Where it has
+    fewer than 32 bits models are scored in it too. `weight_bits` change no milliseconds."""
+    latency_batch: int = 1
+    """Sequences in the forward pass that the cost "latency" times."""
     objective: Objective = "metric"
     """What students are compared by, beside the cost: the task's "metric", or the "divergence" of
     their answers from the teacher's, which is minimised. It takes no labels, and tells students
@@ -144,6 +151,8 @@ class Study:
                     population >= 1 if isinstance(population, int) else population == "auto",
                     ">= 1, or 'auto'",
                 ),
+                "latency_batch": (self.latency_batch >= 1, ">= 1"),
+                "engine": (self.engine in ENGINES, f"one of {', '.join(ENGINES)}"),
                 "seq_len": (seq_len is None or seq_len >= 1, ">= 1, or None"),
                 "sampler": (
                     callable(self.sampler) or self.sampler in get_args(SamplerName),
@@ -276,6 +285,12 @@ class Study:
                 f"Study.cost is 'units', and {type(self.method).__name__} searches none; count "
                 "flops or params"
             )
+        for name in ("engine", "latency_batch"):
+            if self.cost != "latency" and getattr(self, name) != getattr(Study, name):
+                raise UserError(
+                    f"Study.{name} is {getattr(self, name)!r}, which decides milliseconds, and "
+                    f"Study.cost is {self.cost!r}; leave {name} out, or count latency"
+                )
         if self.cost == "latency":
             check_priced("Study.cost 'latency'", Latency.priced, spaces)
 
@@ -371,8 +386,9 @@ class Study:
     def _settings(self) -> Iterator[tuple[str, object, bool]]:
         """Settings of objective, teacher, fidelity and method that are not tuned: entry, value, and
         whether that is the default."""
-        if self.objective != "metric":  # runs of before there was a choice are of the metric
-            yield "objective", self.objective, False
+        for name in ("objective", "engine", "latency_batch"):
+            if getattr(self, name) != getattr(Study, name):  # earlier runs had no choice
+                yield name, getattr(self, name), False
         yield from _entries("teacher", self.teacher)
         if self.fidelity != FULL:
             yield from _entries("fidelity", self.fidelity)

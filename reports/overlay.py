@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from reports.choice import check_run
+from reports.recommended import wide
 
 _SEEDLESS = ("seed", "name")
 """What seeds of one study may differ in."""
@@ -63,6 +64,12 @@ class Overlay:
         """The units that sizes of all runs are known in: what an absolute axis may show."""
         first, *others = (tuple(run.unpruned.sizes) for run in self.runs)
         return tuple(unit for unit in first if all(unit in other for other in others))
+
+    @property
+    def wide(self) -> bool:
+        """Whether an axis of costs is logarithmic: see `reports.recommended.wide`."""
+        drawn = [run.unpruned.ratio for run in self.runs if run.unpruned.ratio <= 1]
+        return wide([*drawn, *(trial.result.ratio for run in self.runs for trial in run.finished)])
 
     def height(self, run: RunRecord, value: float) -> float:
         """An objective of the run as its axis shows it."""

@@ -41,7 +41,11 @@ def pareto_view(run: RunRecord) -> ParetoView:
 
 
 def answer(view: ParetoView) -> str:
-    """One sentence: what is kept at half the cost, or what there is instead."""
+    """One sentence: what is kept at half the cost, or what there is instead.
+
+    Where all of a front lies below half, as bytes of few bits do, that says little: there it is the
+    cheapest model that loses no more than 1%.
+    """
     name = view.unpruned.cost_name
     if not view.front and view.outside:
         return f"No trial has met its {name} budget yet; {len(view.outside)} finished outside it."
@@ -50,6 +54,9 @@ def answer(view: ParetoView) -> str:
     half = [trial for trial in view.front if trial.result.ratio <= 0.5]
     if half:
         best = half[-1].result
+        good = [t.result for t in half if t.result.metric >= 0.99 * view.unpruned.metric > 0]
+        if good and len(half) == len(view.front):
+            best = good[0]
         return f"At {percent(best.ratio)} of the {_cost(view)} the model {_kept(view, best)}."
     smallest = view.front[0].result
     return (

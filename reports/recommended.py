@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from orchestrator.runs.records import FinishedTrial
 from orchestrator.runs.results import Measured
 from reports.pareto import ParetoView
 
+_WIDE = 10
+"""Costs that differ by more times than this are on a logarithmic scale."""
 _LOSSES = (0.01, 0.03)
 """Shares of the unpruned metric that a user may be ready to lose."""
 
@@ -46,17 +48,24 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
 def knee(front: Sequence[Measured]) -> int | None:
     """Place of the knee in a front that is sorted by rising cost.
 
-    Both axes are scaled to [0, 1] from the cheapest to the dearest model of the front. The knee is
-    the point furthest above the line that joins the two (Satopaa et al. 2011, "Finding a Kneedle
-    in a haystack", without smoothing); of equals the cheapest. None if no point lies above it.
+    Both axes are scaled to [0, 1] from the cheapest to the dearest model of the front, costs by
+    their logarithms where they are `wide`. The knee is the point furthest above the line that joins
+    the two (Satopaa et al. 2011, "Finding a Kneedle in a haystack", without smoothing); of equals
+    the cheapest. None if no point lies above it.
     """
     if len(front) < 3:
         return None
-    first, last = front[0], front[-1]
+    worths, costs = [model.worth for model in front], [model.cost for model in front]
+    if wide(costs):
+        costs = [math.log(cost) for cost in costs]
     heights = [
-        (model.worth - first.worth) / (last.worth - first.worth)
-        - (model.cost - first.cost) / (last.cost - first.cost)
-        for model in front
+        (worth - worths[0]) / (worths[-1] - worths[0]) - (cost - costs[0]) / (costs[-1] - costs[0])
+        for worth, cost in zip(worths, costs, strict=True)
     ]
     highest = max(heights)
     return heights.index(highest) if highest > math.ulp(1.0) * 8 else None
+
+
+def wide(costs: Collection[float]) -> bool:
+    """Whether costs differ by so much that the cheap ones would be crowded on a linear scale."""
+    return min(costs, default=1) * _WIDE < max(costs, default=1) and min(costs) > 0

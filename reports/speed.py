@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import RunError
 from orchestrator.runs.damage import damaged_files
 from orchestrator.runs.records import RunRecord
-from orchestrator.runs.results import UnprunedResult
+from orchestrator.runs.results import Measured, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder, write_file_whole
 from reports.choice import model_folder
 from reports.timings import timings_document
@@ -27,7 +27,7 @@ _FORMAT = "maskfront-bench-2"
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """What a model is worth in an engine with fewer than 32 bits, on the study's data."""
+    """What a model is worth in an engine of other bits than the run's own, on its data."""
 
     metric: float
     """On the selection split."""
@@ -49,7 +49,12 @@ class TimedModel:
     speed_up: float
     """How many times as fast as the reference in its fastest engine of float32."""
     worth: Worth | None
-    """None if it was not scored in this engine; in float32 it is worth what its trial says."""
+    """None if it was not scored in this engine; with the run's own bits it is worth what its trial
+    says."""
+
+    def scored(self, by_run: Measured) -> Worth | Measured:
+        """Its metrics in this engine."""
+        return self.worth or by_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +74,15 @@ class Speed:
     reference_model: TimedModel
     models: Mapping[int, TimedModel]
     """By the numbers of their trials."""
+    counted: str
+    """The unit of the study's cost."""
 
     @property
     def unit(self) -> str:
-        """Of the milliseconds; two units are never compared."""
-        return f"ms@{self.engine}-{self.device}-b{self.batch}-s{self.length}"
+        """Of the milliseconds; two units are never compared, nor are times that were measured with
+        those that a study predicts."""
+        unit = f"ms@{self.engine}-{self.device}-b{self.batch}-s{self.length}"
+        return f"{unit} measured" if unit == self.counted else unit
 
     def model(self, trial: int | None) -> TimedModel:
         """That of a trial which was timed, or the reference."""
@@ -106,7 +115,19 @@ def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
         return ""
     model, engine = min(timed, key=lambda pair: pair[0].milliseconds)
     worth = f", {run.metric_name} {model.worth.metric:.4f}" if model.worth else ""
-    return f"{model.milliseconds:.2f} ms, {model.megabytes:.1f} MB in {engine}{worth}"
+    size_only = [bits for bits, numbers in without_kernel(run, speeds).items() if trial in numbers]
+    own = f"; its {size_only[0]} bits: size only" if size_only else ""
+    return f"{model.milliseconds:.2f} ms, {model.megabytes:.1f} MB in {engine}{worth}{own}"
+
+
+def without_kernel(run: RunRecord, speeds: Sequence[Speed]) -> dict[int, list[int]]:
+    """Trials of the front by the bits of their weights, if no engine that was timed has these."""
+    known = {32, *(one.bits for one in speeds)}
+    trials: dict[int, list[int]] = {}
+    for row in run.front:
+        if row.result.weight_bits not in known:
+            trials.setdefault(row.result.weight_bits, []).append(row.number)
+    return trials
 
 
 def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> Bench:
@@ -115,8 +136,8 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
     Args:
         run: the run.
         study: what the run was launched from: the unpruned model is then the teacher itself, and
-            all are scored on the study's data in the engines with fewer than 32 bits. (Where
-            the students are cut from another checkpoint the unpruned model is timed alone.)
+            all are scored on the study's data in the engines of other bits than the run's own.
+            (Where the students are cut from another checkpoint the unpruned model is timed alone.)
         **settings: those of `objectives.bench`, but for the folders, the unpruned model and the
             data.
 
@@ -146,7 +167,8 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
 
     data = inputs_of(run, study)
     unpruned = None if run.unpruned.student_is_new else teacher_of(run, study, data)
-    return bench(folders, unpruned=unpruned, unpruned_layers=layers, data=data, **settings)
+    settings |= {"unpruned": unpruned, "data": data, "scored_bits": run.bits}
+    return bench(folders, unpruned_layers=layers, **settings)
 
 
 def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:
@@ -232,7 +254,7 @@ def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
                 f"'{path}' is of another version of maskfront ({found}, not {_FORMAT}); delete it, "
                 f"or write it anew: maskfront bench {run.folder}"
             )
-        return _speeds(document)
+        return _speeds(document, run.unpruned.unit)
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(
             f"'{path}' is damaged ({type(error).__name__}: {error}); delete it, or write it anew: "
@@ -240,7 +262,7 @@ def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
         ) from error
 
 
-def _speeds(document: Mapping[str, Any]) -> tuple[Speed, ...]:
+def _speeds(document: Mapping[str, Any], counted: str) -> tuple[Speed, ...]:
     worths = {
         (row["model"], row["engine"]): Worth(
             metric=row["metric"],
@@ -274,6 +296,7 @@ def _speeds(document: Mapping[str, Any]) -> tuple[Speed, ...]:
             reference=reference,
             reference_model={row["model"]: model(row) for row in own}[reference],
             models={row["trial"]: model(row) for row in own if row["trial"] is not None},
+            counted=counted,
         )
         for (engine, batch, length), own in rows.items()
     )

@@ -21,7 +21,7 @@ from objectives.bert.cutting import FOREIGN, widths_of
 from objectives.bert.pretrained import load_tokenizer
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 
-_OWN_NAMES = ("model_type", "architectures", "per_layer_config", "head_dim")
+_OWN_NAMES = ("model_type", "architectures", "per_layer_config", "head_dim", "full_vocab_size")
 """What a cut model's configuration says and BERT's does not, or says otherwise."""
 _PER_LAYER_NAMES = (
     *("qk_head_dim", "v_head_dim", "query_inputs", "key_inputs", "value_inputs"),

@@ -69,7 +69,7 @@ def load_classifier(
 def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
     """The tokenizer that lies beside a checkpoint."""
     # Without its files transformers would make up a tokenizer that knows no word.
-    if not any(_find(checkpoint, name) for name in _TOKENIZERS):
+    if not has_tokenizer(checkpoint):
         raise UserError(f"model '{checkpoint}': no tokenizer ({_listed(_TOKENIZERS, 'or')}) in it")
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -82,6 +82,11 @@ def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
         ) from error
     tokenizer.init_kwargs.pop("auto_map", None)  # code of its own, which was not run
     return tokenizer
+
+
+def has_tokenizer(checkpoint: str) -> bool:
+    """Whether there is one beside the checkpoint."""
+    return any(_find(checkpoint, name) for name in _TOKENIZERS)
 
 
 def has_classifier(checkpoint: str) -> bool:

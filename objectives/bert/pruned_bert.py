@@ -65,6 +65,8 @@ class PrunedBertConfig(BertConfig):
     """Of the pooler's weight."""
     embedding_bits: ClassVar[int | None] = None
     """Of each number of the embeddings of words and positions."""
+    full_vocab_size: ClassVar[int | None] = None
+    """Word pieces of the model that it was cut from, where it lost some; it computes nothing."""
 
     def of_layers(self) -> list[PrunedBertConfig]:
         """The configuration of each layer, with its own numbers of heads, neurons, dimensions."""

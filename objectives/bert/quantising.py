@@ -107,6 +107,7 @@ def keep_pieces(model: PrunedBertForSequenceClassification, kept: Sequence[int])
             embeddings.weight.detach()[rows], freeze=False, padding_idx=padding
         )
     )
+    model.config.full_vocab_size = model.config.full_vocab_size or model.config.vocab_size
     model.config.vocab_size, model.config.pad_token_id = len(kept), padding
 
 

@@ -10,26 +10,28 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from objectives.bert.adapters import ADAPTERS, as_bert
-from objectives.bert.pretrained import load_tokenizer
+from objectives.bert.pretrained import has_tokenizer, load_tokenizer
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
-from objectives.delivery.engines import BITS, ENGINES, Engine, Feeds, Run, serve
-from objectives.delivery.onnx_model import load_model
+from objectives.delivery.exported import load_model
+from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
+from objectives.engines.serving import Run, serve
+from objectives.engines.timing import in_turns, tokens
 from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Interval
 from objectives.measures.evaluate import metric_with_interval, predict_with
-from objectives.measures.latency import milliseconds
 from objectives.measures.measured import measured_flops
 from objectives.text.data import Split
 from objectives.text.task import Metric
@@ -37,8 +39,6 @@ from objectives.workbench.inputs import Inputs
 
 UNPRUNED = "unpruned"
 """What the reference is called that nobody named."""
-
-_WARM_UPS = 3
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Worth:
-    """What a model with fewer bits is worth on a study's data, answered by the engine itself."""
+    """What a model is worth on a study's data with other bits, answered by the engine itself."""
 
     model: str
     """Its folder, or `UNPRUNED`."""
@@ -88,7 +88,7 @@ class Bench:
     """Engine to the reason why it did not run."""
     conditions: Mapping[str, str | int]
     worths: tuple[Worth, ...] = ()
-    """Of the engines with fewer than 32 bits, where there was data."""
+    """Of the engines that models were scored in."""
 
 
 def bench(
@@ -98,6 +98,7 @@ def bench(
     unpruned: PreTrainedModel | None = None,
     unpruned_layers: int | None = None,
     data: Inputs | None = None,
+    scored_bits: int = FULL_BITS,
     batches: Sequence[int] = (1, 8, 32),
     lengths: Sequence[int] = (128,),
     engines: Sequence[Engine] = ENGINES,
@@ -115,8 +116,9 @@ def bench(
         unpruned: the unpruned model with its own weights, in place of that twin.
         unpruned_layers: layers of that twin; by default those of the model, as if no whole layers
             had been left out.
-        data: of a study, on which models are scored in the engines with fewer than 32 bits; a
-            twin is not, its weights are random.
+        data: of a study, on which models are scored in the engines of other bits than the study
+            scored them in; a twin is not, its weights are random.
+        scored_bits: those.
         batches: sequences in a forward pass.
         lengths: tokens in a sequence.
         engines: some of `Engine`.
@@ -147,6 +149,7 @@ def bench(
     skipped: dict[str, str] = {}
     shapes = [(batch, length) for batch in batches for length in lengths]
     splits = {name: _splits(data, name, model) for name, model in models.items()}
+    known = min(model.config.vocab_size for model in models.values())
     flops_of = cache(measured_flops)
     with _threads(threads) as used, TemporaryDirectory() as scratch:
         for engine in engines:
@@ -157,7 +160,8 @@ def bench(
                 of_engine: list[Timing] = []
                 for batch, length in shapes:
                     say(f"{engine}: batch {batch}, length {length}")
-                    quartiles = _time(engine, runs, _inputs(models, batch, length), rounds, device)
+                    inputs = tokens(known, batch, length)
+                    quartiles = _quartiles(in_turns(engine, runs, inputs, rounds, device))
                     of_engine += [
                         Timing(
                             model=name,
@@ -174,7 +178,7 @@ def bench(
                         )
                     ]
                 of_splits: list[Worth] = []
-                if data is not None and BITS[engine] < 32:
+                if data is not None and BITS[engine] != scored_bits:
                     say(f"{engine}: scoring on the selection and held-out splits")
                     of_splits = [
                         _worth(name, engine, one.run, splits[name], data.task.metric)
@@ -207,7 +211,9 @@ def _load(
         return UNPRUNED, {UNPRUNED: unpruned} | models
     name, first = next(iter(models.items()))
     if isinstance(first.config, PrunedBertConfig):
-        return UNPRUNED, {UNPRUNED: _unpruned(first.config, unpruned_layers)} | models
+        configs = [model.config for model in models.values()]
+        pieces = max(getattr(c, "full_vocab_size", None) or c.vocab_size for c in configs)
+        return UNPRUNED, {UNPRUNED: _unpruned(first.config, unpruned_layers, pieces)} | models
     return name, models
 
 
@@ -227,11 +233,13 @@ def _classifier(folder: Path) -> PreTrainedModel:
     return model
 
 
-def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequenceClassification:
-    """A model of so many layers from which nothing was cut, with random weights."""
-    cut = ("per_layer_config", "embedding_bits", "pooler_bits")
+def _unpruned(
+    config: PrunedBertConfig, layers: int | None, pieces: int
+) -> PrunedBertForSequenceClassification:
+    """A model of so many layers and word pieces from which nothing was cut, with random weights."""
+    cut = ("per_layer_config", "embedding_bits", "pooler_bits", "full_vocab_size")
     own = {name: value for name, value in config.to_dict().items() if name not in cut}
-    own["num_hidden_layers"] = layers or config.num_hidden_layers
+    own |= {"num_hidden_layers": layers or config.num_hidden_layers, "vocab_size": pieces}
     with torch.random.fork_rng(devices=[]):
         model = PrunedBertForSequenceClassification(PrunedBertConfig.from_dict(own))
     model.train(False)
@@ -239,11 +247,12 @@ def _unpruned(config: PrunedBertConfig, layers: int | None) -> PrunedBertForSequ
 
 
 def _splits(data: Inputs | None, name: str, model: PreTrainedModel) -> list[Split]:
-    """What a model is scored on, in tokens of its own where its vocabulary was cut."""
+    """What a model is scored on: in tokens of its own if its folder has a tokenizer."""
     if data is None:
         return []
-    smaller = model.config.vocab_size < len(data.tokenizer) and Path(name).is_dir()
-    tokenizer = load_tokenizer(name) if smaller else None
+    smaller = model.config.vocab_size < len(data.tokenizer)
+    own = name != UNPRUNED and (smaller or has_tokenizer(name))
+    tokenizer = load_tokenizer(name) if own else None
     return [data.split(role, tokenizer) for role in ("select", "heldout")]
 
 
@@ -254,40 +263,10 @@ def _worth(model: str, engine: Engine, run: Run, splits: Sequence[Split], metric
     return Worth(model, engine, *select, *heldout)
 
 
-def _inputs(models: Mapping[str, PreTrainedModel], batch: int, length: int) -> Feeds:
-    generator = torch.Generator().manual_seed(0)
-    known = min(model.config.vocab_size for model in models.values())
-    return {
-        "input_ids": torch.randint(known, (batch, length), generator=generator),
-        "attention_mask": torch.ones(batch, length, dtype=torch.long),
-        "token_type_ids": torch.zeros(batch, length, dtype=torch.long),
-    }
-
-
-def _time(
-    engine: Engine, runs: Sequence[Run], inputs: Feeds, rounds: int, device: str
-) -> list[tuple[float, float, float]]:
-    """Quartiles of each run in milliseconds; every other round goes backwards."""
-    times = np.empty((_WARM_UPS + rounds, len(runs)))
-    with _compiling(len(runs)) if engine == "compile" else nullcontext():
-        for number, row in enumerate(times):
-            for place in range(len(runs))[:: 1 if number % 2 else -1]:
-                row[place] = milliseconds(partial(runs[place], inputs), device)
-    low, middle, high = np.percentile(times[_WARM_UPS:], [25, 50, 75], axis=0).tolist()
+def _quartiles(times: NDArray[np.float64]) -> list[tuple[float, float, float]]:
+    """Of each column."""
+    low, middle, high = np.percentile(times, [25, 50, 75], axis=0).tolist()
     return list(zip(low, middle, high, strict=True))
-
-
-@contextmanager
-def _compiling(models: int) -> Iterator[None]:
-    """Room for so many models: they share one code object, whose variants torch limits to 8.
-
-    Beyond that it would run them eagerly and say nothing.
-    """
-    import torch._dynamo
-
-    torch.compiler.reset()
-    with torch._dynamo.config.patch(recompile_limit=models, fail_on_recompile_limit_hit=True):
-        yield
 
 
 @contextmanager

@@ -17,13 +17,11 @@ from objectives.bert.packing import PackedEmbedding, PackedLinear
 from objectives.device import to_device
 from objectives.measures.bootstrap import Interval, bootstrap_interval
 from objectives.progress import Progress
-from objectives.text.data import Labels, Split
+from objectives.text.data import INPUTS, Labels, Split
 from objectives.text.task import Metric, metric_value
 
 Objective = Literal["metric", "divergence"]
 """What a study compares students by: up the one, down the other."""
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""What a model reads of a batch, each (batch, length)."""
 EVALUATION_BATCH = 64
 """Sequences in one forward pass."""
 

@@ -1,39 +1,46 @@
 """Milliseconds as a cost: a table of one layer's time, measured once a run on its own device.
 
-The layers that are timed are those of cut models, of a few numbers of heads and FFN neurons;
-between these the time is interpolated.
+Whole models are timed, as engines run no others: a layer takes what a model of some layers takes
+longer than one of none. As its two halves follow one another, models of heads alone and of FFN
+neurons alone, a few numbers of each, say all; between these the time is interpolated.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import BertForSequenceClassification
-from transformers.initialization import no_init_weights
 
-from objectives.bert.architecture import BertArchitecture, BertShape, Widths
-from objectives.bert.cutting import shape_of
+from objectives.bert.architecture import BertArchitecture, LayerUnits, Widths
+from objectives.bert.cutting import cut, shape_of
 from objectives.bert.linears import AXES
-from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertLayer
+from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.bert.quantising import keep_pieces
+from objectives.bert.student import keep_layers
 from objectives.cache import content_key, made_anew, written_whole
-from objectives.device import to_device
+from objectives.engines.names import Engine
+from objectives.engines.serving import serve
+from objectives.engines.timing import WARM_UPS, in_turns, tokens
 from objectives.errors import first_line
 from objectives.measures.cost import Cost, Count, check_priced
 from objectives.progress import Progress
 from objectives.session import Session
 
-_WARM_UPS = 3
 _REPEATS = 15
+_LAYERS = 3
+"""Of a model that is timed for the sake of its layers."""
+_PIECES = 1000
 _STEPS = 4
 """A width is timed at these many equal steps, and at 0 and 1: a first unit costs the most."""
 
@@ -50,18 +57,20 @@ class Conditions:
     """Sequences in one forward pass."""
     seq_len: int
     """Tokens in each of them."""
+    engine: Engine = "eager"
 
     @classmethod
-    def here(cls, device: str, *, batch: int, seq_len: int) -> Conditions:
+    def here(cls, device: str, *, batch: int, seq_len: int, engine: Engine = "eager") -> Conditions:
         """Those of this process on a torch device."""
         if torch.device(device).type == "cuda":
             name = torch.cuda.get_device_name(device).replace(" ", "-")
-            return cls(name, None, batch, seq_len)
-        return cls(device, torch.get_num_threads(), batch, seq_len)
+            return cls(name, None, batch, seq_len, engine)
+        return cls(device, torch.get_num_threads(), batch, seq_len, engine)
 
     def __str__(self) -> str:
+        engine = "" if self.engine == "eager" else f"{self.engine}-"  # as units say it since ever
         threads = "" if self.threads is None else f"-{self.threads}threads"
-        return f"{self.device}{threads}-b{self.batch}-s{self.seq_len}"
+        return f"{engine}{self.device}{threads}-b{self.batch}-s{self.seq_len}"
 
 
 @dataclass(frozen=True)
@@ -145,14 +154,15 @@ def load_latency(
     batch: int,
     seq_len: int,
     session: Session,
+    engine: Engine = "eager",
 ) -> Latency:
-    """The latency of an unpruned model and of what is cut from it.
+    """The latency of an unpruned model and of what is cut from it, in an engine.
 
     The table lies in the cache, named by all that it depends on; it is measured where it does not
     lie there yet. The number of layers does not matter to it.
     """
     shape = shape_of(model.config)
-    conditions = Conditions.here(session.device, batch=batch, seq_len=seq_len)
+    conditions = Conditions.here(session.device, batch=batch, seq_len=seq_len, engine=engine)
     sizes = {name: n for name, n in asdict(replace(shape, layers=1)).items() if n is not None}
     ingredients = {
         **sizes,
@@ -161,13 +171,15 @@ def load_latency(
         "attention": model.config._attn_implementation,
         "torch": torch.__version__,
     }
+    if engine == "eager":
+        del ingredients["engine"]  # tables of before there was a choice
+    elif engine.startswith("onnxruntime"):
+        ingredients["onnxruntime"] = version("onnxruntime")
     file = session.cache / f"latency-{content_key(ingredients)}.json"
     table = _kept(file, session.progress)
     if table is None:
         heads, ffn = _grid(shape.heads), _grid(shape.ffn)
-        milliseconds, rest = _measure(
-            model, heads, ffn, batch=batch, seq_len=seq_len, session=session
-        )
+        milliseconds, rest = _measure(model, heads, ffn, conditions, session)
         table = {"heads": heads, "ffn": ffn, "milliseconds": milliseconds, "rest": rest}
         with written_whole(file) as unfinished:
             unfinished.write_text(json.dumps({**ingredients, "table": table}, indent=1))
@@ -192,6 +204,10 @@ def _kept(file: Path, progress: Progress) -> dict[str, Any] | None:
     return table
 
 
+def _grid(size: int) -> list[int]:
+    return sorted({0, 1, *(round(size * step / _STEPS) for step in range(1, _STEPS + 1))})
+
+
 def monotone(table: NDArray[np.float64]) -> NDArray[np.float64]:
     """The nearest of the simple fits that never fall along either axis; one that fits is kept.
 
@@ -204,82 +220,45 @@ def monotone(table: NDArray[np.float64]) -> NDArray[np.float64]:
     return (above + below) / 2
 
 
-def _grid(size: int) -> list[int]:
-    return sorted({0, 1, *(round(size * step / _STEPS) for step in range(1, _STEPS + 1))})
-
-
-@torch.no_grad()
 def _measure(
     model: BertForSequenceClassification,
     heads: Sequence[int],
     ffn: Sequence[int],
-    *,
-    batch: int,
-    seq_len: int,
+    conditions: Conditions,
     session: Session,
 ) -> tuple[list[list[float]], float]:
-    """Medians of interleaved repeats, in milliseconds: of each layer of the grid, of the rest.
-
-    Interleaved, so that a slow moment of the machine is everybody's.
-    """
-    device, progress, shape = session.device, session.progress, shape_of(model.config)
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(batch, seq_len, shape.hidden, generator=generator).to(device)
-    mask = torch.ones(batch, 1, 1, seq_len, dtype=torch.bool, device=device)
-    tokens = torch.ones(batch, seq_len, dtype=torch.long, device=device)
-    layers = [
-        _layer(model, shape, number, neurons, device, generator)
-        for number in heads
-        for neurons in ffn
-    ]
-
-    pooler = model.bert.pooler
-    assert pooler is not None
-
-    def rest() -> None:
-        model.classifier(pooler(model.bert.embeddings(input_ids=tokens)))
-
-    def forward(layer: nn.Module) -> Callable[[], None]:
-        return lambda: layer(hidden, mask)
-
-    timed = [rest, *map(forward, layers)]
-    progress.begin("measure latency", _WARM_UPS + _REPEATS)
-    rounds = []
-    for _ in range(_WARM_UPS + _REPEATS):
-        rounds.append([milliseconds(run, device) for run in timed])
-        progress.advance()
-    of_rest, *of_layers = np.median(rounds[_WARM_UPS:], axis=0)
-    table = monotone(np.array(of_layers).reshape(len(heads), len(ffn)))
-    return table.tolist(), float(of_rest)
+    """Milliseconds of one layer, a row for each number of heads and a column for each of neurons,
+    both from 0 on; and of all else in a model. Medians of repeats in which all take turns."""
+    engine, progress, threads = conditions.engine, session.progress, torch.get_num_threads()
+    whole, none = keep_layers(model, (0,) * _LAYERS), keep_layers(model, ())
+    cells = [*((kept, 0) for kept in heads), *((0, kept) for kept in ffn[1:])]
+    models = [*(_cut_alike(whole, *cell) for cell in cells), _cut_alike(none, 0, 0)]
+    progress.begin("measure latency", len(models) + WARM_UPS + _REPEATS)
+    runs = []
+    with TemporaryDirectory() as scratch:
+        for number, one in enumerate(models):
+            folder = Path(scratch) / str(number)
+            folder.mkdir()
+            ready = serve(engine, {str(folder): one}, folder, threads, session.device)
+            runs.append(ready[0].run)
+            progress.advance()
+        inputs = tokens(models[0].config.vocab_size, conditions.batch, conditions.seq_len)
+        times = in_turns(engine, runs, inputs, _REPEATS, session.device, progress.advance)
+    *stacks, rest = np.median(times, axis=0)
+    layers = (np.array(stacks) - rest) / _LAYERS
+    of_heads, of_ffn = layers[: len(heads)], layers[[0, *range(len(heads), len(layers))]]
+    table = of_heads[:, None] + of_ffn - layers[0]
+    return monotone(table).tolist(), float(rest)
 
 
-def _layer(
-    model: BertForSequenceClassification,
-    shape: BertShape,
-    heads: int,
-    ffn: int,
-    device: str,
-    generator: torch.Generator,
-) -> nn.Module:
-    """A layer of a cut model, with weights of a common size: tiny ones would be slow."""
-    own = {name: value for name, value in model.config.to_dict().items() if name != "model_type"}
-    own |= {"num_attention_heads": heads, "intermediate_size": ffn, "head_dim": shape.head_dim}
-    config = PrunedBertConfig.from_dict(own)
-    config._attn_implementation = model.config._attn_implementation
-    with no_init_weights():  # they are drawn below
-        layer = PrunedBertLayer(config)
-    for weight in layer.parameters():
-        nn.init.normal_(weight, std=0.02, generator=generator)
-    return to_device(layer, device).eval()
-
-
-def milliseconds(run: Callable[[], object], device: str) -> float:
-    """How long a call takes until the device has done all of it."""
-    cuda = torch.device(device).type == "cuda"
-    if cuda:
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    run()
-    if cuda:
-        torch.cuda.synchronize(device)
-    return 1000 * (time.perf_counter() - start)
+def _cut_alike(
+    model: BertForSequenceClassification, heads: int, ffn: int
+) -> PrunedBertForSequenceClassification:
+    """The model whose layers all keep the first of their heads and neurons, so many; and a few word
+    pieces, as the embeddings of all in a dozen models may be too large for the memory."""
+    units = LayerUnits(tuple(range(heads)), tuple(range(ffn)))
+    layers = (units,) * model.config.num_hidden_layers
+    smaller = cut(model.state_dict(), model.config, BertArchitecture(layers))
+    pieces = range(min(_PIECES, smaller.config.vocab_size))
+    keep_pieces(smaller, sorted({smaller.config.pad_token_id or 0, *pieces}))
+    return smaller

@@ -20,6 +20,8 @@ from objectives.device import on_device
 Labels: TypeAlias = NDArray[np.int64 | np.float32]
 """One label a row: int64, the index of a class; or float32, a number (regression)."""
 
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""What a model reads of a batch, each (batch, length)."""
 _POOL = 32
 """Batches that are drawn together before they are sorted by length: enough to save most padding,
 few enough to leave the order random (as `LengthGroupedSampler` of transformers does)."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -14,6 +17,8 @@ from objectives.architecture import Architecture
 from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import shape_of
 from objectives.bert.student import keep_layers, load_student
+from objectives.engines.names import BITS, FULL_BITS, Engine
+from objectives.engines.serving import serve
 from objectives.measures.bits import BitOps, Bytes, bytes_of
 from objectives.measures.bootstrap import Interval
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
@@ -25,6 +30,7 @@ from objectives.measures.evaluate import (
     metric_with_interval,
     nearness,
     predict,
+    predict_with,
     score,
 )
 from objectives.measures.latency import load_latency
@@ -48,9 +54,6 @@ from objectives.workbench.teacher import (
     teacher_notes,
     weak_teacher_note,
 )
-
-_LATENCY_BATCH = 1
-"""Sequences in the forward pass whose time is the cost "latency"."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,9 @@ class Workbench:
     texts: Mapping[str, Examples]
     """The text of "select" and "heldout", for models of a smaller vocabulary."""
     teacher_answers: Mapping[str, Tensor]
-    """Logits (rows, C) of the teacher on "select" and "heldout"."""
+    """Logits (rows, C) of the teacher on "select" and "heldout", in float32."""
+    engine: Engine
+    """What models are served with, and so scored with."""
     metric: Metric
     tokenizer: PreTrainedTokenizerBase
     unpruned: Score
@@ -121,7 +126,7 @@ class Workbench:
                 )
         splits = self._judging(architecture)
         return _score(
-            {role: predict(model, split, self.problem.device) for role, split in splits.items()},
+            _answers(self.engine, model, splits, self.problem.device),
             self.teacher_answers,
             splits,
             self.metric,
@@ -154,6 +159,8 @@ def prepare(
     session: Session,
     *,
     cost: CostName = "flops",
+    engine: Engine = "eager",
+    latency_batch: int = 1,
     objective: Objective = "metric",
     spaces: tuple[str, ...] = (),
     fidelity: Fidelity = FULL,
@@ -161,8 +168,9 @@ def prepare(
     """Tokenise, fine-tune the teacher if it needs it, score it, and load the student.
 
     Augmented and unlabelled rows come after the teacher: it learns from the labelled rows alone,
-    and from all whatever the `fidelity`. `cost` is what the study counts, `objective` what it
-    compares students by, `spaces` the kinds of units that its methods search: "units" counts those.
+    and from all whatever the `fidelity`. `cost` is what the study counts, "latency" by passes of
+    `latency_batch` sequences in the `engine`; `objective` is what it compares students by, `spaces`
+    the kinds of units that its methods search: "units" counts those.
     """
     task, device, progress = inputs.task, session.device, session.progress
     splits = {role: inputs.split(role) for role in tasks.ROLES}
@@ -186,7 +194,16 @@ def prepare(
     train, alpha = _of_students(inputs, splits, fidelity, session=session)
     student = _student(inputs, teacher, session.seed)
     cost_of_teacher, cost_of_student = (
-        _cost(cost, model, inputs.seq_len, spaces, session=session) for model in (teacher, student)
+        load_latency(
+            model,
+            batch=latency_batch,
+            seq_len=inputs.seq_len,
+            engine=engine,
+            session=session,
+        )
+        if cost == "latency"
+        else _cost(cost, model, inputs.seq_len, spaces)
+        for model in (teacher, student)
     )
     cost_of_unpruned = cost_of_teacher if inputs.student is None else cost_of_student
 
@@ -201,7 +218,7 @@ def prepare(
     progress.begin("score the teacher", batches)
     answers = {role: predict(teacher, split, device, progress) for role, split in judging.items()}
     unpruned = _score(
-        answers,
+        answers if BITS[engine] == FULL_BITS else _answers(engine, teacher, judging, device),
         answers,
         judging,
         task.metric,
@@ -250,6 +267,7 @@ def prepare(
         heldout=splits["heldout"],
         texts={role: inputs.text.roles[role] for role in judging},
         teacher_answers=answers,
+        engine=engine,
         metric=task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
@@ -291,6 +309,17 @@ def _of_students(
     return fidelity.train(split("train"), session.seed), split("alpha")
 
 
+def _answers(
+    engine: Engine, model: PreTrainedModel, splits: Mapping[str, Split], device: str
+) -> dict[str, Tensor]:
+    """Logits (rows, C) of each split as an engine gives them; those of float32 are torch's."""
+    if BITS[engine] == FULL_BITS:
+        return {role: predict(model, split, device) for role, split in splits.items()}
+    with TemporaryDirectory() as scratch:
+        (served,) = serve(engine, {scratch: model}, Path(scratch), torch.get_num_threads(), device)
+        return {role: predict_with(served.run, split) for role, split in splits.items()}
+
+
 def _score(
     answers: Mapping[str, Tensor],
     teacher: Mapping[str, Tensor],
@@ -327,10 +356,8 @@ def _cost(
     model: BertForSequenceClassification,
     seq_len: int,
     spaces: tuple[str, ...],
-    *,
-    session: Session,
 ) -> Cost:
-    """What a study of this cost counts of `model`, cut or masked."""
+    """What is counted of `model`, cut or masked."""
     shape = shape_of(model.config)
     if name == "params":
         embeddings = sum(weight.numel() for weight in model.bert.embeddings.parameters())
@@ -342,13 +369,6 @@ def _cost(
         return BitOps(shape, seq_len)
     if name == "units":
         return Units(shape, spaces)
-    if name == "latency":
-        return load_latency(
-            model,
-            batch=_LATENCY_BATCH,
-            seq_len=seq_len,
-            session=session,
-        )
     return Flops(shape, seq_len)
 
 

@@ -401,8 +401,8 @@ def bench(
 ) -> None:
     """Time models side by side: FLOPs ratio against milliseconds and megabytes."""
     from objectives.delivery.bench import bench as bench_models
-    from objectives.delivery.engines import check_engines
     from objectives.device import choose_device, quiet_libraries
+    from objectives.engines.names import check_engines
     from orchestrator.runs.records import read_run
     from orchestrator.runs.run_folder import RunFolder
     from orchestrator.study_file import load_study_of

@@ -14,6 +14,7 @@ import optuna
 from optuna.distributions import BaseDistribution, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
+from objectives.engines.names import BITS, FULL_BITS
 from orchestrator.errors import RunError
 from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
@@ -155,6 +156,11 @@ class RunRecord:
         return DIVERGENCE if self.unpruned.objective == "divergence" else self.metric_name
 
     @property
+    def bits(self) -> int:
+        """Of the weights in the engine that its models were scored in."""
+        return BITS[self.definition.get("engine", "eager")]
+
+    @property
     def front(self) -> list[FinishedTrial]:
         """The Pareto front of the feasible trials, by rising cost."""
         return pareto_front(self.trials)
@@ -264,7 +270,7 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
     return RunRecord(
         name=study.study_name,
         folder=folder,
-        metric_name=attributes[DEFINITION]["task.metric"],
+        metric_name=_metric_name(attributes[DEFINITION]),
         unpruned=unpruned_result(attributes[UNPRUNED]),
         trials=tuple(
             trial_record(trial)
@@ -276,6 +282,12 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
         sources=attributes[SOURCES],
         notes=tuple(attributes.get(NOTES, ())),
     )
+
+
+def _metric_name(definition: Mapping[str, str]) -> str:
+    """Such as "accuracy", or "accuracy in onnxruntime-int8" where an engine of few bits scored."""
+    name, engine = definition["task.metric"], definition.get("engine", "eager")
+    return name if BITS[engine] == FULL_BITS else f"{name} in {engine}"
 
 
 def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:

@@ -90,6 +90,11 @@ class Measured:
         return self.widths.get("ffn", ())
 
     @property
+    def weight_bits(self) -> int:
+        """Of the layer whose weights have fewest; 32 where none were rounded."""
+        return min(self.widths.get("weight_bits", (32,)))
+
+    @property
     def ratio(self) -> float:
         """Cost as a share of that of the model of ratio 1."""
         return self.cost / self.cost_full

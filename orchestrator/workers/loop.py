@@ -14,6 +14,7 @@ from rich.console import Console
 from sqlalchemy.exc import OperationalError
 
 from objectives.device import choose_device, quiet_libraries
+from objectives.engines.serving import check_engine
 from objectives.search_method import spaces_of
 from objectives.session import Session
 from objectives.text.vocabulary import check_vocabulary
@@ -107,7 +108,7 @@ def work(
     check_exists(url)
     with writing(folder):
         opened_storage = open_storage(url)
-        inputs, definition = _read(study)
+        inputs, definition = _read(study, chosen)
         outer = join_study(study, folder, opened_storage, definition)
         if trials is None:
             study = replace(study, trials=outer.user_attrs.get(WANTED, study.trials))
@@ -151,7 +152,7 @@ def opened(
     """The study, made or continued for so many workers, while no other launch may; and its data."""
     url = address(folder, storage)
     server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
-    inputs, definition = _read(study)
+    inputs, definition = _read(study, device)
     shown = hidden(parse_url(url))
     with folder.locked():
         own = folder.is_own(shown)
@@ -182,9 +183,10 @@ def address(folder: RunFolder, storage: str | None) -> str:
     return storage
 
 
-def _read(study: Study) -> tuple[Inputs, dict[str, str]]:
+def _read(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
     """What all trials read, checked; and what tells the study from another."""
     quiet_libraries()
+    check_engine(study.engine, device)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     inputs = read_inputs(
         study.task,
@@ -254,6 +256,8 @@ def _serve(
                         cache=folder.cache, seed=study.seed, device=device, progress=progress
                     ),
                     cost=study.cost,
+                    engine=study.engine,
+                    latency_batch=study.latency_batch,
                     objective=study.objective,
                     spaces=spaces_of(study.method),
                     fidelity=study.fidelity,

@@ -13,6 +13,7 @@ from orchestrator.runs.results import Measured, UnprunedResult, divergence_words
 from reports.figures.theme import (
     AXIS,
     BLUE,
+    COST_AXIS,
     DIVERGENCE_AXIS,
     GREEN,
     GREY,
@@ -29,6 +30,9 @@ from reports.figures.theme import (
 from reports.overlay import Overlay
 from reports.pareto import ParetoView, pareto_view, rung_text
 from reports.recommended import recommendations
+
+_SYMBOLS = {32: "circle", 8: "triangle-up", 4: "bowtie", 2: "hourglass", 1: "asterisk-open"}
+"""Of a model of the front, by the bits of its weights."""
 
 
 def front_figure(overlay: Overlay) -> go.Figure:
@@ -55,9 +59,9 @@ def front_figure(overlay: Overlay) -> go.Figure:
                 "text": f"{overlay.cost_name}, unpruned{student} = 100%{unit}",
                 "standoff": 8,
             },
-            "tickformat": ".0%",
+            **COST_AXIS[overlay.wide],
             "rangemode": "tozero",
-            "range": [0, 1.05 * _dearest(figure)],  # by itself it would make room for the words
+            "range": _range(figure, overlay.wide),  # by itself it would make room for the words
         },
         yaxis={
             **AXIS,
@@ -88,6 +92,7 @@ class _Drawing:
         missed = {"color": style["color"] if several else ORANGE, "size": 9, "symbol": "x"}
         self._add_plainly(self.view.outside, "outside its budget", marker=missed)
         self._add_stopped()
+        symbols = [_SYMBOLS[trial.result.weight_bits] for trial in self.view.front]
         self._add(
             self.view.front,
             "front",
@@ -96,13 +101,27 @@ class _Drawing:
             mode="lines+markers",
             legendrank=1,
             line={"shape": "hv", **(line if several else {"color": BLUE, "width": 2})},
-            marker={"size": 10, **(style if several else {"color": BLUE, "symbol": "circle"})},
+            marker={"size": 10, **(style if several else {"color": BLUE, "symbol": symbols})},
             error_y=self._error([trial.result for trial in self.view.front]),
         )
+        if not several:
+            self._explain_bits()
         self._add_star()
         self._add_heldout()
         if not several:
             self._name_recommended()
+
+    def _explain_bits(self) -> None:
+        """What the marks of the front mean, in the legend, where some model has few bits."""
+        bits = {trial.result.weight_bits for trial in self.view.front}
+        for number in sorted(bits, reverse=True) if bits != {32} else ():
+            self.figure.add_scatter(
+                x=[None],
+                y=[None],
+                mode="markers",
+                name="float32 weights" if number == 32 else f"{number}-bit weights",
+                marker={"size": 10, "color": BLUE, "symbol": _SYMBOLS[number]},
+            )
 
     def _add_stopped(self) -> None:
         """Trials that were stopped early, where they stood at their last rung."""
@@ -138,7 +157,7 @@ class _Drawing:
                     continue
                 height = math.log10(height)
             self.figure.add_annotation(
-                x=result.ratio,
+                x=math.log10(result.ratio) if self.overlay.wide else result.ratio,
                 y=height,
                 text=plain(", ".join(row.reasons)),
                 showarrow=True,
@@ -299,9 +318,13 @@ def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
         )
 
 
-def _dearest(figure: go.Figure) -> float:
-    """The rightmost point; 1 in an empty figure."""
-    return max((x for trace in figure.data for x in trace.x), default=1.0)
+def _range(figure: go.Figure, wide: bool) -> list[float]:
+    """From 0 to the rightmost point, 1 in an empty figure; of a logarithmic axis from the leftmost,
+    in powers of ten."""
+    points = [x for trace in figure.data for x in trace.x if x is not None]
+    if wide:
+        return [math.log10(min(points)) - 0.05, math.log10(max(points)) + 0.05]
+    return [0, 1.05 * max(points, default=1.0)]
 
 
 def _sizes(model: Measured) -> str:

@@ -11,6 +11,7 @@ from orchestrator.runs.records import RunRecord, TrialRecord
 from reports.figures.knobs import knob_panels
 from reports.figures.theme import (
     AXIS,
+    COST_AXIS,
     DIVERGENCE_AXIS,
     LAYOUT,
     LEGEND,
@@ -208,7 +209,11 @@ def _attainment_panels(overlay: Overlay) -> list[Panel]:
         height=360,
         legend=LEGEND,
         margin={"l": 60, "r": 20, "t": 20, "b": 60},
-        xaxis={**AXIS, "title": {"text": f"{overlay.cost_name} ratio"}, "tickformat": ".0%"},
+        xaxis={
+            **AXIS,
+            "title": {"text": f"{overlay.cost_name} ratio"},
+            **COST_AXIS[overlay.wide],
+        },
         yaxis={
             **AXIS,
             "title": {"text": plain(overlay.objective_name)},

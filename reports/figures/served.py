@@ -1,4 +1,4 @@
-"""Models with fewer bits in the figure of the front: marks beside it on an axis of milliseconds."""
+"""Models with other bits in the figure of the front: marks beside it on an axis of milliseconds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _COLOURS = (PURPLE, ORANGE, SKY)
 
 
 def add_served(figure: go.Figure, overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> None:
-    """Add what was scored with fewer than 32 bits: the same trials as other marks, and the unpruned
-    model as another star.
+    """Add what was scored with other bits than the run's own: the same trials as other marks, and
+    the unpruned model as another star.
 
     They have no place on an axis of FLOPs: the page puts them where they belong when its axis is
     switched, and shows them then alone. A point carries the places of its run and its trial (None
@@ -27,7 +27,7 @@ def add_served(figure: go.Figure, overlay: Overlay, speeds: Sequence[Sequence[Sp
         return  # they were scored by the metric
     for place, own in enumerate(speeds):
         run = overlay.runs[place]
-        engines = {one.engine: one for one in own if one.bits < 32}
+        engines = {one.engine: one for one in own if one.bits != run.bits}
         for mark, one in enumerate(engines.values()):
             front = [(trial.number, one.models.get(trial.number)) for trial in run.front]
             _add(figure, overlay, place, one.engine, front, mark % len(_MARKS))

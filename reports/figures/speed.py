@@ -20,7 +20,7 @@ from reports.figures.theme import (
     plain,
 )
 from reports.overlay import Overlay
-from reports.speed import Speed, TimedModel, by_shape
+from reports.speed import Speed, TimedModel, by_shape, without_kernel
 
 
 def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Section | None:
@@ -68,10 +68,23 @@ def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
     for shape in by_shape(speeds):
         where = f"At {shape[0].batch} x {shape[0].length} tokens"
         yield f"{where} the fastest engine is {_fastest(shape)}."
-        rivals = [one for one in shape if one.bits < 32 and one.reference_model.worth is not None]
+        rivals = [one for one in shape if one.bits < 32 and _scored(one, run)]
         if rivals:
             rival = min(rivals, key=lambda one: one.reference_model.milliseconds)
             yield f"{where} {_beaten(run, shape, rival)}."
+    for bits, trials in without_kernel(run, speeds).items():
+        models = ", ".join(map(str, trials))
+        yield (
+            f"No engine that was timed computes with {bits} bits: for trial {models} they are "
+            "size only."
+        )
+
+
+def _scored(speed: Speed, run: RunRecord) -> bool:
+    """Whether it is known what the unpruned model is worth there."""
+    if speed.bits == run.bits:
+        return speed.unpruned_model(run.unpruned) is not None
+    return speed.reference_model.worth is not None
 
 
 def _fastest(shape: Sequence[Speed]) -> str:
@@ -88,14 +101,12 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     """How many models of the front are no faster and no better than the unpruned one with fewer
     bits: in float32, whatever its engine, and in the engine of the unpruned one."""
     unpruned = rival.reference_model
-    assert unpruned.worth is not None
-    least, limit = unpruned.worth.metric, unpruned.milliseconds
+    worth, limit = unpruned.scored(run.unpruned), unpruned.milliseconds
     front = [trial for trial in run.front if trial.number in rival.models]
 
     def no_match(trial: FinishedTrial, one: Speed) -> bool:
         own = one.models[trial.number]
-        metric = trial.result.metric if own.worth is None else own.worth.metric
-        return metric <= least and own.milliseconds >= limit
+        return own.scored(trial.result).metric <= worth.metric and own.milliseconds >= limit
 
     groups = {"float32": [one for one in shape if one.bits == 32], rival.engine: [rival]}
     counts = [
@@ -106,8 +117,8 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     ]
     return (
         f"the unpruned model takes {limit:.2f} ms and {unpruned.megabytes:.1f} MB in "
-        f"{rival.engine}, with {run.metric_name} {least:.4f} (held out "
-        f"{unpruned.worth.heldout_metric:.4f}). Models of the front that it beats, as they "
+        f"{rival.engine}, with {run.metric_name} {worth.metric:.4f} (held out "
+        f"{worth.heldout_metric:.4f}). Models of the front that it beats, as they "
         f"are no faster and no better: {', '.join(counts)}"
     )
 

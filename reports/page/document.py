@@ -39,7 +39,7 @@ def document(
         "cost": overlay.cost_name,
         "units": list(overlay.units),
         "latencies": latency_units(speeds),
-        "beside": _beside(speeds),
+        "beside": _beside(speeds, overlay.runs[0].bits),
         "runs": [
             {
                 "name": name,
@@ -70,22 +70,23 @@ def latency_units(speeds: Sequence[Sequence[Speed]]) -> tuple[str, ...]:
     return tuple(unit for unit in first if all(unit in other for other in others))
 
 
-def latency_axes(speeds: Sequence[Sequence[Speed]]) -> tuple[str, ...]:
-    """Those of them that the front may be drawn in: what trials are worth holds for float32."""
-    full = {one.unit for own in speeds for one in own if one.bits == 32}
+def latency_axes(speeds: Sequence[Sequence[Speed]], bits: int) -> tuple[str, ...]:
+    """Those of them that the front may be drawn in: what trials are worth holds for these bits."""
+    full = {one.unit for own in speeds for one in own if one.bits == bits}
     return tuple(unit for unit in latency_units(speeds) if unit in full)
 
 
-def _beside(speeds: Sequence[Sequence[Speed]]) -> dict[str, dict[str, str]]:
-    """For each of these axes the unit of each engine with fewer bits, on the same shape."""
+def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str, str]]:
+    """For each of these axes the unit of each engine with other bits, on the same shape."""
     every = {one.unit: one for own in speeds for one in own}
     return {
         unit: {
             one.engine: one.unit
             for one in every.values()
-            if one.bits < 32 and (one.batch, one.length) == (every[unit].batch, every[unit].length)
+            if one.bits != bits
+            and (one.batch, one.length) == (every[unit].batch, every[unit].length)
         }
-        for unit in latency_axes(speeds)
+        for unit in latency_axes(speeds, bits)
     }
 
 

@@ -77,10 +77,10 @@ async function switchAxis(unit) {
     const own = data.runs[trace.customdata[0][0]]; // in another unit the points are in no order
     modes.push(trace.line?.shape && (!unit || unit === own.unit) ? "lines+markers" : "markers");
   });
-  plot.own ??= { annotations: plot.layout.annotations, title: plot.layout.xaxis.title.text, range: [...plot.layout.xaxis.range] };
+  plot.own ??= { annotations: plot.layout.annotations, title: plot.layout.xaxis.title.text, range: [...plot.layout.xaxis.range], format: plot.layout.xaxis.tickformat };
   const axis = unit
     ? { annotations: plot.own.annotations.filter((one) => (one.xref ?? "x") !== "x"), "xaxis.title.text": escapeMarkup(unit), "xaxis.tickformat": ".3~s", "xaxis.autorange": true }
-    : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": ".0%", "xaxis.range": plot.own.range };
+    : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": plot.own.format, "xaxis.range": plot.own.range };
   Plotly.update(
     plot,
     { x: xs, mode: modes, visible },

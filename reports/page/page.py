@@ -98,7 +98,7 @@ def write_report(
             front=front,
             sections=[section for section in sections if section is not None],
             document=_finite(data),
-            latencies=latency_axes(speeds),
+            latencies=latency_axes(speeds, together.runs[0].bits),
             unscored=[part for part in parts if not _scored(speeds[part.place])],
             fastest=lambda part, trial: fastest(part.record, speeds[part.place], trial),
             timed=next((one for own in speeds for one in own), None),

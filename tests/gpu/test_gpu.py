@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from objectives import methods
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.delivery.onnx_model import load_model
+from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import score
 from objectives.session import Session
 from objectives.workbench.inputs import read_inputs

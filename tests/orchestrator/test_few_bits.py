@@ -14,10 +14,13 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.bert.quantising import dense
 from objectives.delivery.bench import bench
+from objectives.engines import onnx_model
+from objectives.engines.serving import check_engine
 from objectives.errors import UserError
+from objectives.text.vocabulary import Vocabulary
 from orchestrator import Run, Study, launch
 from orchestrator.study_file import load_study
-from reports.speed import bench_front
+from reports.speed import bench_front, inputs_of, keep_speeds, read_speeds
 
 QUIET = Console(quiet=True)
 KNOBS = {"weight_bits": 4, "embedding_bits": 8, "vocabulary": 0.9}
@@ -98,8 +101,44 @@ def test_bench_runs_and_scores_it_in_its_own_tokens(run: Run, study: Study) -> N
     scores = {Path(one.model).parent.name: one.metric for one in timed.worths}
     for trial in run.front:
         assert abs(scores[f"{trial.number:05d}"] - trial.result.metric) < 0.15
-    twin = bench([run.folder / "trials" / "00001" / "model"], **own)
-    assert [timing.model for timing in twin.timings[:1]] == ["unpruned"]
+
+
+def test_the_twin_of_a_model_of_few_words_has_all(run: Run) -> None:
+    own = {"batches": [1], "lengths": [8], "rounds": 1, "engines": ("eager",)}
+    models = [run.folder / "trials" / f"{number:05d}" / "model" for number in (1, 0)]
+    assert run.unpruned.bytes is not None
+    for folders in (models, models[:1]):
+        twin = bench(folders, **own).timings[0]  # type: ignore[arg-type]
+        assert twin.model == "unpruned"
+        assert 0 < run.unpruned.bytes - twin.bytes < 20_000, "but for the header"
+
+
+def test_a_model_is_scored_in_the_tokens_of_its_own_tokenizer(
+    run: Run, study: Study, tmp_path: Path
+) -> None:
+    """Of a twin whose words have each other's numbers."""
+    folder = run.folder / "trials" / "00000" / "model"
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    inputs = inputs_of(run, study)
+    words = len(inputs.tokenizer)
+    order = [*range(5), *range(words - 1, 4, -1)]  # special tokens first
+    vocabulary = Vocabulary(inputs.tokenizer, inputs.split("alpha"))
+    other = vocabulary._tokenizer_of({old: new for new, old in enumerate(order)})
+    embeddings = model.get_input_embeddings().weight
+    embeddings.data = embeddings.data[order]
+    model.save_pretrained(tmp_path)
+    other.save_pretrained(tmp_path)
+    timed = bench(
+        [folder, tmp_path],
+        data=inputs,
+        batches=[1],
+        lengths=[8],
+        rounds=1,
+        engines=("bfloat16",),
+    )
+    one, same = timed.worths
+    assert one.metric == same.metric == pytest.approx(run.finished[0].result.metric, abs=0.05)
+    assert one.heldout_metric == same.heldout_metric
 
 
 def test_a_vocabulary_that_cannot_spell_is_refused_before_anything_is_trained(
@@ -109,3 +148,51 @@ def test_a_vocabulary_that_cannot_spell_is_refused_before_anything_is_trained(
     with pytest.raises(UserError, match=r"vocabulary is 0\.01, 0 pieces; special tokens"):
         launch(tight, out=tmp_path / "run", device="cpu", console=QUIET)
     assert not (tmp_path / "run" / "study.db").exists()
+
+
+def test_a_study_of_an_engine_of_few_bits_is_one_of_its_metric(
+    study: Study, tmp_path: Path
+) -> None:
+    served = replace(
+        study,
+        cost="latency",
+        engine="bfloat16",
+        space={"target_ratio": FloatDistribution(0.3, 0.9)},
+        first=(),
+        trials=1,
+    )
+    run = launch(served, out=tmp_path / "run", device="cpu", console=QUIET)
+    assert run.metric_name == "accuracy in bfloat16"
+    assert (run.bits, run.definition["engine"]) == (16, "bfloat16")
+    unit = run.unpruned.unit
+    assert unit.startswith("ms@bfloat16-cpu-")
+    assert unit.endswith("threads-b1-s16")
+    (trial,) = run.finished
+    assert trial.result.cost_full == run.unpruned.cost > trial.result.cost > 0
+    timed = bench_front(
+        run, served, batches=[1], lengths=[16], rounds=1, engines=("eager", "bfloat16")
+    )
+    assert {one.engine for one in timed.worths} == {"eager"}, "the other is what its trial says"
+    keep_speeds(run, timed)
+    assert [one.unit for one in read_speeds(run)] == [
+        unit.replace("bfloat16", "eager"),
+        f"{unit} measured",
+    ]
+    page = run.report(tmp_path / "report.html").read_text()
+    assert "accuracy in bfloat16" in page
+    assert f"<option>{unit}</option>" in page
+    assert f"<option>{unit} measured</option>" in page
+    assert f"<option>{unit.replace('bfloat16', 'eager')}</option>" not in page
+
+
+def test_an_engine_that_does_not_run_here_is_refused_before_anything_is_read(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = replace(study, cost="latency", engine="onnxruntime-int8")
+    monkeypatch.setattr(onnx_model, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"onnx, onnxscript, onnxruntime are not there; install"):
+        launch(served, out=tmp_path / "run", device="cpu", console=QUIET)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=r"-int8' runs on the CPU alone, not on 'cuda:1'; take one"):
+        check_engine("onnxruntime-int8", "cuda:1")
+    check_engine("compile", "cuda:1")

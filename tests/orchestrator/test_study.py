@@ -249,3 +249,28 @@ def test_only_what_a_trial_may_get_has_to_go_with_the_sizes(study: Study) -> Non
     tuned.check_shapes(small, small)
     with pytest.raises(UserError, match=r"heads_kept is 8; the student has 2 a layer"):
         replace(tuned, space={}).check_shapes(small, small)
+
+
+def test_an_engine_goes_with_the_cost_of_milliseconds(study: Study) -> None:
+    for settings, message in (
+        (
+            {"engine": "onnxruntime"},
+            r"Study\.engine is 'onnxruntime', which decides millis",
+        ),
+        ({"latency_batch": 8}, r"Study\.latency_batch is 8, .* Study\.cost is 'flops'; leave late"),
+        ({"cost": "latency", "latency_batch": 0}, r"Study\.latency_batch is 0; it must be >= 1"),
+        (
+            {"cost": "latency", "engine": "tpu"},
+            r"Study\.engine is 'tpu'; it must be one of eag",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            replace(study, **settings)
+    plain = replace(study, cost="latency")
+    known = plain.definition("data", "checkpoint")
+    assert known.keys().isdisjoint({"engine", "latency_batch"}), "as runs of before have it"
+    served = replace(plain, engine="onnxruntime-int8", latency_batch=8)
+    assert served.definition("data", "checkpoint") == known | {
+        "engine": "onnxruntime-int8",
+        "latency_batch": "8",
+    }

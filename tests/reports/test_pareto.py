@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.runs.records import RunRecord, TrialRecord, pareto_front
+from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord, pareto_front
 from orchestrator.runs.results import TrialResult
 from reports.figures.front import front_figure
+from reports.figures.outer_loop import outer_section
 from reports.overlay import overlay
 from reports.pareto import answer, knob_texts, pareto_view, percent
+from reports.recommended import recommendations
 
 ROWS = st.lists(
     # Few values, so that ties of metric, of FLOPs and of both are common.
@@ -61,6 +64,65 @@ def test_answer_is_the_best_model_at_half_the_flops(make_run: Any, make_trial: A
     assert answer(pareto_view(run)) == (
         "At 49% of the FLOPs the model keeps 90.0% of its accuracy (held out: 90.9%)."
     )
+
+
+def test_where_all_lie_below_half_the_answer_is_the_cheapest_that_loses_little(
+    make_run: Any, make_trial: Any
+) -> None:
+    rows = [(30_000, 0.8), (50_000, 0.895), (300_000, 0.9)]
+    run = make_run([make_trial(n, *row) for n, row in enumerate(rows)])
+    assert answer(pareto_view(run)).startswith("At 5.0% of the FLOPs the model keeps 99.4% of")
+    worse = make_run([make_trial(n, *row) for n, row in enumerate([(30_000, 0.7), (50_000, 0.8)])])
+    assert answer(pareto_view(worse)).startswith("At 5.0% of the FLOPs the model keeps 88.9% of")
+    larger = make_run([*run.trials, make_trial(3, 600_000, 0.91)])
+    assert answer(pareto_view(larger)).startswith("At 30% of the FLOPs the model keeps 100.0% of")
+
+
+def test_wide_costs_stand_on_a_logarithmic_axis(make_run: Any, make_trial: Any) -> None:
+    near = make_run([make_trial(0, 300_000, 0.8), make_trial(1, 110_000, 0.7)])
+    axis = front_figure(overlay(near)).layout.xaxis
+    assert (axis.type, axis.tickformat, axis.range) == (None, ".0%", (0, pytest.approx(1.05)))
+    wide = make_run([make_trial(n, 2**n * 20_000, 0.7 + 0.01 * n) for n in range(4)])
+    figure = front_figure(overlay(wide))
+    axis = figure.layout.xaxis
+    assert (axis.type, axis.tickformat) == ("log", "~%")
+    assert 10 ** axis.range[0] < 0.02 < 1 < 10 ** axis.range[1]
+    named = {note.text: note.x for note in figure.layout.annotations if note.showarrow}
+    bends = {", ".join(row.reasons): row.trial for row in recommendations(pareto_view(wide))}
+    assert named == {
+        text: pytest.approx(math.log10(trial.result.ratio)) for text, trial in bends.items()
+    }
+    seeds = [replace(wide, name=name) for name in "ab"]
+    (surface,) = (
+        panel
+        for panel in outer_section(overlay(seeds)).panels  # type: ignore[union-attr]
+        if panel.name == "attainment"
+    )
+    assert surface.figure.layout.xaxis.type == "log"
+
+
+def test_few_bits_are_marks_of_their_own(make_run: Any, make_trial: Any) -> None:
+    plain = [make_trial(n, flops, metric) for n, (flops, metric) in enumerate([(9, 0.9), (5, 0.8)])]
+    assert not any("weights" in trace.name for trace in front_figure(overlay(make_run(plain))).data)
+
+    def with_bits(trial: FinishedTrial, *bits: int) -> FinishedTrial:
+        widths = {**trial.result.widths, "weight_bits": bits}
+        return replace(trial, result=replace(trial.result, widths=widths))
+
+    mixed = [with_bits(make_trial(2, 3, 0.7), 32, 4), with_bits(make_trial(3, 4, 0.75), 8, 8)]
+    figure = front_figure(overlay(make_run([*plain, *mixed])))
+    traces = {trace.name: trace for trace in figure.data}
+    marks = dict(
+        zip(
+            (key[1] for key in traces["front"].customdata),
+            traces["front"].marker.symbol,
+            strict=True,
+        )
+    )
+    assert marks[0] == marks[1] == traces["float32 weights"].marker.symbol
+    assert marks[2] == traces["4-bit weights"].marker.symbol
+    assert marks[3] == traces["8-bit weights"].marker.symbol
+    assert len(set(marks.values())) == 3
 
 
 def test_answer_without_a_model_at_half_the_flops(make_run: Any, make_trial: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.runs.results import Measured
 from reports.pareto import pareto_view
 from reports.recommended import knee, recommendations
 
@@ -50,9 +52,14 @@ def test_the_knee_is_the_point_furthest_above_the_chord_on_any_scale(
         assert place is None
         return
     first, last = front[0], front[-1]
+
+    def along(result: Measured) -> float:
+        """Wide costs by their logarithms."""
+        return math.log(result.cost) if last.cost > 10 * first.cost else result.cost
+
     above = [
-        (last.cost - first.cost) * (r.metric - first.metric)
-        - (last.metric - first.metric) * (r.cost - first.cost)
+        (along(last) - along(first)) * (r.metric - first.metric)
+        - (last.metric - first.metric) * (along(r) - along(first))
         for r in front
     ]
     if place is None:
@@ -60,3 +67,13 @@ def test_the_knee_is_the_point_furthest_above_the_chord_on_any_scale(
     else:
         assert above[place] >= max(above) - 1e-9
         assert above[place] > 0
+
+
+def test_where_costs_are_wide_the_knee_is_on_their_logarithms(make_trial: Any) -> None:
+    """The second is the best buy in times, the third in sums."""
+    costs = (1_000, 2_000, 50_000, 100_000)
+    metrics = (0.5, 0.65, 0.95, 1.0)
+    for shift, bend in ((0, 1), (100_000, 2)):
+        rows = zip(costs, metrics, strict=True)
+        front = [make_trial(n, shift + cost, metric) for n, (cost, metric) in enumerate(rows)]
+        assert knee([trial.result for trial in front]) == bend

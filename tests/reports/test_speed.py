@@ -15,7 +15,8 @@ from optuna.distributions import FloatDistribution
 
 from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
-from objectives.delivery.onnx_model import load_model, score_onnx, write_int8, write_onnx
+from objectives.delivery.exported import load_model, score_onnx
+from objectives.engines.onnx_model import write_int8, write_onnx
 from objectives.errors import UserError
 from objectives.measures.evaluate import score
 from objectives.methods.mask_search import MaskSearch
@@ -29,8 +30,20 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study import Study
 from reports.exporting.card import model_card
+from reports.figures.speed import speed_section
+from reports.overlay import overlay
 from reports.page.page import write_report
-from reports.speed import Speed, Worth, bench_front, inputs_of, keep_speeds, read_speeds
+from reports.speed import (
+    Speed,
+    TimedModel,
+    Worth,
+    bench_front,
+    fastest,
+    inputs_of,
+    keep_speeds,
+    read_speeds,
+    without_kernel,
+)
 from tests.conftest import TINY
 from tests.reports.page.test_page import Page
 
@@ -289,3 +302,52 @@ def test_runs_share_the_units_that_all_were_timed_in(
         "maskfront bench runs/tiny --study-file STUDY.py measures"
     ) in page.words
     assert "figure-speed-up" in page.documents
+
+
+def test_bits_that_no_engine_computes_with_are_size_only(
+    make_run: Any, make_trial: Any, tmp_path: Path
+) -> None:
+    trials = [make_trial(0, 500_000, 0.8), make_trial(1, 400_000, 0.7), make_trial(2, 300_000, 0.6)]
+    for place, bits in ((1, 8), (2, 4)):
+        result = trials[place].result
+        few = replace(result, widths={**result.widths, "weight_bits": (bits, 8)})
+        trials[place] = replace(trials[place], result=few)
+    run = make_run(trials, folder=tmp_path)
+
+    def timed(engine: str, bits: int) -> Speed:
+        model = TimedModel(
+            milliseconds=float(bits), megabytes=1.0, flops_ratio=1, speed_up=1, worth=None
+        )
+        own = {"engine": engine, "bits": bits, "batch": 1, "length": 4, "device": "cpu"}
+        reference = {"reference": "unpruned", "reference_model": model, "counted": "bytes"}
+        return Speed(**own, **reference, models=dict.fromkeys(range(3), model))  # type: ignore[arg-type]
+
+    both = [timed("eager", 32), timed("onnxruntime-int8", 8)]
+    assert without_kernel(run, both[:1]) == {4: [2], 8: [1]}
+    assert without_kernel(run, both) == {4: [2]}
+    assert [fastest(run, both, n).endswith("; its 4 bits: size only") for n in (0, 1, 2)] == [
+        *(False, False, True)
+    ]
+    section = speed_section(overlay(run), [both])
+    assert section is not None
+    assert section.sentences[-1] == (
+        "No engine that was timed computes with 4 bits: for trial 2 they are size only."
+    )
+
+
+def test_what_is_measured_is_told_from_what_the_study_predicts() -> None:
+    own = {
+        "engine": "onnxruntime-int8",
+        "bits": 8,
+        "batch": 1,
+        "length": 4,
+        "device": "cpu-1threads",
+    }
+    rest: dict[str, Any] = {
+        **own,
+        **{"device": "cpu-1threads", "reference": "unpruned", "reference_model": None},
+        "models": {},
+    }
+    unit = "ms@onnxruntime-int8-cpu-1threads-b1-s4"
+    assert Speed(**rest, counted="flops@4").unit == unit
+    assert Speed(**rest, counted=unit).unit == f"{unit} measured"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from objectives.delivery.bench import Bench, Timing, Worth
-from objectives.delivery.engines import BITS, Engine
+from objectives.engines.names import BITS, Engine
 from reports.timings import timings_document, timings_table
 
 

@@ -17,10 +17,11 @@ from transformers import (
 
 from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
-from objectives.delivery import onnx_model
 from objectives.delivery.bench import UNPRUNED, Bench, bench
-from objectives.delivery.engines import BITS, ENGINES, check_engines
-from objectives.delivery.onnx_model import load_model, write_int8, write_onnx
+from objectives.delivery.exported import load_model
+from objectives.engines import onnx_model
+from objectives.engines.names import BITS, ENGINES, check_engines
+from objectives.engines.onnx_model import write_int8, write_onnx
 from objectives.errors import UserError
 from objectives.measures.cost import Flops
 from objectives.measures.evaluate import count_parameters
@@ -143,7 +144,7 @@ def test_an_engine_that_is_not_installed_or_not_for_this_device_is_skipped(
         "onnxruntime": "onnx, onnxscript, onnxruntime are not there; install the extra: "
         "pip install -c constraints.txt -e '.[onnx]'"
     }
-    with pytest.raises(UserError, match=r"\(onnxruntime-int8: it is timed on the CPU only\)"):
+    with pytest.raises(UserError, match="-int8' runs on the CPU alone, not on 'meta'; take"):
         bench(folders[:1], batches=[1], lengths=[4], engines=["onnxruntime-int8"], device="meta")
 
 

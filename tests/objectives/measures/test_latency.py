@@ -6,15 +6,22 @@ import copy
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits, Widths, units_of
+from objectives.bert.cutting import widths_of
+from objectives.cache import content_key
+from objectives.engines.names import Engine
+from objectives.engines.serving import Served
 from objectives.errors import UserError
+from objectives.measures import latency
 from objectives.measures.budget import discretise
 from objectives.measures.latency import Conditions, Latency, load_latency, monotone
 from objectives.problem import Problem
@@ -210,7 +217,82 @@ def test_what_a_time_depends_on_has_a_table_of_its_own(problem: Problem, tmp_pat
     assert progress.steps == 0  # a layer costs the same however many there are
 
 
-def load(problem: Problem, cache: Path, progress: RecordingProgress) -> Latency:
-    return load_latency(
-        problem.student, batch=1, seq_len=16, session=Session(cache=cache, progress=progress)
+def test_in_another_engine_a_layer_is_told_from_what_whole_models_take(
+    problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where time is a sum over layers, of heads and of neurons, the table is that sum."""
+
+    def layer(heads: int, ffn: int) -> float:
+        return 0.25 + 0.5 * heads + 0.01 * ffn**1.5
+
+    def serve(engine: Engine, models: dict[str, Any], *_: object) -> list[Served]:
+        asked.append(engine)
+        return [Served(model, 0) for model in models.values()]  # type: ignore[arg-type]
+
+    def in_turns(engine: Engine, runs: Any, *_: object) -> Any:
+        sums = [
+            sum(layer(width.heads, width.ffn) for width in widths_of(model.config))
+            for model in runs
+        ]
+        return 3.0 + np.array(sums)[None] + np.array([[-1.0], [0.0], [7.0]])  # median: as it is
+
+    asked: list[str] = []
+    monkeypatch.setattr(latency, "serve", serve)
+    monkeypatch.setattr(latency, "in_turns", in_turns)
+    progress = RecordingProgress()
+    cost = load(problem, tmp_path, progress, "onnxruntime-int8")
+    assert set(asked) == {"onnxruntime-int8"}
+    assert cost.unit == "ms@onnxruntime-int8-cpu-1threads-b1-s16"
+    assert cost.fixed == pytest.approx(3.0)
+    assert cost.milliseconds == tuple(
+        tuple(pytest.approx(layer(heads, ffn)) for ffn in cost.ffn) for heads in cost.heads
     )
+    (file,) = tmp_path.iterdir()
+    known = json.loads(file.read_text())
+    assert (known["engine"], known["onnxruntime"]) == ("onnxruntime-int8", onnxruntime.__version__)
+    other = load(problem, tmp_path, progress, "onnxruntime")
+    assert other.unit == "ms@onnxruntime-cpu-1threads-b1-s16"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_table_of_before_there_were_engines_is_still_found(
+    problem: Problem, tmp_path: Path
+) -> None:
+    """It was named by these ingredients and no others."""
+    load(problem, tmp_path, RecordingProgress())
+    (file,) = tmp_path.iterdir()
+    named = {name: value for name, value in json.loads(file.read_text()).items() if name != "table"}
+    assert sorted(named) == [
+        *("activation", "attention", "batch", "device", "ffn", "head_dim", "heads", "hidden"),
+        *("labels", "layers", "seq_len", "threads", "torch"),
+    ]
+    assert file.name == f"latency-{content_key(named)}.json"
+
+
+def test_bfloat16_is_timed_in_whole_models(problem: Problem, tmp_path: Path) -> None:
+    before, progress = random_states(), RecordingProgress()
+    cost = load(problem, tmp_path, progress, "bfloat16")
+    assert random_states() == before
+    assert progress.taken == progress.wanted
+    assert cost.unit == "ms@bfloat16-cpu-1threads-b1-s16"
+    assert cost.full > cost.fixed > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ["onnxruntime", "onnxruntime-int8"])
+def test_what_a_layer_takes_in_onnxruntime_is_measured(
+    problem: Problem, tmp_path: Path, engine: Engine
+) -> None:
+    cost = load(problem, tmp_path, RecordingProgress(), engine)
+    assert cost.unit == f"ms@{engine}-cpu-1threads-b1-s16"
+    whole, none = cost.milliseconds[-1][-1], cost.milliseconds[0][0]
+    assert whole > none >= 0
+    assert cost.full > cost.fixed > 0
+
+
+def load(
+    problem: Problem, cache: Path, progress: RecordingProgress, engine: Engine = "eager"
+) -> Latency:
+    session = Session(cache=cache, progress=progress)
+    return load_latency(problem.student, batch=1, seq_len=16, session=session, engine=engine)

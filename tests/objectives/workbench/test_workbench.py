@@ -22,9 +22,17 @@ from transformers import (
 from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.bert.pretrained import load_tokenizer, take_outputs
+from objectives.engines.names import Engine
+from objectives.engines.serving import serve
 from objectives.errors import UserError
 from objectives.measures.cost import CostName, Flops, Params
-from objectives.measures.evaluate import count_parameters, divergence, predict
+from objectives.measures.evaluate import (
+    count_parameters,
+    divergence,
+    metric_of,
+    predict,
+    predict_with,
+)
 from objectives.measures.measured import WrongCostError
 from objectives.session import Session
 from objectives.text.data import Split
@@ -530,6 +538,47 @@ def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
     assert score.params == count_parameters(problem.student)
     assert score.flops == Flops(replace(TINY, layers=2), 16).full < bench.flops_full
     assert score.cost == {"flops": score.flops, "params": score.params, "units": 2 * 52}[cost]
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "bfloat16",
+        pytest.param("onnxruntime-int8", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ],
+)
+def test_a_model_is_scored_in_the_engine_that_will_serve_it(
+    workbench: Workbench, tmp_path: Path, engine: Engine
+) -> None:
+    architecture = BertArchitecture((LayerUnits((0, 2), tuple(range(9))),) * TINY.layers)
+    student = workbench.problem.student
+    model = cut(student.state_dict(), student.config, architecture)
+    found = replace(workbench, engine=engine).score(model, architecture)
+    (served,) = serve(engine, {str(tmp_path): model}, tmp_path, 1, "cpu")
+    answers = predict_with(served.run, workbench.select)
+    assert not torch.equal(answers, predict(model, workbench.select, "cpu"))
+    assert found.divergence == pytest.approx(
+        divergence(answers, workbench.teacher_answers["select"], workbench.select)
+    )
+    assert found.metric == metric_of(answers, workbench.select, workbench.metric)
+
+
+def test_a_study_of_milliseconds_has_the_unpruned_model_in_its_engine_too(
+    checkpoint: str, planted_task: Task, tmp_path: Path
+) -> None:
+    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), seq_len=16)
+    bench = prepare(
+        inputs,
+        session=Session(cache=tmp_path),
+        cost="latency",
+        engine="bfloat16",
+        latency_batch=2,
+    )
+    assert bench.problem.counted.unit == "ms@bfloat16-cpu-1threads-b2-s16"
+    assert bench.unpruned.cost == bench.problem.counted_full > 0
+    assert 0 < bench.unpruned.divergence < 0.01, "of bfloat16 from float32"
+    answers = predict(bench.problem.teacher, bench.select, "cpu")
+    torch.testing.assert_close(bench.teacher_answers["select"], answers)
 
 
 def test_students_learn_from_text_without_labels_and_the_teacher_does_not(

@@ -23,8 +23,8 @@ from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.bert.quantising import quantised
-from objectives.delivery import onnx_model
-from objectives.delivery.onnx_model import open_session, run_session
+from objectives.engines import onnx_model
+from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem

@@ -6,44 +6,27 @@ Each engine makes a model ready to run, and says how many bytes of weights it lo
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from objectives.bert.quantising import dense
-from objectives.delivery.onnx_model import (
+from objectives.device import to_device
+from objectives.engines.names import Engine
+from objectives.engines.onnx_model import (
+    check_installed,
     open_session,
     run_session,
     write_int4,
     write_int8,
     write_onnx,
 )
-from objectives.device import to_device
 from objectives.errors import UserError
-
-Engine = Literal[
-    "eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8", "onnxruntime-int4"
-]
-"""What runs a model: torch as it is, torch cast to bfloat16, torch.compile; on the CPU onnxruntime
-with float32, with dynamic int8, or with 4 bits in blocks, for the smallest file. torch runs
-bfloat16 on a CPU without instructions for it too, slowly. A model of few bits stays packed in the
-first alone; the others run what its codes stand for."""
-ENGINES: tuple[Engine, ...] = get_args(Engine)
-BITS: Mapping[Engine, int] = {
-    "eager": 32,
-    "bfloat16": 16,
-    "compile": 32,
-    "onnxruntime": 32,
-    "onnxruntime-int8": 8,
-    "onnxruntime-int4": 4,
-}
-"""Of the weights: whoever has fewer than 32 gives other answers."""
 
 Feeds = Mapping[str, Tensor]
 Run = Callable[[Feeds], Tensor]
@@ -65,13 +48,16 @@ class Served:
     """Of the weights that torch holds, or of the file that another engine reads."""
 
 
-def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:
-    """The engines of these names, all for None. Raises UserError for one that is not there."""
-    chosen = tuple(engine for engine in ENGINES if names is None or engine in names)
-    unknown = set(names or ()) - set(chosen)
-    if unknown:
-        raise UserError(f"no engine '{min(unknown)}'; there are {', '.join(ENGINES)}")
-    return chosen
+def check_engine(engine: Engine, device: str) -> None:
+    """Raise UserError unless the engine is there and runs on the device, which may be "auto"."""
+    if not engine.startswith("onnxruntime"):
+        return
+    if device not in ("cpu", "auto"):
+        raise UserError(
+            f"engine '{engine}' runs on the CPU alone, not on '{device}'; take one of torch, or "
+            'launch with device="cpu"'
+        )
+    check_installed("onnx", "onnxscript", "onnxruntime")
 
 
 def serve(
@@ -84,8 +70,7 @@ def serve(
     """
     if engine in ("eager", "bfloat16", "compile"):
         return [_in_torch(engine, model, device) for model in models.values()]
-    if device != "cpu":
-        raise UserError("it is timed on the CPU only")
+    check_engine(engine, device)
     files = [
         _onnx_file(engine, model, (Path(name) / "onnx", scratch / str(number)))
         for number, (name, model) in enumerate(models.items())

@@ -11,26 +11,18 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from objectives.bert.quantising import dense
-from objectives.errors import UserError, first_line
-from objectives.measures.evaluate import INPUTS, metric_of, predict_with
-from objectives.text.data import Split
-from objectives.workbench.inputs import Inputs
+from objectives.errors import UserError
+from objectives.text.data import INPUTS
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -47,27 +39,6 @@ def check_installed(*packages: str) -> None:
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; install the "
             f"extra: pip install -c constraints.txt -e '.[onnx]'"
         )
-
-
-def load_model(folder: Path) -> PreTrainedModel:
-    """The classifier of an exported folder, in evaluation mode on the CPU; runs no code of it.
-
-    Raises UserError where there is none.
-    """
-    try:
-        with torch.random.fork_rng(devices=[]):
-            model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
-                folder, use_safetensors=True, trust_remote_code=False, local_files_only=True
-            )
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = first_line(error)
-        if folder.is_dir() and not (folder / "config.json").is_file():
-            reason = "it has no config.json"
-        elif not folder.exists() and isinstance(error, OSError):
-            reason = "there is no such folder, and no such model in the hub's cache"
-        raise UserError(f"'{folder}': no classifier could be loaded from it ({reason})") from error
-    model.train(False)
-    return model
 
 
 def write_onnx(model: PreTrainedModel, file: Path) -> float:
@@ -163,20 +134,6 @@ def run_session(session: onnxruntime.InferenceSession, inputs: Mapping[str, Tens
     """Logits (batch, C) float32 of inputs as `write_onnx` names them."""
     feeds = {name: inputs[name].long().numpy() for name in INPUTS}
     return torch.from_numpy(session.run(["logits"], feeds)[0])
-
-
-def predict_onnx(file: Path, split: Split) -> Tensor:
-    """Logits (rows, C) of every row of the split, in its order; `evaluate.predict` in ONNX."""
-    return predict_with(partial(run_session, open_session(file)), split)
-
-
-def score_onnx(
-    file: Path, inputs: Inputs, role: str, tokenizer: PreTrainedTokenizerBase | None = None
-) -> float:
-    """The task's metric of an ONNX file on one role of a study's data, in the teacher's tokens or
-    in those of the model's own tokenizer."""
-    split = inputs.split(role, tokenizer)
-    return metric_of(predict_onnx(file, split), split, inputs.task.metric)
 
 
 @torch.no_grad()

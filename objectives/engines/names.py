@@ -1,0 +1,36 @@
+"""What the engines are called, and with what bits they work; imports no torch, for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+from objectives.errors import UserError
+
+Engine = Literal[
+    "eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8", "onnxruntime-int4"
+]
+"""What runs a model: torch as it is, torch cast to bfloat16, torch.compile; on the CPU onnxruntime
+with float32, with dynamic int8, or with 4 bits in blocks, for the smallest file. torch runs
+bfloat16 on a CPU without instructions for it too, slowly. A model of few bits stays packed in the
+first alone; the others run what its codes stand for."""
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+BITS: Mapping[str, int] = {
+    "eager": 32,
+    "bfloat16": 16,
+    "compile": 32,
+    "onnxruntime": 32,
+    "onnxruntime-int8": 8,
+    "onnxruntime-int4": 4,
+}
+"""Of the weights: whoever has fewer than `FULL_BITS` gives other answers."""
+FULL_BITS = 32
+
+
+def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:
+    """The engines of these names, all for None. Raises UserError for one that is not there."""
+    chosen = tuple(engine for engine in ENGINES if names is None or engine in names)
+    unknown = set(names or ()) - set(chosen)
+    if unknown:
+        raise UserError(f"no engine '{min(unknown)}'; there are {', '.join(ENGINES)}")
+    return chosen

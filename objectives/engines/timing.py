@@ -1,0 +1,75 @@
+"""How long forward passes take. The models take turns, so that a slow moment of the machine is
+everybody's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from objectives.engines.names import Engine
+from objectives.engines.serving import Feeds, Run
+
+WARM_UPS = 3
+"""Rounds whose times do not count."""
+
+
+def tokens(known: int, batch: int, length: int) -> Feeds:
+    """A batch of random tokens of a vocabulary of so many, nothing padded: each (batch, length)."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "input_ids": torch.randint(known, (batch, length), generator=generator),
+        "attention_mask": torch.ones(batch, length, dtype=torch.long),
+        "token_type_ids": torch.zeros(batch, length, dtype=torch.long),
+    }
+
+
+def in_turns(
+    engine: Engine,
+    runs: Sequence[Run],
+    inputs: Feeds,
+    rounds: int,
+    device: str,
+    advance: Callable[[], object] = lambda: None,
+) -> NDArray[np.float64]:
+    """Milliseconds (rounds, runs), after warm-ups; every other round goes backwards.
+
+    `advance` is called after each round, the `WARM_UPS` among them.
+    """
+    times = np.empty((WARM_UPS + rounds, len(runs)))
+    with _compiling(len(runs)) if engine == "compile" else nullcontext():
+        for number, row in enumerate(times):
+            for place in range(len(runs))[:: 1 if number % 2 else -1]:
+                row[place] = milliseconds(partial(runs[place], inputs), device)
+            advance()
+    return times[WARM_UPS:]
+
+
+def milliseconds(run: Callable[[], object], device: str) -> float:
+    """How long a call takes until the device has done all of it."""
+    cuda = torch.device(device).type == "cuda"
+    if cuda:
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    run()
+    if cuda:
+        torch.cuda.synchronize(device)
+    return 1000 * (time.perf_counter() - start)
+
+
+@contextmanager
+def _compiling(models: int) -> Iterator[None]:
+    """Room for so many models: they share one code object, whose variants torch limits to 8.
+
+    Beyond that it would run them eagerly and say nothing.
+    """
+    import torch._dynamo
+
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(recompile_limit=models, fail_on_recompile_limit_hit=True):
+        yield
