@@ -135,6 +135,7 @@ def measure(bench: Workbench, searched: SearchMethod, seed: int) -> dict[str, An
         "kl": float(divergence),
         "select": score.metric,
         "heldout": score.heldout_metric,
+        "bytes": score.bytes,
         "reached": score.cost / bench.problem.cost_full,
         "heads": outcome.architecture.heads_per_layer,
         "ffn": outcome.architecture.ffn_per_layer,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from objectives.delivery.bench import bench
     from objectives.errors import MaskfrontError, UserError
+    from objectives.methods.binary_bert import BinaryBert
     from objectives.methods.elastic_search import ElasticSearch
     from objectives.methods.fisher_pruning import FisherPruning
     from objectives.methods.fisher_search import FisherSearch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from objectives.methods.mrem import Mrem
     from objectives.methods.polish import Polish
     from objectives.methods.random_pruning import RandomPruning
+    from objectives.methods.ternary_bert import TernaryBert
     from objectives.methods.width_search import WidthSearch
     from objectives.problem import Problem
     from objectives.progress import Progress
@@ -38,6 +40,7 @@ __all__ = [
     "FOUR_STEPS",
     "Alpha",
     "Augmentation",
+    "BinaryBert",
     "ElasticSearch",
     "Fidelity",
     "FisherPruning",
@@ -61,6 +64,7 @@ __all__ = [
     "Stopped",
     "Task",
     "Teacher",
+    "TernaryBert",
     "UserError",
     "WidthSearch",
     "bench",
@@ -72,6 +76,7 @@ _HOMES = {
     "bench": "objectives.delivery.bench",
     "MaskfrontError": "objectives.errors",
     "UserError": "objectives.errors",
+    "BinaryBert": "objectives.methods.binary_bert",
     "ElasticSearch": "objectives.methods.elastic_search",
     "FisherPruning": "objectives.methods.fisher_pruning",
     "FisherSearch": "objectives.methods.fisher_search",
@@ -81,6 +86,7 @@ _HOMES = {
     "Mrem": "objectives.methods.mrem",
     "Polish": "objectives.methods.polish",
     "RandomPruning": "objectives.methods.random_pruning",
+    "TernaryBert": "objectives.methods.ternary_bert",
     "WidthSearch": "objectives.methods.width_search",
     "Problem": "objectives.problem",
     "Progress": "objectives.progress",

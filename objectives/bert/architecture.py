@@ -115,6 +115,8 @@ class LayerUnits:
     """Of each number that enters a weight of the layer."""
     rank: int | None = None
     """Of each weight of the layer, where it is the product of two; None: it is one."""
+    halves: int | None = None
+    """How many matrices of `weight_bits` add up to each weight of the layer; None: it is one."""
 
     def __post_init__(self) -> None:
         _check_ascending("heads", self.heads)
@@ -140,6 +142,11 @@ class LayerUnits:
                     "heads; with heads it has at least one index, without heads it is left out"
                 )
             _check_ascending(name, inputs)
+
+    @property
+    def bits_of_a_weight(self) -> int | None:
+        """Of all its halves together; None: it is not quantised."""
+        return self.weight_bits and self.weight_bits * (self.halves or 1)
 
     def widths(self, shape: BertShape) -> Widths[int]:
         """How much is left of a layer of `shape`."""
@@ -213,10 +220,14 @@ class BertArchitecture:
 
     def _bits_per_layer(self) -> dict[str, tuple[int, ...]]:
         """Of what has few bits in some layer."""
+        found = {
+            "weight_bits": [layer.bits_of_a_weight for layer in self.layers],
+            "input_bits": [layer.input_bits for layer in self.layers],
+        }
         return {
-            name: tuple(getattr(layer, name) or FULL_BITS for layer in self.layers)
-            for name in ("weight_bits", "input_bits")
-            if any(getattr(layer, name) for layer in self.layers)
+            name: tuple(own or FULL_BITS for own in bits)
+            for name, bits in found.items()
+            if any(bits)
         }
 
     @property
@@ -227,17 +238,24 @@ class BertArchitecture:
     @property
     def pooler_bits(self) -> int | None:
         """Of the pooler's weight: as many as the layer that has most."""
-        bits = [layer.weight_bits for layer in self.layers]
-        return None if None in bits else max(filter(None, bits))
+        return self._of_pooler().weight_bits
+
+    @property
+    def pooler_halves(self) -> int | None:
+        """The pooler's weight is split as that of this layer is."""
+        return self._of_pooler().halves
+
+    def _of_pooler(self) -> LayerUnits:
+        return max(self.layers, key=lambda layer: layer.bits_of_a_weight or FULL_BITS)
 
     def with_bits(
         self, weights: Sequence[int], inputs: Sequence[int], embeddings: int
     ) -> BertArchitecture:
         """The same units with so many bits for the weights of each layer, for what enters them, and
         for the word embeddings; `FULL_BITS` stands for none. A layer whose weights have all rounds
-        nothing that enters them."""
+        nothing that enters them, and none is split."""
         layers = tuple(
-            replace(layer, weight_bits=few(own), input_bits=few(own) and few(into))
+            replace(layer, weight_bits=few(own), input_bits=few(own) and few(into), halves=None)
             for layer, own, into in zip(self.layers, weights, inputs, strict=True)
         )
         return replace(self, layers=layers, embedding_bits=few(embeddings))
@@ -262,7 +280,8 @@ class BertArchitecture:
                 f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
             )
         for number, layer in enumerate(self.layers):
-            if (layer.weight_bits, layer.input_bits, layer.rank) != (None, None, None):
+            own = (layer.weight_bits, layer.input_bits, layer.rank, layer.halves)
+            if own != (None,) * 4:
                 raise UserError(
                     f"architecture: layer {number} has bits or a rank of its own; cutting keeps "
                     "weights as they are, so leave these out"

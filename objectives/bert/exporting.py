@@ -25,7 +25,7 @@ _OWN_NAMES = ("model_type", "architectures", "per_layer_config", "head_dim", "fu
 """What a cut model's configuration says and BERT's does not, or says otherwise."""
 _PER_LAYER_NAMES = (
     *("qk_head_dim", "v_head_dim", "query_inputs", "key_inputs", "value_inputs"),
-    *("weight_bits", "input_bits"),
+    *("weight_bits", "halves", "input_bits"),
 )
 
 

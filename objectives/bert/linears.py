@@ -66,7 +66,7 @@ class Matmul(NamedTuple):
     weight: bool
     """The matrix is a weight with a bias, no activation."""
     weight_bits: int | None = None
-    """Of each number of the matrix; None: it is not quantised."""
+    """Of each number of the matrix, all its halves together; None: it is not quantised."""
     input_bits: int | None = None
     """Of each number of the vectors."""
     rank: int | None = None
@@ -100,7 +100,7 @@ def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> l
                 sizes[linear.outputs],
                 sizes[linear.inputs],
                 linear in LINEARS,
-                units.weight_bits,
+                units.bits_of_a_weight,
                 units.input_bits,
                 units.rank,
             )

@@ -54,20 +54,28 @@ def rounded_inputs(inputs: Tensor, bits: int) -> Tensor:
 
 class PackedLinear(nn.Module):
     """A linear layer whose weight, (width, inputs), has few bits. One that `selects` reads the
-    dimensions of its input that the buffer `inputs` names."""
+    dimensions of its input that the buffer `inputs` names. A weight of several `halves` is their
+    sum: the rows of one, then those of the next."""
 
     codes: Tensor
     scale: Tensor
     inputs: Tensor | None
 
     def __init__(
-        self, inputs: int, width: int, bits: int, input_bits: int | None, selects: bool = False
+        self,
+        inputs: int,
+        width: int,
+        bits: int,
+        input_bits: int | None = None,
+        halves: int | None = None,
+        selects: bool = False,
     ):
         super().__init__()
         self.in_features, self.out_features = inputs, width
-        self.bits, self.input_bits = bits, input_bits
-        self.register_buffer("codes", torch.zeros(width, -(-inputs * bits // 8), dtype=torch.uint8))
-        self.register_buffer("scale", torch.zeros(width, 1))
+        self.bits, self.input_bits, self.halves = bits, input_bits, halves or 1
+        rows = self.halves * width
+        self.register_buffer("codes", torch.zeros(rows, -(-inputs * bits // 8), dtype=torch.uint8))
+        self.register_buffer("scale", torch.zeros(rows, 1))
         self.register_buffer("inputs", torch.zeros(inputs, dtype=torch.long) if selects else None)
         self.bias = nn.Parameter(torch.zeros(width))
         self._made: tuple[Tensor, Tensor] | None = None
@@ -81,8 +89,8 @@ class PackedLinear(nn.Module):
     def weight(self) -> Tensor:
         """(width, inputs) float32; made once for the codes that it is made from."""
         if self._made is None or self._made[0] is not self.codes:
-            weight = unpack(self.codes, self.bits, self.in_features) * self.scale
-            self._made = self.codes, weight
+            rows = unpack(self.codes, self.bits, self.in_features) * self.scale
+            self._made = self.codes, rows.unflatten(0, (self.halves, -1)).sum(0)
         return self._made[1]
 
     def forward(self, units: Tensor) -> Tensor:

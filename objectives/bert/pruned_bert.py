@@ -61,7 +61,11 @@ class PrunedBertConfig(BertConfig):
     """Of each weight of a layer; None: float32."""
     input_bits: ClassVar[int | None] = None
     """To which what enters a weight of the layer is rounded; None: not at all."""
+    halves: ClassVar[int | None] = None
+    """How many matrices of these bits add up to each weight of a layer; None: it is one."""
     pooler_bits: ClassVar[int | None] = None
+    """Of the pooler's weight."""
+    pooler_halves: ClassVar[int | None] = None
     """Of the pooler's weight."""
     embedding_bits: ClassVar[int | None] = None
     """Of each number of the embeddings of words and positions."""
@@ -111,8 +115,8 @@ def pooler_of(config: BertConfig) -> BertPooler:
     pooler = BertPooler(config)
     pooler.activation = ACT2FN[getattr(config, "pooler_act", "tanh")]
     if (bits := getattr(config, "pooler_bits", None)) is not None:
-        size = config.hidden_size
-        pooler.set_submodule("dense", PackedLinear(size, size, bits, None))
+        size, halves = config.hidden_size, getattr(config, "pooler_halves", None)
+        pooler.set_submodule("dense", PackedLinear(size, size, bits, halves=halves))
     return pooler
 
 
@@ -139,7 +143,8 @@ def projection(config: PrunedBertConfig, inputs: int, width: int) -> nn.Module:
     if not inputs or not width:
         return Projection(inputs, width)
     if config.weight_bits is not None:
-        return PackedLinear(inputs, width, config.weight_bits, config.input_bits)
+        bits, into, halves = config.weight_bits, config.input_bits, config.halves
+        return PackedLinear(inputs, width, bits, into, halves)
     return nn.Linear(inputs, width)
 
 
@@ -159,7 +164,8 @@ class InputProjection(Projection):
 def reading(config: PrunedBertConfig, inputs: int, width: int) -> nn.Module:
     """A projection that reads some dimensions of the hidden state."""
     if config.weight_bits is not None and width:
-        return PackedLinear(inputs, width, config.weight_bits, config.input_bits, selects=True)
+        bits, into, halves = config.weight_bits, config.input_bits, config.halves
+        return PackedLinear(inputs, width, bits, into, halves, selects=True)
     return InputProjection(inputs, width)
 
 

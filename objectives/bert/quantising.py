@@ -25,6 +25,11 @@ from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceC
 WORDS = "bert.embeddings.word_embeddings.weight"
 ROUNDED_EMBEDDINGS = (WORDS, "bert.embeddings.position_embeddings.weight")
 """Names of those that may have few bits."""
+_OF_LAYER, _OF_MODEL = (
+    ("weight_bits", "halves", "input_bits"),
+    ("embedding_bits", "pooler_bits", "pooler_halves"),
+)
+"""What an architecture and a configuration say of the bits of a layer, and of the rest."""
 _THRESHOLD = 0.7
 """Of the mean of |w|: below it a ternary weight is 0."""
 _CLIPS = {8: (1.0,), 4: (1.0, 0.8, 0.6)}
@@ -67,16 +72,14 @@ def quantised(
 ) -> PrunedBertForSequenceClassification:
     """The model with the bits of its architecture, in evaluation mode on the CPU; without any, the
     model itself. The pooler has the bits of the layer that has most; the classifier, the biases,
-    the norms and the types of tokens stay."""
+    the norms and the types of tokens stay. Weights that the architecture has in halves have twice
+    the rows in the model: see `splitting`."""
     if not architecture.has_bits:
         return model
     packed = _empty(
         model.config,
-        {"embedding_bits": architecture.embedding_bits, "pooler_bits": architecture.pooler_bits},
-        [
-            {"weight_bits": layer.weight_bits, "input_bits": layer.input_bits}
-            for layer in architecture.layers
-        ],
+        {name: getattr(architecture, name) for name in _OF_MODEL},
+        [{name: getattr(layer, name) for name in _OF_LAYER} for layer in architecture.layers],
     )
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     for name, module in packed.named_modules():
@@ -119,12 +122,9 @@ def dense(model: PreTrainedModel) -> PreTrainedModel:
     if not any(isinstance(module, PackedLinear | PackedEmbedding) for module in model.modules()):
         return model
     assert isinstance(model, PrunedBertForSequenceClassification)
-    nothing = {"weight_bits": None, "input_bits": None}
-    whole = _empty(
-        model.config,
-        {"embedding_bits": None, "pooler_bits": None},
-        [nothing] * model.config.num_hidden_layers,
-    )
+    nothing = dict.fromkeys(_OF_LAYER)
+    layers = [nothing] * model.config.num_hidden_layers
+    whole = _empty(model.config, dict.fromkeys(_OF_MODEL), layers)
     state = model.state_dict()
     for name, module in model.named_modules():
         if isinstance(module, PackedLinear | PackedEmbedding):

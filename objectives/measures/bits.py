@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from objectives.bert.architecture import BertArchitecture, Widths
+from objectives.bert.architecture import BertArchitecture, LayerUnits, Widths
 from objectives.bert.linears import INPUTS, LINEARS, Linear, areas, matmuls
 from objectives.bert.quantising import ROUNDED_EMBEDDINGS, WORDS
 from objectives.measures.cost import Cost, Count, Flops
@@ -96,28 +96,32 @@ class Bytes(Cost):
             layer = f"bert.encoder.layer.{number}."
             sizes = units.widths(self.shape)._asdict() | {"hidden": hidden}
             for linear in LINEARS:
-                yield from _linear(layer, linear, sizes, units.weight_bits)
+                yield from _linear(layer, linear, sizes, units)
                 kept = getattr(units, linear.inputs, None) if linear.inputs in INPUTS else None
                 if kept is not None:
                     yield _Tensor(f"{layer}{linear.name}.inputs", "I64", (len(kept),))
             for norm in ("attention.output.LayerNorm", "output.LayerNorm"):
                 yield _Tensor(f"{layer}{norm}.weight", "F32", (hidden,))
                 yield _Tensor(f"{layer}{norm}.bias", "F32", (hidden,))
-        yield from _weight("bert.pooler.dense", hidden, hidden, architecture.pooler_bits)
+        rows = hidden * (architecture.pooler_halves or 1)
+        yield from _weight("bert.pooler.dense", rows, hidden, architecture.pooler_bits)
         yield _Tensor("bert.pooler.dense.bias", "F32", (hidden,))
         yield _Tensor("classifier.weight", "F32", (labels, hidden))
         yield _Tensor("classifier.bias", "F32", (labels,))
 
 
 def _linear(
-    layer: str, linear: Linear, sizes: Mapping[str, int], bits: int | None
+    layer: str, linear: Linear, sizes: Mapping[str, int], units: LayerUnits
 ) -> Iterator[_Tensor]:
     """Of a linear layer, which keeps its few numbers as they are where it is without inputs or
     outputs."""
     name, rows, columns = layer + linear.name, sizes[linear.outputs], sizes[linear.inputs]
     if linear.inputs in INPUTS and not columns:  # of a layer without heads, which reads all
         columns = sizes["hidden"]
-    yield from _weight(name, rows, columns, bits if rows and columns else None)
+    if rows and columns:
+        yield from _weight(name, rows * (units.halves or 1), columns, units.weight_bits)
+    else:
+        yield _Tensor(f"{name}.weight", "F32", (rows, columns))
     yield _Tensor(f"{name}.bias", "F32", (rows,))
 
 

@@ -87,5 +87,11 @@ class Polish(StagedMethod):
                 f"'{folder}' has no model of a trial to polish ({first_line(error)}); "
                 "trials of other runs have numbers of their own"
             ) from error
+        if architecture.has_bits or architecture.vocabulary is not None:
+            raise UserError(
+                f"trial {self.trial} has few bits or word pieces of its own, and what is polished "
+                "is trained in float32 on all pieces; polish a trial without these, or train with "
+                "bits: Stage(quantised=True)"
+            )
         model.train(False)
         return architecture, model

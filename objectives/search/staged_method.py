@@ -17,6 +17,7 @@ from objectives.bert.architecture import (
     check_spaces,
 )
 from objectives.bert.packing import INPUT_BITS, WEIGHT_BITS
+from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.device import Precision
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import discretise
@@ -39,6 +40,8 @@ class StagedMethod(SearchMethod):
     """What `spaces` may name."""
     with_search: ClassVar[bool] = True
     """Whether stages may search."""
+    cut_together: ClassVar[bool] = True
+    """Whether a GPU trains the students as one program once they are cut."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, some of `searchable`."""
@@ -110,6 +113,18 @@ class StagedMethod(SearchMethod):
             for bits in (self.weight_bits, self.input_bits)
         )
         return architecture.with_bits(weights, inputs, self.embedding_bits)
+
+    def entering(
+        self,
+        stage: Stage,
+        model: PrunedBertForSequenceClassification,
+        units: BertArchitecture,
+        problem: Problem,
+    ) -> tuple[PrunedBertForSequenceClassification, BertArchitecture]:
+        """What a cut student enters a stage as: a model, and what is left of it. By default these
+        are what the stage before left."""
+        del stage, problem
+        return model, units
 
     def shortened(self, share: float) -> Self:
         """The method with this share, in (0, 1], of the epochs of each stage."""

@@ -113,7 +113,8 @@ def staged_search(
     if any(stage.loss == "prediction+hidden" for stage in run.stages):
         run.stopped = stopped | keep_states(problem, run.dtype, progress)
     yield from run.search()
-    for group in _groups(run.slots, problem.device):
+    together = members[0].cut_together
+    for group in _groups(run.slots, problem.device) if together else [[s] for s in run.slots]:
         yield from run.finish(group)
 
 
@@ -271,9 +272,10 @@ class _Run:
     def _distil(
         self,
         models: dict[int, PrunedBertForSequenceClassification],
-        architectures: Mapping[int, BertArchitecture],
+        architectures: dict[int, BertArchitecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
-        """Take cut models through the stages after the search; those that are not stopped."""
+        """Take cut models through the stages after the search; those that are not stopped. Their
+        architectures change where a method changes its models on the way."""
         if not any(
             self._rate(slot, number, architectures[slot])
             for slot in models
@@ -288,6 +290,10 @@ class _Run:
             if stage.start == "student":
                 states = {slot: self.students[slot].state_dict() for slot in models}
                 models = self._cut(states, architectures)
+            for slot, model in models.items():
+                models[slot], architectures[slot] = self.members[slot].entering(
+                    stage, model, architectures[slot], self.problem
+                )
             models = self._recover(number, done, models, architectures)
             done += self.steps(stage.epochs)
         return models

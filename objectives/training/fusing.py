@@ -126,6 +126,8 @@ def _pad(name: str, weight: Tensor, own: Model, wide: Model, hidden: int) -> Ten
     narrow, broad = _axes(name, own, hidden), _axes(name, wide, hidden)
     if narrow == broad:
         return weight
+    if len(halves := _halves(weight, narrow)) > 1:
+        return torch.cat([_pad(name, half, own, wide, hidden) for half in halves])
     padded = weight.new_zeros([*chain(*broad)])
     if weight.numel():
         padded[_corner(narrow)] = weight.reshape([*chain(*narrow)])
@@ -136,8 +138,16 @@ def _unpad(name: str, weight: Tensor, own: Model, wide: Model, hidden: int) -> T
     narrow, broad = _axes(name, own, hidden), _axes(name, wide, hidden)
     if narrow == broad:
         return weight
+    if len(halves := _halves(weight, broad)) > 1:
+        return torch.cat([_unpad(name, half, own, wide, hidden) for half in halves])
     kept = weight.reshape([*chain(*broad)])[_corner(narrow)]
     return kept.reshape([prod(axis) for axis in narrow])
+
+
+def _halves(weight: Tensor, axes: tuple[tuple[int, ...], ...]) -> Sequence[Tensor]:
+    """The halves of a weight that has more rows than there are units (see `bert.splitting`)."""
+    halves: Sequence[Tensor] = weight.split(max(prod(axes[0]), 1))
+    return halves
 
 
 def _corner(axes: tuple[tuple[int, ...], ...]) -> tuple[slice, ...]:

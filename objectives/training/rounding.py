@@ -25,7 +25,8 @@ def rounded_weights(
     layers: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """The weights, by BERT's names, with the bits that the students' architectures say: those of
-    these layers (by default all) and of the pooler; without architectures as they are."""
+    these layers (by default all) and of the pooler; without architectures as they are. Students in
+    halves (see `bert.splitting`) are split alike."""
     if not any(architecture.has_bits for architecture in architectures):
         return weights
     found = dict(weights)
@@ -33,9 +34,10 @@ def rounded_weights(
         bits = [architecture.layers[layer].weight_bits for architecture in architectures]
         for linear in LINEARS:
             name = f"bert.encoder.layer.{layer}.{linear.name}.weight"
-            found[name] = _rounded(weights[name], bits)
+            found[name] = _rounded(weights[name], bits, architectures[0].layers[layer].halves)
     pooler = [architecture.pooler_bits for architecture in architectures]
-    return {**found, _POOLER: _rounded(weights[_POOLER], pooler)}
+    halves = architectures[0].pooler_halves
+    return {**found, _POOLER: _rounded(weights[_POOLER], pooler, halves)}
 
 
 def rounded_inputs(
@@ -53,15 +55,16 @@ def rounded_inputs(
     )
 
 
-def _rounded(weight_KOI: Tensor, bits: Sequence[int | None]) -> Tensor:
+def _rounded(weight_KOI: Tensor, bits: Sequence[int | None], halves: int | None) -> Tensor:
     if not any(bits) or not weight_KOI.numel():
         return weight_KOI
-    return torch.stack(
+    found = torch.stack(
         [
             weight if few is None else _through(rounded, weight, few)
             for weight, few in zip(weight_KOI.unbind(), bits, strict=True)
         ]
     )
+    return found if halves is None else found.unflatten(1, (halves, -1)).sum(1)
 
 
 def _through(rounding: Callable[[Tensor, int], Tensor], exact: Tensor, bits: int) -> Tensor:

@@ -29,6 +29,7 @@ from torch import Tensor
 from objectives.device import on_device, quiet_libraries, to_device
 from objectives.measures.evaluate import predict, score
 from objectives.measures.latency import Conditions, Latency
+from objectives.methods.binary_bert import BinaryBert
 from objectives.methods.elastic_search import ElasticSearch
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
@@ -38,6 +39,7 @@ from objectives.methods.mask_search import PRESETS, MaskSearch
 from objectives.methods.mrem import Mrem
 from objectives.methods.polish import Polish
 from objectives.methods.random_pruning import RandomPruning
+from objectives.methods.ternary_bert import TernaryBert
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.search.staged_method import StagedMethod
@@ -64,6 +66,7 @@ INTERMEDIATE = replace(RECOVER, loss="intermediate")
 
 SEARCH_INSIDE = replace(SEARCH, name="search, intermediate", loss="intermediate")
 BEST = replace(RECOVER, name="best", loss="prediction", start="student", keep="best")
+STILL = replace(RECOVER, learning_rate=1e-9, quantised=True)
 RANKED = {"start": "fisher"}
 """Where all alphas start alike, three steps leave ties, which rounding decides."""
 
@@ -102,6 +105,11 @@ METHODS: dict[str, StagedMethod] = {
         weight_bits=32, input_bits=32, embedding_bits=32, rows=64, modules=2, steps=3, batch_size=16
     ),
     "Polish": Polish(trials="trials", stages=(RECOVER,)),
+    # A last digit may turn a code, after which two trainings part: so next to no steps.
+    "TernaryBert": TernaryBert(stages=(STILL,), input_bits=32),
+    "BinaryBert": BinaryBert(
+        stages=(replace(STILL, name="ternary"), replace(STILL, name="binary")), input_bits=32
+    ),
 }
 READS_BACK = {
     "FisherSearch, opening": "units are ranked on the host",
@@ -112,6 +120,8 @@ LOOPS = {
     **READS_BACK,
     "Mrem": "members learn one after another",
     "MaskSearch, seed": "the heads to close are chosen student by student",
+    "TernaryBert": "weights are rounded student by student",
+    "BinaryBert": "each student is trained alone",
 }
 """Methods whose steps ask more of it the more students there are."""
 ONE_TRAINING = {"ElasticSearch": "the student of all is trained once, however many ask"}

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from objectives.bert.architecture import BertArchitecture
+from objectives.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.bert.cutting import widths_of
 from objectives.bert.pretrained import Classifier
 from objectives.errors import UserError
@@ -326,8 +326,9 @@ class PruningConformance(SearchMethodConformance):
         self, results: list[SearchResult], problem: Problem
     ) -> None:
         for result in results:
-            result.architecture.check(problem.cost.shape)
-            assert BertArchitecture.from_json(result.architecture.to_json()) == result.architecture
+            architecture, none = result.architecture, [FULL_BITS] * problem.cost.shape.layers
+            architecture.with_bits(none, none, FULL_BITS).check(problem.cost.shape)
+            assert BertArchitecture.from_json(architecture.to_json()) == architecture
 
     def test_a_model_is_cut_to_its_architecture(
         self, results: list[SearchResult], problem: Problem

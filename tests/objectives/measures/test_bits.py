@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from objectives.bert.architecture import FULL_BITS, SPACES, BertArchitecture
 from objectives.bert.cutting import cut, shape_of
 from objectives.bert.packing import WEIGHT_BITS
 from objectives.bert.quantising import keep_pieces, quantised
+from objectives.bert.splitting import in_halves
 from objectives.measures.bits import BitOps, Bytes, bytes_of
 from objectives.measures.cost import Flops, Params
 from objectives.measures.evaluate import count_parameters
@@ -47,12 +50,14 @@ bits_of_layers = st.lists(
     weights=bits_of_layers,
     embeddings=st.sampled_from([FULL_BITS, *WEIGHT_BITS]),
     pieces=st.none() | st.integers(6, 12),
+    halves=st.lists(st.sampled_from([None, 2]), min_size=TINY.layers, max_size=TINY.layers),
 )
 def test_what_is_counted_is_what_lies_on_the_disk(
     units: BertArchitecture,
     weights: list[int],
     embeddings: int,
     pieces: int | None,
+    halves: list[int | None],
     problem: Problem,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -61,8 +66,12 @@ def test_what_is_counted_is_what_lies_on_the_disk(
     if pieces is not None:
         keep_pieces(model, list(range(pieces)))
     bits = units.with_bits(weights, [FULL_BITS] * TINY.layers, embeddings)
-    architecture = BertArchitecture(bits.layers, bits.embedding_bits, pieces)
-    model = quantised(model, architecture)
+    layers = tuple(
+        replace(units, halves=own if units.weight_bits == 1 else None)
+        for units, own in zip(bits.layers, halves, strict=True)
+    )
+    architecture = BertArchitecture(layers, bits.embedding_bits, pieces)
+    model = quantised(in_halves(model, architecture), architecture)
     folder = tmp_path_factory.mktemp("model")
     model.save_pretrained(folder)
     on_disk = (folder / "model.safetensors").stat().st_size
@@ -79,6 +88,34 @@ def test_the_sizes_of_the_sources_tables(bert_base: BertForSequenceClassificatio
     full = BertArchitecture.full(cost.shape)
     assert cost.full / MIB == pytest.approx(417.6, rel=0.001)
     assert cost.exact(full.with_bits([1] * 12, [8] * 12, 1)) / MIB == pytest.approx(13.4, rel=0.05)
+
+
+def half_of_bert_base(cost: Bytes | BitOps, halves: int | None, bits: int) -> BertArchitecture:
+    """Half of the heads and neurons of each layer, as BinaryBERT begins."""
+    masks = {
+        "heads": [[n % 2 > 0 for n in range(12)]] * 12,
+        "ffn": [[n % 2 > 0 for n in range(3072)]] * 12,
+    }
+    units = BertArchitecture.from_masks(cost.shape, masks).with_bits([bits] * 12, [8] * 12, 2)
+    return replace(units, layers=tuple(replace(layer, halves=halves) for layer in units.layers))
+
+
+def test_the_sizes_of_the_sources_table_of_split_weights(
+    bert_base: BertForSequenceClassification,
+) -> None:
+    """16.5 MiB: two binary matrices of half the width, and embeddings of two bits."""
+    cost = bytes_cost(bert_base)
+    split = cost.exact(half_of_bert_base(cost, halves=2, bits=1))
+    assert split / MIB == pytest.approx(16.5, rel=0.05)
+    assert split > cost.exact(half_of_bert_base(cost, halves=None, bits=2)) > 0.97 * split
+
+
+def test_two_halves_take_the_operations_of_two_bits(
+    bert_base: BertForSequenceClassification,
+) -> None:
+    cost = BitOps(shape_of(bert_base.config), 128)
+    split, ternary = (cost.exact(half_of_bert_base(cost, *own)) for own in ((2, 1), (None, 2)))
+    assert split == ternary > cost.exact(half_of_bert_base(cost, None, 1))
 
 
 def test_the_operations_of_the_sources_tables(bert_base: BertForSequenceClassification) -> None:

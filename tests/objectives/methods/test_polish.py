@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,6 +76,18 @@ def test_without_stages_a_model_stays_as_it_was(quick: Polish, problem: Problem)
     state = cut_to(RATIOS[2], problem).model.state_dict()
     for name, weight in found.model.state_dict().items():
         assert torch.equal(weight, state[name]), name
+
+
+@pytest.mark.parametrize("few", [{"weight_bits": 4}, {"vocabulary": 0.5}])
+def test_a_model_of_few_bits_or_pieces_is_refused(
+    problem: Problem, tmp_path: Path, few: dict[str, Any]
+) -> None:
+    result = search_alone(RandomPruning(target_ratio=0.5, stages=(), **few), problem)
+    (tmp_path / "00000").mkdir()
+    (tmp_path / "00000" / "architecture.json").write_text(result.architecture.to_json())
+    save_model(result.model, tmp_path / "00000" / "model")
+    with pytest.raises(UserError, match="trial 0 has few bits or word pieces of its own"):
+        search_alone(Polish(trials=str(tmp_path), stages=(STAGE,)), problem)
 
 
 def test_what_is_no_trial_is_refused(quick: Polish, problem: Problem, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.bert.quantising import quantised
+from objectives.bert.splitting import in_halves
 from objectives.engines import onnx_model
 from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError
@@ -62,7 +63,8 @@ RAGGED = BertArchitecture(
         LayerUnits((3,), ()),
     )
 )
-PACKED = RAGGED.with_bits([4, 8, 1], [8, 32, 4], 4)
+_BITS = RAGGED.with_bits([4, 8, 1], [8, 32, 4], 4)
+PACKED = replace(_BITS, layers=(*_BITS.layers[:2], replace(_BITS.layers[2], halves=2)))
 EVEN = BertArchitecture((LayerUnits(tuple(range(TINY.heads)), (2, 3, 5, 7)),) * TINY.layers)
 
 
@@ -75,7 +77,7 @@ def folder(
     for number, units, architecture in ((4, RAGGED, PACKED), (3, RAGGED, RAGGED), (2, EVEN, EVEN)):
         trial = folder / "trials" / f"{number:05d}"
         model = cut(problem.student.state_dict(), problem.student.config, units)
-        model = quantised(model, architecture)
+        model = quantised(in_halves(model, architecture), architecture)
         model.save_pretrained(trial / "model")
         workbench.tokenizer.save_pretrained(trial / "model")
         (trial / "architecture.json").write_text(architecture.to_json())

@@ -1,0 +1,40 @@
+"""TernaryBERT (Zhang et al. 2020): weights of -1, 0 and 1 times a scale, learnt from the teacher.
+
+The student is the teacher itself. It computes with ternary weights (2 bits) and inputs of 8 bits
+from the first step on; the float32 weights behind these learn, straight through the rounding.
+
+What differs from the paper: a scale for each row of a weight, in place of one for the matrix;
+embeddings are rounded once and do not learn, those of positions among them; inputs are rounded on a
+grid from their least to their largest number, Q, K and the attention itself are not; gradients pass
+where weights are large (there are none beyond the source's bound of 2.5); the batches have no
+augmented text unless the study has (`Study.augmentation`), and no curvature weighs the rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from objectives.search.few_bits import FewBits
+from objectives.training.stages import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class TernaryBert(FewBits):
+    """The whole student in ternary weights. With less than all of R the units stay that move the
+    answer most for their price; with `weight_bits=1` it is binary from the start."""
+
+    target_ratio: float = 1.0
+    """R: share of the unpruned model's cost to keep. In (0, 1]."""
+    weight_bits: int | tuple[int, ...] = 2
+    """Of each weight, in all layers, or an entry a layer: 32, 8, 4, 2 (ternary) or 1 (binary)."""
+    stages: tuple[Stage, ...] = (
+        Stage(
+            name="ternary",
+            epochs=3,
+            learning_rate=3e-4,
+            loss="prediction+hidden",
+            quantised=True,
+            keep="best",
+        ),
+    )
+    """What the weights go through."""
