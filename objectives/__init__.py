@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from objectives.methods.head_importance import HeadImportance
     from objectives.methods.magnitude_pruning import MagnitudePruning
     from objectives.methods.mask_search import MaskSearch
+    from objectives.methods.mrem import Mrem
     from objectives.methods.polish import Polish
     from objectives.methods.random_pruning import RandomPruning
     from objectives.methods.ternary_bert import TernaryBert
@@ -48,6 +49,7 @@ __all__ = [
     "MagnitudePruning",
     "MaskSearch",
     "MaskfrontError",
+    "Mrem",
     "OneShot",
     "Polish",
     "Problem",
@@ -81,6 +83,7 @@ _HOMES = {
     "HeadImportance": "objectives.methods.head_importance",
     "MagnitudePruning": "objectives.methods.magnitude_pruning",
     "MaskSearch": "objectives.methods.mask_search",
+    "Mrem": "objectives.methods.mrem",
     "Polish": "objectives.methods.polish",
     "RandomPruning": "objectives.methods.random_pruning",
     "TernaryBert": "objectives.methods.ternary_bert",

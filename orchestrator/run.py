@@ -90,6 +90,7 @@ class Run(RunRecord):
         knee: bool = False,
         onnx: bool = False,
         int8: Study | None = None,
+        int4: Study | None = None,
     ) -> Exported:
         """Write the model of one trial to a folder that transformers loads anywhere.
 
@@ -101,6 +102,7 @@ class Run(RunRecord):
             knee: see `best`.
             onnx: an ONNX file too, checked against torch.
             int8: the study of this run, for an ONNX file in int8 that is measured on its data.
+            int4: the same for one in 4 bits, which is smaller and slower.
 
         Returns:
             The folder, and what there is to tell of it.
@@ -112,7 +114,7 @@ class Run(RunRecord):
         from reports.exporting.export import export
 
         chosen = self._chosen(trial, max_ratio, min_metric, knee)
-        return export(self, chosen.number, out, onnx=onnx, int8=int8)
+        return export(self, chosen.number, out, onnx=onnx, int8=int8, int4=int4)
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write the HTML page, or the front alone to a name that ends in .svg, .png or .pdf.

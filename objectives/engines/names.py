@@ -7,11 +7,13 @@ from typing import Literal, get_args
 
 from objectives.errors import UserError
 
-Engine = Literal["eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8"]
+Engine = Literal[
+    "eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8", "onnxruntime-int4"
+]
 """What runs a model: torch as it is, torch cast to bfloat16, torch.compile; on the CPU onnxruntime
-with float32 or with dynamic int8. torch runs bfloat16 on a CPU without instructions for it too,
-slowly. A model of few bits stays packed in the first alone; the others run what its codes stand
-for."""
+with float32, with dynamic int8, or with 4 bits in blocks, for the smallest file. torch runs
+bfloat16 on a CPU without instructions for it too, slowly. A model of few bits stays packed in the
+first alone; the others run what its codes stand for."""
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 BITS: Mapping[str, int] = {
     "eager": 32,
@@ -19,6 +21,7 @@ BITS: Mapping[str, int] = {
     "compile": 32,
     "onnxruntime": 32,
     "onnxruntime-int8": 8,
+    "onnxruntime-int4": 4,
 }
 """Of the weights: whoever has fewer than `FULL_BITS` gives other answers."""
 FULL_BITS = 32

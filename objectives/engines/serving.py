@@ -22,6 +22,7 @@ from objectives.engines.onnx_model import (
     check_installed,
     open_session,
     run_session,
+    write_int4,
     write_int8,
     write_onnx,
 )
@@ -30,7 +31,12 @@ from objectives.errors import UserError
 Feeds = Mapping[str, Tensor]
 Run = Callable[[Feeds], Tensor]
 """A forward pass: from what a tokenizer makes of texts to logits (batch, C)."""
-_WHOLE, _INT8 = "model.onnx", "model_int8.onnx"
+_WHOLE = "model.onnx"
+_FEWER: Mapping[str, tuple[str, Callable[[Path, Path], None]]] = {
+    "onnxruntime-int8": ("model_int8.onnx", write_int8),
+    "onnxruntime-int4": ("model_int4.onnx", write_int4),
+}
+"""Of an engine with fewer bits its file, and what writes that from the whole one."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,7 @@ def serve(
         return [_in_torch(engine, model, device) for model in models.values()]
     check_engine(engine, device)
     files = [
-        _onnx_file(
-            _INT8 if engine == "onnxruntime-int8" else _WHOLE,
-            model,
-            (Path(name) / "onnx", scratch / str(number)),
-        )
+        _onnx_file(engine, model, (Path(name) / "onnx", scratch / str(number)))
         for number, (name, model) in enumerate(models.items())
     ]
     return [
@@ -96,14 +98,15 @@ def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
     return Served(run, sum(w.numel() * w.element_size() for w in model.state_dict().values()))
 
 
-def _onnx_file(name: str, model: PreTrainedModel, folders: tuple[Path, Path]) -> Path:
-    """The file of this name in the model's own folder, or else in the one that is written to."""
+def _onnx_file(engine: Engine, model: PreTrainedModel, folders: tuple[Path, Path]) -> Path:
+    """An engine's file in the model's own folder, or else in the one that is written to."""
+    name, write = _FEWER.get(engine, (_WHOLE, None))
     own, scratch = (folder / name for folder in folders)
     if own.is_file() or scratch.is_file():
         return own if own.is_file() else scratch
     scratch.parent.mkdir(exist_ok=True)
-    if name == _INT8:
-        write_int8(_onnx_file(_WHOLE, model, folders), scratch)
+    if write is not None:
+        write(_onnx_file("onnxruntime", model, folders), scratch)
     else:
         write_onnx(to_device(model, "cpu"), scratch)
     return scratch

@@ -19,7 +19,7 @@ from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut, shape_of
 from objectives.bert.pretrained import Classifier
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.bert.quantising import ROUNDED_EMBEDDINGS, keep_pieces, quantised, rounded
+from objectives.bert.quantising import keep_pieces, quantised, round_embeddings
 from objectives.device import matmul_dtype, to_device
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -118,6 +118,44 @@ def staged_search(
         yield from run.finish(group)
 
 
+def finished(
+    slot: int,
+    member: StagedMethod,
+    problem: Problem,
+    model: PrunedBertForSequenceClassification,
+    units: BertArchitecture,
+    curve: Sequence[CurvePoint],
+) -> SearchResult:
+    """The model with the bits and the vocabulary of its member, and what share of the cost was
+    asked of that."""
+    architecture = member.in_bits(units)
+    if member.vocabulary < 1:
+        pieces = problem.vocabulary.count(member.vocabulary)
+        architecture = replace(architecture, vocabulary=pieces)
+        keep_pieces(model, problem.vocabulary.kept(pieces))
+    cost = problem.cost
+    smaller = 1.0 if architecture == units else cost.exact(architecture) / cost.exact(units)
+    return SearchResult(
+        slot=slot,
+        architecture=architecture,
+        model=quantised(model, architecture),
+        target_ratio=member.target_ratio * smaller,
+        tolerance=member.tolerance,
+        curve=curve,
+    )
+
+
+def not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
+    """What is told of a student one of whose losses is not finite."""
+    for point in curve:
+        if not math.isfinite(float(point["loss"])):
+            return SearchFailure(
+                slot,
+                f"the loss is {point['loss']} at step {point['step']} of stage {point['stage']}",
+            )
+    return None
+
+
 def _groups(slots: Sequence[int], device: str) -> list[Sequence[int]]:
     """The slots that train together once they are cut.
 
@@ -204,7 +242,7 @@ class _Run:
         going: list[int] = []
         architectures: dict[int, BertArchitecture] = {}
         for slot in slots:
-            failure = _not_finite(slot, self.curves[slot])
+            failure = not_finite(slot, self.curves[slot])
             if slot in self.stopped:
                 yield Stopped(slot)
             elif failure:
@@ -219,7 +257,7 @@ class _Run:
             return
         models = self._distil(self._cut_out(slots, going, architectures), architectures)
         for slot in going:
-            failure = _not_finite(slot, self.curves[slot])
+            failure = not_finite(slot, self.curves[slot])
             if slot not in models:
                 yield Stopped(slot)
             elif failure:
@@ -228,28 +266,8 @@ class _Run:
                 yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
             else:
                 _own_embeddings(models[slot])
-                yield self._result(slot, models[slot], architectures[slot])
-
-    def _result(
-        self, slot: int, model: PrunedBertForSequenceClassification, units: BertArchitecture
-    ) -> SearchResult:
-        """The model with the bits and the vocabulary of its member, and what share of the cost was
-        asked of that."""
-        member, cost, vocabulary = self.members[slot], self.problem.cost, self.problem.vocabulary
-        architecture = member.in_bits(units)
-        if member.vocabulary < 1:
-            pieces = vocabulary.count(member.vocabulary)
-            architecture = replace(architecture, vocabulary=pieces)
-            keep_pieces(model, vocabulary.kept(pieces))
-        smaller = 1.0 if architecture == units else cost.exact(architecture) / cost.exact(units)
-        return SearchResult(
-            slot=slot,
-            architecture=architecture,
-            model=quantised(model, architecture),
-            target_ratio=member.target_ratio * smaller,
-            tolerance=member.tolerance,
-            curve=self.curves[slot],
-        )
+                member, units, curve = self.members[slot], architectures[slot], self.curves[slot]
+                yield finished(slot, member, self.problem, models[slot], units, curve)
 
     def _distil(
         self,
@@ -347,7 +365,7 @@ class _Run:
     ) -> StageTraining:
         """The stage of this number, of cut models whose weights learn with these bits."""
         for slot, model in models.items():
-            _round_embeddings(model, architectures[slot].embedding_bits)
+            round_embeddings(model, architectures[slot].embedding_bits)
         own = [architectures[slot] for slot in models]
         population = Population.of(list(models.values()), self.dtype)
         return self.training(
@@ -423,28 +441,9 @@ def _own_embeddings(model: PrunedBertForSequenceClassification) -> None:
             weight.data = weight.data.clone()
 
 
-def _round_embeddings(model: PrunedBertForSequenceClassification, bits: int | None) -> None:
-    """Bring the embeddings, which are frozen, to the bits in which they will be kept."""
-    if bits is not None:
-        _own_embeddings(model)
-        for name, weight in model.named_parameters():
-            if name in ROUNDED_EMBEDDINGS:
-                weight.data = rounded(weight.data, bits)
-
-
 def _detached(masks: Masks) -> Masks:
     return {space: mask.detach() for space, mask in masks.items()}
 
 
 def _all_finite(weights: Iterable[Tensor]) -> bool:
     return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
-
-
-def _not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
-    for point in curve:
-        if not math.isfinite(float(point["loss"])):
-            return SearchFailure(
-                slot,
-                f"the loss is {point['loss']} at step {point['step']} of stage {point['stage']}",
-            )
-    return None

@@ -166,19 +166,9 @@ class Population:
             return _float32(students._logits(batch, row_masks or {}, trace))
 
     def _logits(self, batch: Batch, masks: Mapping[str, Tensor], trace: Trace | None) -> Tensor:
-        with torch.no_grad():
-            embedded_BSD = _float32(
-                self.embeddings(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids)
-            )
-        B, S, D = embedded_BSD.shape
-        K = self.size
-        hidden_KTD = embedded_BSD.view(1, B * S, D).expand(K, -1, -1)
-        # What is added to scores: each layer would make it of a mask of bools anew.
-        device = embedded_BSD.device
-        scores_dtype = embedded_BSD.dtype if device.type == "cpu" else self.matmul_dtype
-        unseen_BS = torch.zeros(B, S, dtype=scores_dtype, device=device)
-        unseen_BS.masked_fill_(~batch.attention_mask, -torch.inf)
-        unseen_N11S = unseen_BS.expand(K, -1, -1).reshape(K * B, 1, 1, S)
+        B, S = batch.input_ids.shape
+        hidden_KTD = self.embedded(batch).flatten(1, 2)
+        unseen_N11S = self._unseen(batch.attention_mask, hidden_KTD.dtype)
         for number, widths in enumerate(self.padded):
             own = {space: mask[:, :, number] for space, mask in masks.items()}
             if trace is not None:
@@ -192,7 +182,53 @@ class Population:
         if trace is not None:
             trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
             hidden_KTD = _first(hidden_KTD, B)
-        pooled_KBD = self.pooler_activation(self._linear("bert.pooler.dense", hidden_KTD))
+        return self._classified(hidden_KTD)
+
+    def embedded(self, batch: Batch) -> Tensor:
+        """What enters the first layer of every student, (K, B, S, D)."""
+        with torch.no_grad(), autocast(self.matmul_dtype, batch.input_ids.device.type):
+            embedded_BSD = _float32(
+                self.embeddings(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids)
+            )
+        return embedded_BSD.expand(self.size, -1, -1, -1)
+
+    def through(
+        self, layers: Sequence[int], hidden_KBSD: Tensor, attended_BS: Tensor
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """A part of a forward pass: some layers, one after another, at all positions.
+
+        Returns what entered the first of them and what each gave, (K, B, S, D), and, if the last
+        layer of all is one of them, the logits (K, B, C).
+        """
+        sequences = len(attended_BS)
+        with autocast(self.matmul_dtype, attended_BS.device.type):
+            students = replace(self, weights=rounded_weights(self.weights, self.rounding, layers))
+            unseen_N11S = self._unseen(attended_BS, hidden_KBSD.dtype)
+            found = [hidden_KBSD]
+            for layer in layers:
+                heads, hidden_KTD = self.padded[layer].heads, found[-1].flatten(1, 2)
+                hidden_KTD = students._attention(
+                    layer, heads, hidden_KTD, unseen_N11S, {}, None, first_only=False
+                )
+                fed_KTD = students._feed_forward(layer, hidden_KTD, {}, sequences)
+                found.append(fed_KTD.unflatten(1, (sequences, -1)))
+            if len(self.padded) - 1 not in layers:
+                return found, None
+            return found, _float32(students._classified(found[-1][:, :, 0]))
+
+    def _unseen(self, attended_BS: Tensor, dtype: torch.dtype) -> Tensor:
+        """What is added to scores, (N, 1, 1, S): each layer would make it of a mask of bools
+        anew."""
+        B, S = attended_BS.shape
+        device = attended_BS.device
+        scores_dtype = dtype if device.type == "cpu" else self.matmul_dtype
+        unseen_BS = torch.zeros(B, S, dtype=scores_dtype, device=device)
+        unseen_BS.masked_fill_(~attended_BS, -torch.inf)
+        return unseen_BS.expand(self.size, -1, -1).reshape(self.size * B, 1, 1, S)
+
+    def _classified(self, first_KBD: Tensor) -> Tensor:
+        """Logits (K, B, C) of the last layer's first position."""
+        pooled_KBD = self.pooler_activation(self._linear("bert.pooler.dense", first_KBD))
         return self._linear("classifier", pooled_KBD)
 
     def _attention(

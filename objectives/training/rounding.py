@@ -6,7 +6,7 @@ Bengio et al. 2013). Shapes as in `population`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,18 +20,21 @@ _POOLER = "bert.pooler.dense.weight"
 
 
 def rounded_weights(
-    weights: dict[str, Tensor], architectures: Sequence[BertArchitecture]
+    weights: dict[str, Tensor],
+    architectures: Sequence[BertArchitecture],
+    layers: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
-    """The weights, by BERT's names, with the bits that the students' architectures say; without
-    architectures as they are. Students in halves (see `bert.splitting`) are split alike."""
+    """The weights, by BERT's names, with the bits that the students' architectures say: those of
+    these layers (by default all) and of the pooler; without architectures as they are. Students in
+    halves (see `bert.splitting`) are split alike."""
     if not any(architecture.has_bits for architecture in architectures):
         return weights
     found = dict(weights)
-    for layer, of_students in enumerate(zip(*(own.layers for own in architectures), strict=True)):
-        bits = [units.weight_bits for units in of_students]
+    for layer in range(len(architectures[0].layers)) if layers is None else layers:
+        bits = [architecture.layers[layer].weight_bits for architecture in architectures]
         for linear in LINEARS:
             name = f"bert.encoder.layer.{layer}.{linear.name}.weight"
-            found[name] = _rounded(weights[name], bits, of_students[0].halves)
+            found[name] = _rounded(weights[name], bits, architectures[0].layers[layer].halves)
     pooler = [architecture.pooler_bits for architecture in architectures]
     halves = architectures[0].pooler_halves
     return {**found, _POOLER: _rounded(weights[_POOLER], pooler, halves)}
@@ -46,7 +49,7 @@ def rounded_inputs(
         return inputs_KTI
     return torch.stack(
         [
-            vectors if few is None else _through(vectors, packing.rounded_inputs(vectors, few))
+            vectors if few is None else _through(packing.rounded_inputs, vectors, few)
             for vectors, few in zip(inputs_KTI.unbind(), bits, strict=True)
         ]
     )
@@ -57,13 +60,13 @@ def _rounded(weight_KOI: Tensor, bits: Sequence[int | None], halves: int | None)
         return weight_KOI
     found = torch.stack(
         [
-            weight if few is None else _through(weight, rounded(weight, few))
+            weight if few is None else _through(rounded, weight, few)
             for weight, few in zip(weight_KOI.unbind(), bits, strict=True)
         ]
     )
     return found if halves is None else found.unflatten(1, (halves, -1)).sum(1)
 
 
-def _through(exact: Tensor, rounded: Tensor) -> Tensor:
+def _through(rounding: Callable[[Tensor, int], Tensor], exact: Tensor, bits: int) -> Tensor:
     """The rounded numbers, with the gradient of the exact ones."""
-    return exact + (rounded - exact).detach()
+    return exact + (rounding(exact.detach(), bits) - exact).detach()

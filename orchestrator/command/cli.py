@@ -267,6 +267,10 @@ def export(
         bool,
         typer.Option("--int8", help="ONNX in int8 too, measured on the data of --study-file."),
     ] = False,
+    int4: Annotated[
+        bool,
+        typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8."),
+    ] = False,
     study_file: Annotated[
         Path | None,
         typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
@@ -281,10 +285,10 @@ def export(
 
     record = read_run(run)
     number = choose(record, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
-    if int8 != (study_file is not None):
+    if (int8 or int4) != (study_file is not None):
         raise RunError(
-            "--int8 and --study-file go together: what int8 loses is measured on the study's own "
-            "data, which a run folder does not hold"
+            "--int8 or --int4 and --study-file go together: what few bits lose is measured on the "
+            "study's own data, which a run folder does not hold"
         )
 
     from objectives.device import quiet_libraries  # what was refused above need not wait for torch
@@ -296,7 +300,14 @@ def export(
         check_push(push_to_hub)
     quiet_libraries()
     study = None if study_file is None else load_study_of(study_file, record.name)
-    exported = export_model(record, number, out, onnx=onnx, int8=study)
+    exported = export_model(
+        record,
+        number,
+        out,
+        onnx=onnx,
+        int8=study if int8 else None,
+        int4=study if int4 else None,
+    )
     result = next(trial.result for trial in record.finished if trial.number == number)
     typer.echo(
         f"{exported.folder}  (trial {number}: {record.metric_name} {result.metric:.4f}, held out "
@@ -369,8 +380,8 @@ def bench(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="eager, bfloat16, compile, onnxruntime or onnxruntime-int8, "
-            "repeatable; all by default."
+            help="eager, bfloat16, compile, onnxruntime, onnxruntime-int8 or "
+            "onnxruntime-int4, repeatable; all by default."
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Timed forward passes of each model.")] = 20,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +33,13 @@ class Exported:
 
 
 def export(
-    run: RunRecord, trial: int, out: str | Path, *, onnx: bool = False, int8: Study | None = None
+    run: RunRecord,
+    trial: int,
+    out: str | Path,
+    *,
+    onnx: bool = False,
+    int8: Study | None = None,
+    int4: Study | None = None,
 ) -> Exported:
     """Write a finished trial's model to `out`, to be loaded where maskfront is not installed.
 
@@ -47,13 +54,14 @@ def export(
         onnx: add onnx/model.onnx, checked against torch.
         int8: the run's own study, to add onnx/model_int8.onnx too, and what that loses on the
             study's selection and held-out splits.
+        int4: the same for onnx/model_int4.onnx, whose weights and embeddings have 4 bits.
 
     Returns:
         The folder, and what there is to tell of it.
 
     Raises:
         RunError: if the trial has no model or a damaged file, if `out` already holds something, or
-            if `int8` is another study.
+            if `int8` or `int4` is another study.
         UserError: if ONNX cannot be had.
     """
     out = Path(out)
@@ -70,7 +78,8 @@ def export(
     from objectives.bert.exporting import write_model
     from objectives.cache import written_whole  # torch, which a front does without
 
-    inputs = None if int8 is None else inputs_of(run, int8)
+    studies = {"int8": int8, "int4": int4}
+    inputs = {name: inputs_of(run, study) for name, study in studies.items() if study is not None}
     row = next(row for row in run.finished if row.number == trial)
     with written_whole(out.resolve()) as unfinished:  # "." has no name of its own to write beside
         unfinished.mkdir(parents=True)
@@ -78,7 +87,7 @@ def export(
         for name in ("architecture.json", "result.json"):
             shutil.copyfile(_inside(model.parent / name), unfinished / name)
         notes = [] if row.feasible else [_outside(row.result)]
-        if onnx or inputs is not None:
+        if onnx or inputs:
             notes += _write_onnx(run, unfinished, inputs)
         card = model_card(run, row, plain=plain, notes=notes)
         (unfinished / "README.md").write_text(card, encoding="utf-8")
@@ -100,31 +109,34 @@ def _outside(result: TrialResult) -> str:
     )
 
 
-def _write_onnx(run: RunRecord, folder: Path, inputs: Inputs | None) -> list[str]:
+def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> list[str]:
+    """The file in float32 and those in the bits that are named, each with what it loses."""
     from objectives.bert.pretrained import load_tokenizer
     from objectives.delivery.exported import load_model, score_onnx
-    from objectives.engines.onnx_model import write_int8, write_onnx
+    from objectives.engines.onnx_model import write_int4, write_int8, write_onnx
 
     (folder / "onnx").mkdir()
-    whole, small = (folder / "onnx" / name for name in ("model.onnx", "model_int8.onnx"))
+    whole = folder / "onnx" / "model.onnx"
     difference = write_onnx(load_model(folder), whole)
     notes = [
         f"{whole.relative_to(folder)}: {_megabytes(whole)}; its logits differ from torch's by "
         f"{difference:.0e} at most, on random inputs of several shapes"
     ]
-    if inputs is None:
-        return notes
-    write_int8(whole, small)
+    writers = {"int8": (write_int8, "dynamically quantised"), "int4": (write_int4, "in blocks")}
     tokenizer = load_tokenizer(str(folder))
-    metrics = [
-        " -> ".join(f"{score_onnx(file, inputs, role, tokenizer):.4f}" for file in (whole, small))
-        for role in ("select", "heldout")
-    ]
-    return [
-        *notes,
-        f"{small.relative_to(folder)}: {_megabytes(small)}, dynamically quantised; "
-        f"{run.metric_name} {metrics[0]} (held out {metrics[1]})",
-    ]
+    for name, own in inputs.items():
+        write, how = writers[name]
+        small = whole.with_name(f"model_{name}.onnx")
+        write(whole, small)
+        metrics = [
+            " -> ".join(f"{score_onnx(file, own, role, tokenizer):.4f}" for file in (whole, small))
+            for role in ("select", "heldout")
+        ]
+        notes.append(
+            f"{small.relative_to(folder)}: {_megabytes(small)}, {how}; "
+            f"{run.metric_name} {metrics[0]} (held out {metrics[1]})"
+        )
+    return notes
 
 
 def _megabytes(file: Path) -> str:

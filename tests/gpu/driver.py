@@ -36,6 +36,7 @@ from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.head_importance import HeadImportance
 from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import PRESETS, MaskSearch
+from objectives.methods.mrem import Mrem
 from objectives.methods.polish import Polish
 from objectives.methods.random_pruning import RandomPruning
 from objectives.methods.ternary_bert import TernaryBert
@@ -99,6 +100,10 @@ METHODS: dict[str, StagedMethod] = {
     "HeadImportance": HeadImportance(stages=(RECOVER,)),
     "MagnitudePruning": MagnitudePruning(stages=(RECOVER,)),
     "RandomPruning": RandomPruning(stages=(RECOVER,)),
+    # Without bits: where a last digit turns a code, two devices part.
+    "Mrem": Mrem(
+        weight_bits=32, input_bits=32, embedding_bits=32, rows=64, modules=2, steps=3, batch_size=16
+    ),
     "Polish": Polish(trials="trials", stages=(RECOVER,)),
     # A last digit may turn a code, after which two trainings part: so next to no steps.
     "TernaryBert": TernaryBert(stages=(STILL,), input_bits=32),
@@ -113,6 +118,7 @@ READS_BACK = {
 """Methods whose steps wait for the device, and why."""
 LOOPS = {
     **READS_BACK,
+    "Mrem": "members learn one after another",
     "MaskSearch, seed": "the heads to close are chosen student by student",
     "TernaryBert": "weights are rounded student by student",
     "BinaryBert": "each student is trained alone",

@@ -444,7 +444,8 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
         (["--max-ratio", 50], "--max-ratio 50 is no share"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
-        (["--max-ratio", 1, "--int8"], "--int8 and --study-file go together"),
+        (["--max-ratio", 1, "--int8"], "--int8 or --int4 and --study-file go together"),
+        (["--max-ratio", 1, "--int4"], "--int8 or --int4 and --study-file go together"),
     ],
 )
 def test_an_export_that_cannot_be_is_refused(

@@ -312,16 +312,19 @@ def study(planted_task: Task, tiny_bert: str) -> Study:
     )
 
 
-def test_onnx_gives_torchs_logits_and_int8_says_what_it_loses(
+def test_onnx_gives_torchs_logits_and_few_bits_say_what_they_lose(
     run: RunRecord, study: Study, planted_task: Task, workbench: Workbench, tmp_path: Path
 ) -> None:
     data = load(planted_task).fingerprint
     run = replace(run, definition={**run.definition, "task.data": data})
-    exported = export(run, 3, tmp_path / "model", onnx=True, int8=study)
+    exported = export(run, 3, tmp_path / "model", onnx=True, int8=study, int4=study)
     out = exported.folder
-    assert names(out / "onnx") == {"model.onnx", "model_int8.onnx"}
-    small, large = ((out / "onnx" / f).stat().st_size for f in ("model_int8.onnx", "model.onnx"))
-    assert small < large
+    files = ["model.onnx", "model_int8.onnx", "model_int4.onnx"]
+    assert names(out / "onnx") == set(files)
+    large, small, smaller = (onnx.load(out / "onnx" / file) for file in files)
+    assert small.ByteSize() < large.ByteSize()
+    kinds = {node.op_type for node in smaller.graph.node}
+    assert {"MatMulNBits", "GatherBlockQuantized"} <= kinds
     inputs = workbench.tokenizer(TEXTS, padding=True, return_tensors="pt")
     model = AutoModelForSequenceClassification.from_pretrained(out)
     with torch.no_grad():
@@ -331,11 +334,13 @@ def test_onnx_gives_torchs_logits_and_int8_says_what_it_loses(
     nodes = {node.op_type for node in onnx.load(out / "onnx" / "model.onnx").graph.node}
     assert "Sum" in nodes
     assert "IsNaN" not in nodes
-    of_onnx, of_int8 = exported.notes
+    of_onnx, *of_few = exported.notes
     score = workbench.score(model, RAGGED)
     assert of_onnx.startswith("onnx/model.onnx: ")
-    assert f"accuracy {score.metric:.4f} -> " in of_int8
-    assert f"(held out {score.heldout_metric:.4f} -> " in of_int8
+    for file, note in zip(files[1:], of_few, strict=True):
+        assert note.startswith(f"onnx/{file}: ")
+        assert f"accuracy {score.metric:.4f} -> " in note
+        assert f"(held out {score.heldout_metric:.4f} -> " in note
     card = (out / "README.md").read_text(encoding="utf-8")
     assert all(f"- {note}\n" in card for note in exported.notes)
 

@@ -1,0 +1,265 @@
+"""Module-wise reconstruction error minimisation: few bits without training on the task (MREM, Bai
+et al. 2022).
+
+The float model says what each layer should give; no label is read. The layers are split into
+modules, and each module learns its weights, straight through their rounding, until its layers give
+on rounded weights and inputs what they gave in float32. A module alone has little to learn, so that
+a few rows are enough; one layer in each module is the paper's REM, one module with all layers is
+distillation from end to end.
+
+A module learns on what the modules before it give, errors and all, or on what they should give, or
+on a mixture (teacher forcing): entering = lambda float + (1 - lambda) quantised, where lambda falls
+from 1 to 0. With lambda = 1 modules know nothing of one another and can learn at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from objectives.bert.cutting import cut, shape_of
+from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.bert.quantising import quantised, round_embeddings
+from objectives.device import matmul_dtype, to_device
+from objectives.errors import check_ranges
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search.importance import importance_of_student
+from objectives.search.one_shot import OneShot
+from objectives.search.staged_method import StagedMethod
+from objectives.search.staged_search import finished, not_finite
+from objectives.search_method import CurvePoint, Outcome, Stopped
+from objectives.text.data import Batch
+from objectives.training.losses import hidden_loss
+from objectives.training.optimisation import linear_schedule
+from objectives.training.population import Population, Trace
+from objectives.training.stages import Stage, rung_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mrem(OneShot):
+    """Few bits by reconstruction, module by module, from a few rows without labels.
+
+    Units of the least Fisher worth go first, if `target_ratio` is below 1; the whole float model is
+    the example all the same.
+    """
+
+    target_ratio: float = 1.0
+    """R: share of the unpruned model's cost to keep. In (0, 1]."""
+    stages: tuple[Stage, ...] = ()
+    """None: modules learn in a way of their own."""
+    weight_bits: int | tuple[int, ...] = 4
+    """Of each weight, in all layers, or an entry a layer: 32 (not quantised), 8, 4, 2 or 1."""
+    input_bits: int | tuple[int, ...] = 8
+    """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
+    embedding_bits: int = 4
+    """Of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
+    rows: int = 1024
+    """Of train, drawn with the seed; all, if there are fewer. >= 1. MREM-S keeps hidden states of
+    their tokens in memory, 8 E bytes each."""
+    modules: int = 4
+    """Into which the layers are split; no more than there are layers. >= 1."""
+    steps: int = 250
+    """Of each module, a batch each. >= 1."""
+    learning_rate: float = 1e-4
+    """Peak of Adam's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
+    teacher_forcing: float = 0.5
+    """Share of the steps in which lambda falls from 1 to 0; 0: it is 0 from the first, infinite: it
+    stays 1. >= 0."""
+    parallel: bool = False
+    """False (MREM-S): a module learns when those before it are done. True (MREM-P): all learn at
+    the same time, each on the latest output of the one before it.
+
+    In one process the modules take turns on a batch and hand their outputs on: to the digit what a
+    pipeline computes in which module n is n batches behind the first. Several workers would need a
+    device for each module, and queues of both models' outputs between neighbours.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(
+            self,
+            {
+                "stages": (not self.stages, "(): modules learn by `steps`, and in no stage"),
+                "rows": (self.rows >= 1, ">= 1"),
+                "modules": (self.modules >= 1, ">= 1"),
+                "steps": (self.steps >= 1, ">= 1"),
+                "learning_rate": (self.learning_rate > 0, "> 0"),
+                "teacher_forcing": (self.teacher_forcing >= 0, ">= 0"),
+            },
+        )
+
+    def idle(self) -> Mapping[str, str]:
+        """One module has none to wait for."""
+        idle = {**StagedMethod.idle(self), "tolerance": super().idle()["tolerance"]}
+        return {**idle, "parallel": "there is one module"} if self.modules == 1 else idle
+
+    def shortened(self, share: float) -> Self:
+        """The method with this share, in (0, 1], of the steps of each module."""
+        return replace(self, steps=max(1, round(self.steps * share)))
+
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """How far a unit moves the answer, per price; it takes no labels."""
+        del seed
+        price = problem.cost.of_one_unit()
+        worth = importance_of_student(problem, self.spaces, "logits")
+        return {space: value / price[space] for space, value in worth.items()}
+
+    def forcing(self, step: int) -> float:
+        """lambda at a step, from 0 on: max(1 - step / (teacher_forcing steps), 0)."""
+        falling = self.teacher_forcing * self.steps
+        return max(1 - step / falling, 0.0) if falling else 0.0
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """One member after another: what they share is little."""
+        members[0].check_shapes(*(shape_of(m.config) for m in (problem.student, problem.teacher)))
+        stopped: frozenset[int] = frozenset()
+        for slot, member in enumerate(members):
+            if slot in stopped:
+                yield Stopped(slot)
+                continue
+            run = _Reconstruction(member, problem, seed)
+            steps = member.steps * len(run.modules)
+            rungs = rung_steps(progress.rungs, steps)
+            progress.begin(f"reconstruct {len(run.modules)} modules", steps)
+            for done, _ in enumerate(run.steps(), start=1):
+                if done in rungs:
+                    worth = problem.select_worth(quantised(run.model(), run.learned))
+                    if math.isfinite(worth):
+                        cost = problem.counted.exact(run.learned)
+                        progress.report(slot, rungs[done], worth, cost)
+                stopped |= progress.advance()
+                if slot in stopped:
+                    break
+            if slot in stopped:
+                yield Stopped(slot)
+            else:
+                curve = run.curve()
+                yield not_finite(slot, curve) or finished(
+                    slot, member, problem, run.model(), run.units, curve
+                )
+
+
+@dataclass
+class _At:
+    """A batch on its way through both models."""
+
+    batch: Batch
+    wanted: Tensor
+    """(1, B, S, D): what the float model gives up to here."""
+    own: Tensor
+    """The same of the quantised one."""
+
+
+@dataclass
+class _Module:
+    """Consecutive layers, and who moves their weights; the last also has pooler and classifier."""
+
+    layers: Sequence[int]
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    losses: list[Tensor] = field(default_factory=list)
+
+
+class _Reconstruction:
+    """One member at work."""
+
+    def __init__(self, member: Mrem, problem: Problem, seed: int):
+        self.member, self.problem = member, problem
+        self.units = member.choose(problem, seed)
+        self.learned = member.in_bits(self.units)
+        student, dtype = problem.student, matmul_dtype(member.precision, problem.device)
+        self._cut = to_device(cut(student.state_dict(), student.config, self.units), problem.device)
+        round_embeddings(self._cut, self.learned.embedding_bits)
+        self.whole = Population.of([student], dtype)
+        self.population = replace(Population.of([self._cut], dtype), rounding=(self.learned,))
+        generator = np.random.default_rng(seed)
+        rows = generator.permutation(len(problem.train))[: member.rows]
+        rows = rows[np.argsort([len(problem.train.input_ids[row]) for row in rows], kind="stable")]
+        starts = range(0, len(rows), member.batch_size)
+        self._batches = [rows[start : start + member.batch_size] for start in starts]
+        passes = -(-member.steps // len(self._batches))
+        orders = [generator.permutation(len(self._batches)) for _ in range(passes)]
+        self._order = np.concatenate(orders)[: member.steps].tolist()
+        layers = range(len(self.units.layers))
+        modules = min(member.modules, len(layers))
+        self.modules = [self._module(own.tolist()) for own in np.array_split(layers, modules)]
+
+    def _module(self, layers: Sequence[int]) -> _Module:
+        inside = tuple(f"bert.encoder.layer.{layer}." for layer in layers)
+        last = len(self.units.layers) - 1 in layers
+        own = [
+            weight
+            for name, weight in self.population.weights.items()
+            if name.startswith(inside) or (last and not name.startswith("bert.encoder."))
+        ]
+        optimizer = torch.optim.Adam(own, self.member.learning_rate, fused=True)
+        return _Module(layers, optimizer, linear_schedule(optimizer, self.member.steps))
+
+    def steps(self) -> Iterator[None]:
+        """Take all modules through all their steps, and stop after each step of each."""
+        if self.member.parallel:
+            for step, number in enumerate(self._order):
+                at = self._begin(self._batches[number])
+                for module in self.modules:
+                    at = self._learn(module, at, step)
+                    yield
+            return
+        passes = [self._begin(rows) for rows in self._batches]
+        for module in self.modules:
+            for step, number in enumerate(self._order):
+                self._learn(module, passes[number], step)
+                yield
+            passes = [self._through(module, at) for at in passes]
+
+    @torch.no_grad()
+    def _begin(self, rows: NDArray[np.int64]) -> _At:
+        batch = self.problem.train.batch(rows, self.problem.device)
+        return _At(batch, self.whole.embedded(batch), self.population.embedded(batch))
+
+    @torch.no_grad()
+    def _through(self, module: _Module, at: _At) -> _At:
+        """The batch behind a module that is done."""
+        seen = at.batch.attention_mask
+        wanted, _ = self.whole.through(module.layers, at.wanted, seen)
+        own, _ = self.population.through(module.layers, at.own, seen)
+        return _At(at.batch, wanted[-1], own[-1])
+
+    def _learn(self, module: _Module, at: _At, step: int) -> _At:
+        """One step of a module; the batch behind the module as it was before."""
+        seen, share = at.batch.attention_mask, self.member.forcing(step)
+        with torch.no_grad():
+            wanted, said = self.whole.through(module.layers, at.wanted, seen)
+        own, answered = self.population.through(module.layers, at.own.lerp(at.wanted, share), seen)
+        loss = hidden_loss(Trace(own), Trace(wanted), seen, {}).sum()
+        if answered is not None and said is not None:
+            loss = loss + (answered - said).square().mean()
+        loss.backward()
+        module.optimizer.step()
+        module.schedule.step()
+        module.optimizer.zero_grad(set_to_none=True)
+        module.losses.append(loss.detach())
+        return _At(at.batch, wanted[-1], own[-1].detach())
+
+    def curve(self) -> list[CurvePoint]:
+        """Read back here, all at once, so that no step waits for the device."""
+        return [
+            {"stage": f"module {number}", "step": step, "loss": loss}
+            for number, module in enumerate(self.modules, start=1)
+            for step, loss in enumerate(torch.stack(module.losses).tolist())
+        ]
+
+    def model(self) -> PrunedBertForSequenceClassification:
+        """The student as it is now, in float32."""
+        self._cut.load_state_dict(self.population.slot(0))
+        return self._cut
