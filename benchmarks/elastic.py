@@ -54,13 +54,16 @@ PROBE = 1.0
 """Epochs of the training that says how long one takes."""
 
 
-def workbench(name: str, folder: str | None, cache: Path) -> Workbench:
-    """Rows, teacher and scores of a task."""
+def workbench(name: str, folder: str | None, cache: Path, *, all_text: bool = False) -> Workbench:
+    """Rows, teacher and scores of a task; with `all_text` students learn from the rows beyond train
+    too, without their labels."""
     own = (
         Task(name=name, data=tweets, label="sentiment", max_length=48, train=4000, select=1500)
         if folder is None
         else task(name, folder)
     )
+    if all_text:
+        own = replace(own, unlabelled_split=own.split)
     teacher = Teacher(checkpoint=minilm(), epochs=TEACHER_EPOCHS.get(name, 2))
     return prepare(read_inputs(own, teacher), Session(cache=cache))
 

@@ -32,14 +32,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.search_quality import TEACHER_EPOCHS, task
-from objectives import FisherSearch, Mrem, SearchResult, Stage, StagedMethod, Task, Teacher
+from benchmarks.elastic import workbench
+from objectives import FisherSearch, Mrem, SearchResult, Stage, StagedMethod
 from objectives.device import quiet_libraries
 from objectives.progress import SilentProgress
-from objectives.session import Session
-from objectives.workbench.inputs import read_inputs
-from objectives.workbench.workbench import Workbench, prepare
-from studies._quickstart_data import minilm, tweets
+from objectives.workbench.workbench import Workbench
 
 Row = dict[str, Any]
 
@@ -48,17 +45,6 @@ BITS = ("8-8-8", "4-4-8", "2-2-8", "2-2-4")
 ARMS = ("nearest", "REM", "MREM-S", "MREM-P", "QAT")
 LEARN = Stage(name="learn", epochs=2, learning_rate=3e-4, loss="prediction+hidden", quantised=True)
 KEPT = ("kl", "select", "heldout", "megabytes", "processor_seconds")
-
-
-def workbench(name: str, glue: str | None, cache: Path) -> Workbench:
-    """The task with its teacher, fine-tuned once."""
-    own = (
-        Task(name=name, data=tweets, label="sentiment", max_length=48, train=4000, select=1500)
-        if glue is None
-        else task(name, glue)
-    )
-    teacher = Teacher(checkpoint=minilm(), epochs=TEACHER_EPOCHS.get(name, 2))
-    return prepare(read_inputs(own, teacher), session=Session(cache=cache))
 
 
 def method(arm: str, bits: str, layers: int) -> StagedMethod:

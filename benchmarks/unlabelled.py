@@ -25,14 +25,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.elastic import RATE, elastic
-from benchmarks.search_quality import TEACHER_EPOCHS, measure, task
-from objectives import FisherSearch, Stage, Task, Teacher
+from benchmarks.elastic import RATE, elastic, workbench
+from benchmarks.search_quality import measure
+from objectives import FisherSearch, Stage
 from objectives.device import quiet_libraries
-from objectives.session import Session
-from objectives.workbench.inputs import read_inputs
-from objectives.workbench.workbench import Workbench, prepare
-from studies._quickstart_data import minilm, tweets
+from objectives.workbench.workbench import Workbench
 
 Row = dict[str, Any]
 
@@ -40,19 +37,6 @@ RATIOS = (0.5, 0.25, 0.1)
 RESULTS = Path(__file__).parent / "results" / "unlabelled.json"
 ARMS = ("labelled", "with text")
 BATCH = 32
-
-
-def workbench(name: str, folder: str | None, arm: str, cache: Path) -> Workbench:
-    """Rows, teacher and scores of a task."""
-    own = (
-        Task(name=name, data=tweets, label="sentiment", max_length=48, train=4000, select=1500)
-        if folder is None
-        else task(name, folder)
-    )
-    if arm == "with text":
-        own = replace(own, unlabelled_split=own.split)
-    teacher = Teacher(checkpoint=minilm(), epochs=TEACHER_EPOCHS.get(name, 2))
-    return prepare(read_inputs(own, teacher), Session(cache=cache))
 
 
 def rows_of(bench: Workbench, steps: int, alone_steps: int, seed: int) -> Iterator[Row]:
@@ -100,7 +84,8 @@ def main() -> None:
     quiet_libraries()
     rows: list[Row] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     for arm in ARMS:
-        bench = workbench(arguments.task, arguments.glue, arm, arguments.cache)
+        text = arm == "with text"
+        bench = workbench(arguments.task, arguments.glue, arguments.cache, all_text=text)
         for seed in arguments.seeds:
             common = {"task": arguments.task, "arm": arm, "seed": seed}
             if any({**common, "steps": arguments.steps}.items() <= row.items() for row in rows):
