@@ -113,7 +113,14 @@ class Mrem(OneShot):
         return {space: value / price[space] for space, value in worth.items()}
 
     def forcing(self, step: int) -> float:
-        """lambda at a step, from 0 on: max(1 - step / (teacher_forcing steps), 0)."""
+        """lambda: the share of the float model in what enters a module.
+
+        Args:
+            step: of a module, from 0 on.
+
+        Returns:
+            max(1 - step / (teacher_forcing steps), 0).
+        """
         falling = self.teacher_forcing * self.steps
         return max(1 - step / falling, 0.0) if falling else 0.0
 

@@ -121,8 +121,17 @@ class StagedMethod(SearchMethod):
         units: BertArchitecture,
         problem: Problem,
     ) -> tuple[PrunedBertForSequenceClassification, BertArchitecture]:
-        """What a cut student enters a stage as: a model, and what is left of it. By default these
-        are what the stage before left."""
+        """What a cut student enters a stage as; by default as the stage before left it.
+
+        Args:
+            stage: which is about to begin, after the search.
+            model: the student, in float32.
+            units: what is left of it.
+            problem: what the method works on.
+
+        Returns:
+            The model, and what is left of it.
+        """
         del stage, problem
         return model, units
 

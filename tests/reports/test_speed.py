@@ -115,6 +115,7 @@ def test_the_front_is_timed_and_kept(timed: RunRecord) -> None:
         assert model.worth is None, "in float32 it is what its trial says"
 
 
+@pytest.mark.slow
 def test_fewer_bits_are_scored_on_the_studys_data_and_the_unpruned_model_is_the_teacher(
     timed: RunRecord, study: Study, problem: Problem, workbench: Workbench, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_split_student_begins_at_the_loss_of_the_ternary_one(problem: Problem)
     assert far(found, problem) == pytest.approx(far(ternary, problem), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_splitting_ends_better_than_binary_from_the_start(problem: Problem) -> None:
     """At equal epochs and nearly equal bytes, over pairs with one order of the batches each."""
     common = {"batch_size": 16, "embedding_bits": 8}

@@ -255,6 +255,7 @@ def test_the_loss_of_a_module_touches_no_weight_of_another(
         at = after
 
 
+@pytest.mark.slow
 def test_the_loss_falls_module_by_module(problem: Problem) -> None:
     for parallel in (False, True):
         method = replace(WHOLE, modules=TINY.layers, steps=60, rows=240, parallel=parallel)
@@ -265,6 +266,7 @@ def test_the_loss_falls_module_by_module(problem: Problem) -> None:
             assert sum(course[-10:]) < 0.8 * sum(course[:10])
 
 
+@pytest.mark.slow
 def test_more_layers_in_a_module_and_more_modules_than_none_are_nearer_on_held_out_rows(
     problem: Problem,
 ) -> None:

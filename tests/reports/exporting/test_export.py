@@ -312,6 +312,7 @@ def study(planted_task: Task, tiny_bert: str) -> Study:
     )
 
 
+@pytest.mark.slow
 def test_onnx_gives_torchs_logits_and_few_bits_say_what_they_lose(
     run: RunRecord, study: Study, planted_task: Task, workbench: Workbench, tmp_path: Path
 ) -> None:
