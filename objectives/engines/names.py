@@ -25,6 +25,7 @@ BITS: Mapping[str, int] = {
 }
 """Of the weights: whoever has fewer than `FULL_BITS` gives other answers."""
 FULL_BITS = 32
+"""Here again, as `objectives.bert` imports torch."""
 
 
 def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:

@@ -31,8 +31,7 @@ from objectives.device import matmul_dtype, to_device
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search.importance import importance_of_student
-from objectives.search.one_shot import OneShot
+from objectives.search.few_bits import FewBits
 from objectives.search.staged_method import StagedMethod
 from objectives.search.staged_search import finished, not_finite
 from objectives.search_method import CurvePoint, Outcome, Stopped
@@ -44,7 +43,7 @@ from objectives.training.stages import Stage, rung_steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mrem(OneShot):
+class Mrem(FewBits):
     """Few bits by reconstruction, module by module, from a few rows without labels.
 
     Units of the least Fisher worth go first, if `target_ratio` is below 1; the whole float model is
@@ -57,8 +56,6 @@ class Mrem(OneShot):
     """None: modules learn in a way of their own."""
     weight_bits: int | tuple[int, ...] = 4
     """Of each weight, in all layers, or an entry a layer: 32 (not quantised), 8, 4, 2 or 1."""
-    input_bits: int | tuple[int, ...] = 8
-    """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     embedding_bits: int = 4
     """Of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
     rows: int = 1024
@@ -104,13 +101,6 @@ class Mrem(OneShot):
     def shortened(self, share: float) -> Self:
         """The method with this share, in (0, 1], of the steps of each module."""
         return replace(self, steps=max(1, round(self.steps * share)))
-
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """How far a unit moves the answer, per price; it takes no labels."""
-        del seed
-        price = problem.cost.of_one_unit()
-        worth = importance_of_student(problem, self.spaces, "logits")
-        return {space: value / price[space] for space, value in worth.items()}
 
     def forcing(self, step: int) -> float:
         """lambda: the share of the float model in what enters a module.

@@ -1,4 +1,4 @@
-"""What the methods share that train weights of few bits."""
+"""What the methods share that learn weights of few bits."""
 
 from __future__ import annotations
 
