@@ -18,7 +18,7 @@ from transformers import BertForSequenceClassification
 
 from objectives.bert.architecture import BertArchitecture
 from objectives.problem import Problem
-from objectives.search.importance import fisher_blocks_of_student, importance_of_student
+from objectives.search.importance import fisher_blocks_of_student, worth_per_price
 from objectives.search.one_shot import OneShot
 from objectives.search.rearrangement import rearranged
 from objectives.search.reconstruction import reconstructed
@@ -38,9 +38,7 @@ class FisherPruning(OneShot):
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The Fisher information of each unit per price."""
         del seed
-        price = problem.cost.of_one_unit()
-        worth = importance_of_student(problem, self.spaces, "loss")
-        return {space: value / price[space] for space, value in worth.items()}
+        return worth_per_price(problem, self.spaces, "loss")
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
         """The units of highest worth inside the budget, rearranged layer by layer."""
@@ -58,9 +56,9 @@ class FisherPruning(OneShot):
         return BertArchitecture.from_masks(shape, masks)
 
     def student(
-        self, problem: Problem, architecture: BertArchitecture
+        self, problem: Problem, architecture: BertArchitecture, seed: int
     ) -> BertForSequenceClassification:
         """The student with its blocks reconstructed."""
         if not self.reconstruct:
-            return super().student(problem, architecture)
+            return super().student(problem, architecture, seed)
         return reconstructed(problem, architecture)

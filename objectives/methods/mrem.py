@@ -181,10 +181,7 @@ class _Reconstruction:
         self.whole = Population.of([student], dtype)
         self.population = replace(Population.of([self._cut], dtype), rounding=(self.learned,))
         generator = np.random.default_rng(seed)
-        rows = generator.permutation(len(problem.train))[: member.rows]
-        rows = rows[np.argsort([len(problem.train.input_ids[row]) for row in rows], kind="stable")]
-        starts = range(0, len(rows), member.batch_size)
-        self._batches = [rows[start : start + member.batch_size] for start in starts]
+        self._batches = problem.train.drawn(member.rows, generator, member.batch_size)
         passes = -(-member.steps // len(self._batches))
         orders = [generator.permutation(len(self._batches)) for _ in range(passes)]
         self._order = np.concatenate(orders)[: member.steps].tolist()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from objectives.problem import Problem
-from objectives.search.importance import importance_of_student
+from objectives.search.importance import worth_per_price
 from objectives.search.one_shot import OneShot
 
 
@@ -24,6 +24,4 @@ class FewBits(OneShot):
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """How far the answer moves without a unit (Fisher information), per price."""
         del seed
-        price = problem.cost.of_one_unit()
-        worth = importance_of_student(problem, self.spaces, "logits")
-        return {space: value / price[space] for space, value in worth.items()}
+        return worth_per_price(problem, self.spaces, "logits")

@@ -50,7 +50,7 @@ def row_gradients(
     values = (
         sequence_losses(logits, batch.labels)
         if squares == "loss"
-        else (logits * _directions(batch.rows, logits.shape[-1]).to(logits)).sum(-1)
+        else (logits * directions(batch.rows, logits.shape[-1]).to(logits)).sum(-1)
     )
     gradients = torch.autograd.grad(values.sum(), list(of_each.values()))
     return dict(zip(of_each, gradients, strict=True))
@@ -144,13 +144,22 @@ def importance_of_student(
     )
 
 
+def worth_per_price(
+    problem: Problem, spaces: tuple[str, ...], squares: Squares
+) -> dict[str, Tensor]:
+    """The same over the price of a unit of its kind."""
+    price = problem.cost.of_one_unit()
+    worth = importance_of_student(problem, spaces, squares)
+    return {space: value / price[space] for space, value in worth.items()}
+
+
 def importance_at(
     problem: Problem,
     student: BertForSequenceClassification,
     masks: Mapping[str, Tensor],
     squares: Squares,
 ) -> dict[str, Tensor]:
-    """The same of another student at these masks, (1, layers, *units_of) of each space."""
+    """The importance in another student at these masks, (1, layers, *units_of) of each space."""
     gradients = gradients_of_rows(
         student, problem.alpha, problem.cost.shape, tuple(masks), squares, problem.device, masks
     )
@@ -190,7 +199,7 @@ def _worked_out_once(
     return worked_out
 
 
-def _directions(rows: Tensor, outputs: int) -> Tensor:
+def directions(rows: Tensor, outputs: int) -> Tensor:
     """For each sequence one axis of the space of its logits' differences, in turn: (B, C)."""
     if outputs == 1:
         return torch.ones(len(rows), 1, device=rows.device)

@@ -65,18 +65,19 @@ class OneShot(StagedMethod):
         return self.within_budget(self.worth(problem, seed), problem)
 
     def student(
-        self, problem: Problem, architecture: BertArchitecture
+        self, problem: Problem, architecture: BertArchitecture, seed: int
     ) -> BertForSequenceClassification:
         """The whole model that the architecture is cut from.
 
         Args:
             problem: what the method works on.
             architecture: the units that stay.
+            seed: of the study.
 
         Returns:
             By default the student of the problem.
         """
-        del architecture
+        del architecture, seed
         return problem.student
 
     @classmethod
@@ -86,7 +87,7 @@ class OneShot(StagedMethod):
         """Choose for each member, then cut and distil all as one population."""
         chosen = [member.choose(problem, seed) for member in members]
         students = [
-            member.student(problem, architecture)
+            member.student(problem, architecture, seed)
             for member, architecture in zip(members, chosen, strict=True)
         ]
         return staged_search(

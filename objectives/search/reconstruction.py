@@ -1,9 +1,9 @@
-"""What the kept units of a block give back is scaled so that the block's output stays the same.
+"""What the kept units of a block give back is fitted so that the block's output stays the same.
 
-Block after block, attention and FFN: the factors of the kept units are those with which the sum
-before the LayerNorm comes nearest to that of the unpruned model on the same text (Kwon et al. 2022,
-section 4.3), by linear least squares. They go into the weights of the output projection. Of the
-last layer's output the classifier reads the first position alone, so that this one counts there.
+Block after block, attention and FFN: the weights of the output projection are those with which the
+sum before the LayerNorm comes nearest to that of the unpruned model on the same text, by linear
+least squares. Either a unit has one factor for all its weights (Kwon et al. 2022, section 4.3), or
+all weights are free.
 
 Unlike the paper's code: every block is fitted, heads without an intercept, the damping is that of
 the equations themselves, and a block whose factors grow too large is left out, not all after it.
@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
-from transformers.masking_utils import create_bidirectional_mask
-from transformers.models.bert.modeling_bert import BertLayer, BertOutput, BertSelfOutput
 
 from objectives.bert.architecture import BertArchitecture
 from objectives.problem import Problem
+from objectives.search.side_by_side import RECONSTRUCTION, Pair, columns_of, side_by_side
 from objectives.text.data import Batch
 
 _BATCH_SIZE = 32
@@ -39,98 +36,62 @@ def reconstructed(
 ) -> BertForSequenceClassification:
     """A copy of the student: output projections 0 at closed units, scaled at the others.
 
-    The alpha split is the text. It goes through both models side by side, block by block, and its
-    hidden states stay in memory meanwhile: 8 E bytes a token. For architectures that cut heads and
-    FFN neurons alone.
+    The alpha split is the text. For architectures that cut heads and FFN neurons alone.
     """
-    whole, shape = problem.student, problem.cost.shape
-    student = copy.deepcopy(whole)
-    masks = architecture.masks(shape, ("heads", "ffn"))
+    student = copy.deepcopy(problem.student)
+    sizes = {"heads": problem.cost.shape.head_dim, "ffn": 1}
+    columns = columns_of(architecture, problem)
     batches = problem.alpha.in_order(_BATCH_SIZE, problem.device)
-    passes = [_Pass.begin(whole, batch) for batch in batches]
-    for number in range(shape.layers):
-        for space in ("heads", "ffn"):
-            wanted, own = (
-                _Block(cast("BertLayer", model.bert.encoder.layer[number]), space)
-                for model in (whole, student)
-            )
-            kept = torch.tensor(masks[space][number], device=problem.device)
-            _go_through(wanted, own, kept, passes, first_only=number == shape.layers - 1)
+    for fit in side_by_side(problem.student, student, batches, [RECONSTRUCTION], columns):
+        kept, size = columns[fit.space][fit.layer], sizes[fit.space]
+        fit.weight.mul_(kept)
+        if kept.any():
+            left = fit.weight[:, kept].double()
+            lacks = ((fit.towards - left @ fit.second) * left).sum(0)
+            factors = _factors(fit.second * (left.T @ left), lacks, len(lacks) // size)
+            fit.weight[:, kept] *= factors.repeat_interleave(size).to(fit.weight)
     return student
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Attention ("heads") or FFN of a layer."""
+@torch.no_grad()
+def solved(
+    problem: Problem,
+    architecture: BertArchitecture,
+    batches: Sequence[Batch],
+    pairs: Sequence[Pair],
+    damping: float,
+) -> BertForSequenceClassification:
+    """A copy of the student: output projections 0 at closed units, at the others the weights of
+    least error.
 
-    layer: BertLayer
-    space: str
-
-    def units(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """What the output projection reads, (B, S, width)."""
-        if self.space == "heads":
-            context: Tensor = self.layer.attention.self(hidden, mask)[0]
-            return context
-        fed: Tensor = self.layer.intermediate(hidden)
-        return fed
-
-    @property
-    def output(self) -> BertSelfOutput | BertOutput:
-        """Projects that, adds the residual, norms."""
-        return self.layer.attention.output if self.space == "heads" else self.layer.output
-
-
-@dataclass
-class _Pass:
-    """A batch on its way through both models."""
-
-    tokens: Tensor
-    """(B, S) bool; False is padding."""
-    mask: Tensor | None
-    """The same as attention takes it."""
-    wanted: Tensor
-    """(B, S, E): what enters the next block of the unpruned model."""
-    own: Tensor
-    """The same of the student."""
-
-    @classmethod
-    def begin(cls, model: BertForSequenceClassification, batch: Batch) -> _Pass:
-        """The embeddings, which both models share."""
-        hidden = model.bert.embeddings(batch.input_ids, batch.token_type_ids)
-        mask = create_bidirectional_mask(model.config, hidden, batch.attention_mask)
-        return cls(batch.attention_mask, cast("Tensor | None", mask), hidden, hidden)
-
-
-def _go_through(
-    whole: _Block, student: _Block, kept: Tensor, passes: Sequence[_Pass], *, first_only: bool
-) -> None:
-    """Close the units of the student's block that are not `kept`, scale the others, and advance.
-
-    The factors are fitted on all tokens, or on the first of each sequence. The student's units are
-    computed a second time to advance: to keep them would take four times the memory of its hidden
-    states.
+    They are held at those of the unpruned model by `damping`, so that what no row tells of stays.
+    For architectures that cut heads and FFN neurons alone.
     """
-    weight, wanted_weight = student.output.dense.weight, whole.output.dense.weight
-    columns = kept.repeat_interleave(weight.shape[1] // len(kept))
-    weight.mul_(columns)
-    left = weight[:, columns]
-    second = torch.zeros(left.shape[1], left.shape[1], dtype=torch.float64, device=left.device)
-    towards = torch.zeros(left.shape[1], dtype=torch.float64, device=left.device)
-    for at in passes:
-        wanted_units, units = whole.units(at.wanted, at.mask), student.units(at.own, at.mask)
-        read = at.tokens.clone()
-        read[:, 1:] &= not first_only
-        wanted, own = wanted_units[read], units[read][:, columns]
-        residual = (at.wanted - at.own)[read]
-        lacks = wanted @ wanted_weight.T - own @ left.T + residual
-        towards += ((lacks @ left) * own).double().sum(0)
-        second += (own.T @ own).double()
-        at.wanted = whole.output(wanted_units, at.wanted)
-    if kept.any():
-        factors = _factors(second * (left.T @ left).double(), towards, int(kept.sum()))
-        weight[:, columns] *= factors.repeat_interleave(left.shape[1] // len(factors))
-    for at in passes:
-        at.own = student.output(student.units(at.own, at.mask), at.own)
+    student, columns = copy.deepcopy(problem.student), columns_of(architecture, problem)
+    for fit in side_by_side(problem.student, student, batches, pairs, columns):
+        kept = columns[fit.space][fit.layer]
+        fit.weight.mul_(kept)
+        if kept.any():
+            near = fit.weight[:, kept].double()
+            fit.weight[:, kept] = least(fit.second, fit.towards, near, damping).to(fit.weight)
+    return student
+
+
+def least(second: Tensor, towards: Tensor, near: Tensor, damping: float) -> Tensor:
+    """The weights of least error, (E, width), with a pull to those that they are to be near.
+
+    `second` is A, `towards` B of the least squares.
+    """
+    damped = held(second, damping)
+    pull = (damped - second).diagonal() * near
+    weight: Tensor = torch.linalg.solve(damped, (towards + pull).T).T
+    return weight
+
+
+def held(second: Tensor, damping: float) -> Tensor:
+    """Second moments, with this share of their mean added to each: (width, width)."""
+    added = damping * second.diagonal().mean().clamp_min(torch.finfo(torch.float32).tiny)
+    return second + added * torch.eye(len(second)).to(second)
 
 
 def _factors(products: Tensor, towards: Tensor, units: int) -> Tensor:

@@ -105,6 +105,14 @@ class Split:
         for start in range(0, len(order), batch_size):
             yield self.batch(order[start : start + batch_size], device)
 
+    def drawn(
+        self, rows: int, generator: np.random.Generator, batch_size: int
+    ) -> list[NDArray[np.int64]]:
+        """So many rows at random, all if there are fewer, in batches of like length."""
+        some = generator.permutation(len(self))[:rows]
+        some = some[np.argsort([len(self.input_ids[row]) for row in some], kind="stable")]
+        return [some[start : start + batch_size] for start in range(0, len(some), batch_size)]
+
     def shuffled(
         self, batch_size: int, seed: int | tuple[int, ...], device: str, *, first: int = 0
     ) -> Iterator[Batch]:

@@ -16,7 +16,7 @@ from objectives.bert.student import keep_layers
 from objectives.problem import Problem
 from objectives.search.importance import (
     Squares,
-    _directions,
+    directions,
     gradients_of_rows,
     importance_of_student,
     mean_over_rows,
@@ -126,8 +126,8 @@ def test_squares_of_logits_are_how_far_their_differences_move(uncertain: Problem
 @pytest.mark.parametrize("outputs", [1, 2, 3, 7])
 def test_the_directions_of_logits_stand_for_all_their_differences(outputs: int) -> None:
     rows = torch.arange(6 * max(1, outputs - 1))
-    directions = _directions(rows, outputs)
-    covariance = directions.T @ directions / len(rows)
+    axes = directions(rows, outputs)
+    covariance = axes.T @ axes / len(rows)
     differences = torch.eye(outputs) - (1 / outputs if outputs > 1 else 0)
     torch.testing.assert_close(covariance, differences)
 

@@ -98,3 +98,18 @@ def test_batches_hold_sequences_of_like_length() -> None:
     plain = sum(split.batch(np.arange(i, i + 8), "cpu").input_ids.numel() for i in range(0, 320, 8))
     tokens = sum(map(len, split.input_ids))
     assert padded - tokens < 0.3 * (plain - tokens)
+
+
+def test_rows_that_are_drawn_are_each_there_once_and_depend_on_the_generator_alone() -> None:
+    split = split_of([5, 9, 3, 30, 12, 7])
+    drawn, again, other = (
+        split.drawn(4, np.random.default_rng(seed), batch_size=3) for seed in (0, 0, 1)
+    )
+    assert [len(batch) for batch in drawn] == [3, 1]
+    rows = np.concatenate(drawn).tolist()
+    assert len(set(rows)) == 4
+    assert rows == np.concatenate(again).tolist()
+    assert rows != np.concatenate(other).tolist()
+    lengths = [len(split.input_ids[row]) for row in rows]
+    assert lengths == sorted(lengths)
+    assert sum(map(len, split.drawn(100, np.random.default_rng(0), batch_size=4))) == len(split)
