@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from objectives.delivery.bench import bench
     from objectives.errors import MaskfrontError, UserError
     from objectives.methods.binary_bert import BinaryBert
+    from objectives.methods.cross_distillation import CrossDistillation
     from objectives.methods.elastic_search import ElasticSearch
     from objectives.methods.fisher_pruning import FisherPruning
     from objectives.methods.fisher_search import FisherSearch
@@ -41,6 +42,7 @@ __all__ = [
     "Alpha",
     "Augmentation",
     "BinaryBert",
+    "CrossDistillation",
     "ElasticSearch",
     "Fidelity",
     "FisherPruning",
@@ -77,6 +79,7 @@ _HOMES = {
     "MaskfrontError": "objectives.errors",
     "UserError": "objectives.errors",
     "BinaryBert": "objectives.methods.binary_bert",
+    "CrossDistillation": "objectives.methods.cross_distillation",
     "ElasticSearch": "objectives.methods.elastic_search",
     "FisherPruning": "objectives.methods.fisher_pruning",
     "FisherSearch": "objectives.methods.fisher_search",

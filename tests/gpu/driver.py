@@ -30,6 +30,7 @@ from objectives.device import on_device, quiet_libraries, to_device
 from objectives.measures.evaluate import predict, score
 from objectives.measures.latency import Conditions, Latency
 from objectives.methods.binary_bert import BinaryBert
+from objectives.methods.cross_distillation import CrossDistillation
 from objectives.methods.elastic_search import ElasticSearch
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
@@ -96,6 +97,7 @@ METHODS: dict[str, StagedMethod] = {
     "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER)),
     "WidthSearch, interpolated": WidthSearch(stages=(SEARCH, RECOVER), align="interpolate"),
     "ElasticSearch": ElasticSearch(elastic=replace(RECOVER, name="elastic"), smallest=0.2),
+    "CrossDistillation": CrossDistillation(stages=(RECOVER,), rows=64),
     "FisherPruning": FisherPruning(stages=(RECOVER,)),
     "HeadImportance": HeadImportance(stages=(RECOVER,)),
     "MagnitudePruning": MagnitudePruning(stages=(RECOVER,)),

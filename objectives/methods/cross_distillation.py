@@ -1,0 +1,108 @@
+"""Cross distillation after Bai et al. 2020: pruning with a handful of rows, no label, no training.
+
+Units go by what the answer loses without them once the weights of the others have made up for it
+(`surgeon.py`). Then, layer by layer, the weights that read the units of a block are those of least
+squares between what the block gives and what the unpruned one gives (`side_by_side.py`). A block is
+wrong for two reasons: for the units that it lost, and for the blocks before it, which feed it what
+they should not. Cross distillation (CD) weighs the two up: its loss is mu of the squared error on
+what enters the block of the unpruned model, and 1 - mu of that on what enters the pruned one's.
+Soft cross distillation (SCD) mixes inputs in place of losses.
+
+Unlike the paper: the loss is quadratic in the weights, so that they are solved for and not trained;
+what the blocks before did to the hidden state beside a block is for this one to make up for, too;
+and no proximal step chooses the units, which was worse where it was tried (docs/few_rows.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from objectives.bert.architecture import BertArchitecture
+from objectives.errors import check_ranges
+from objectives.problem import Problem
+from objectives.search.one_shot import OneShot
+from objectives.search.reconstruction import solved
+from objectives.search.side_by_side import Pair
+from objectives.search.surgeon import surgeon_worth
+from objectives.text.data import Batch
+from objectives.training.stages import Stage
+
+_BATCH_SIZE = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossDistillation(OneShot):
+    """Cut what the others can make up for, then solve for their weights, layer by layer."""
+
+    searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
+
+    stages: tuple[Stage, ...] = ()
+    """None, as a few rows train nothing. With many, distillation goes on from what was solved."""
+    rows: int = 1024
+    """Of train, drawn with the seed; all, if there are fewer. >= 1. Of their tokens the hidden
+    states of both models stay in memory, 8 E bytes each. Nothing else is read."""
+    mixes: Literal["losses", "inputs"] = "losses"
+    """What of the two paths is mixed: "losses" is CD, "inputs" SCD."""
+    mu: float = 0.6
+    """Share of the loss on the unpruned model's path, with mixed losses. In [0, 1]."""
+    alpha: float = 1.0
+    """Share of the unpruned model's path in what its own weights get, with mixed inputs; the rest
+    is the pruned one's. In [0, 1]."""
+    beta: float = 1.0
+    """Share of the pruned model's path in what its weights get, likewise; with 1 and alpha 1 each
+    model goes its own way, which is plain reconstruction. In [0, 1]."""
+    damping: float = 0.1
+    """How much the solution is held at the weights that the unpruned model has: of the mean square
+    of what enters a weight. Few rows want more. > 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shares = {name: getattr(self, name) for name in ("mu", "alpha", "beta")}
+        check_ranges(
+            self,
+            {
+                "rows": (self.rows >= 1, ">= 1"),
+                "damping": (self.damping > 0, "> 0"),
+                **{name: (0 <= share <= 1, "in [0, 1]") for name, share in shares.items()},
+            },
+        )
+
+    def idle(self) -> Mapping[str, str]:
+        """Losses are mixed by mu, inputs by alpha and beta."""
+        losses = self.mixes == "losses"
+        names = ("alpha", "beta") if losses else ("mu",)
+        reason = f"it acts with mixes='{'inputs' if losses else 'losses'}'"
+        return {**super().idle(), **dict.fromkeys(names, reason)}
+
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """How far the answer moves without a unit, per price."""
+        key = ("surgeon worth", self.rows, self.damping, seed)
+        if key not in problem.memory:
+            batches = self._batches(problem, seed)
+            problem.memory[key] = surgeon_worth(problem, batches, self.damping)
+        worth, price = problem.memory[key], problem.cost.of_one_unit()
+        return {space: worth[space] / price[space] for space in self.spaces}
+
+    @property
+    def pairs(self) -> Sequence[Pair]:
+        """What the loss compares."""
+        if self.mixes == "inputs":
+            return [Pair(self.alpha, self.beta)]
+        return [Pair(1.0, 0.0, self.mu), Pair(0.0, 1.0, 1 - self.mu)]
+
+    def student(
+        self, problem: Problem, architecture: BertArchitecture, seed: int
+    ) -> BertForSequenceClassification:
+        """The student with the weights behind its units solved for."""
+        batches = self._batches(problem, seed)
+        return solved(problem, architecture, batches, self.pairs, self.damping)
+
+    def _batches(self, problem: Problem, seed: int) -> list[Batch]:
+        drawn = problem.train.drawn(self.rows, np.random.default_rng(seed), _BATCH_SIZE)
+        return [problem.train.batch(rows, problem.device) for rows in drawn]
