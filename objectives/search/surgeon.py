@@ -51,15 +51,16 @@ def leaving(weight: Tensor, second: Tensor, size: int) -> Iterator[tuple[Tensor,
     while len(units):
         blocks = inverse.view(len(units), size, len(units), size).diagonal(0, 0, 2)
         own = weight.view(-1, len(units), size).permute(1, 2, 0)
-        alone = (torch.linalg.solve(blocks.permute(2, 0, 1), own) * own).sum((1, 2))
+        ratios = torch.linalg.solve(blocks.permute(2, 0, 1), own @ own.mT)
+        alone = ratios.diagonal(0, 1, 2).sum(-1)
         stay = torch.ones_like(units, dtype=torch.bool)
         stay[alone.argsort()[: max(1, int(_AT_ONCE * len(units)))]] = False
         left = stay.repeat_interleave(size)
         inner, given = inverse[~left][:, ~left], weight[:, ~left]
         yield units[~stay], (torch.linalg.solve(inner, given.T) * given.T).sum()
-        spread = torch.linalg.solve(inner, inverse[~left])
-        weight = (weight - given @ spread)[:, left]
-        inverse = (inverse - inverse[:, ~left] @ spread)[left][:, left]
+        spread = torch.linalg.solve(inner, inverse[~left][:, left])
+        weight = weight[:, left] - given @ spread
+        inverse = inverse[left][:, left] - inverse[left][:, ~left] @ spread
         units = units[stay]
 
 
