@@ -9,9 +9,9 @@ ranked and weights are fitted:
     fisher, CD          with losses on both paths,
     fisher, SCD         or with inputs of both paths mixed
     ziplm               optimal brain surgeon as in ZipLM, layers compared by relative errors
-    surgeon, plain      and by what an error does to the answer,
-    surgeon, CD         which is `CrossDistillation()`
-    surgeon, SCD
+    surgeon, plain      and by what an error does to the answer
+    surgeon, CD
+    surgeon, SCD        which is `CrossDistillation()`
 
 With `--rows-per-class 0` all train rows are there, of which 1,024 are used, and with `--steps 150`
 a distillation on them follows.
@@ -62,8 +62,8 @@ RESULTS = Path(__file__).parent / "results" / "few_rows.json"
 BATCH_SIZE = 32
 RATE = 3e-4
 MIXES: dict[str, dict[str, Any]] = {
-    "plain": {"mixes": "inputs"},
-    "CD": {},
+    "plain": {"mixes": "inputs", "alpha": 1.0, "beta": 1.0},
+    "CD": {"mixes": "losses"},
     "SCD": {"mixes": "inputs", "alpha": 0.75, "beta": 0.75},
 }
 RANKED = [(f"{ranking}, {mix}", ranking, mix) for ranking in ("fisher", "surgeon") for mix in MIXES]

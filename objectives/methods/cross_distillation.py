@@ -47,15 +47,15 @@ class CrossDistillation(OneShot):
     rows: int = 1024
     """Of train, drawn with the seed; all, if there are fewer. >= 1. Of their tokens the hidden
     states of both models stay in memory, 8 E bytes each. Nothing else is read."""
-    mixes: Literal["losses", "inputs"] = "losses"
-    """What of the two paths is mixed: "losses" is CD, "inputs" SCD."""
+    mixes: Literal["inputs", "losses"] = "inputs"
+    """What of the two paths is mixed: "inputs" is SCD, "losses" CD."""
     mu: float = 0.6
     """Share of the loss on the unpruned model's path, with mixed losses. In [0, 1]."""
-    alpha: float = 1.0
+    alpha: float = 0.75
     """Share of the unpruned model's path in what its own weights get, with mixed inputs; the rest
     is the pruned one's. In [0, 1]."""
-    beta: float = 1.0
-    """Share of the pruned model's path in what its weights get, likewise; with 1 and alpha 1 each
+    beta: float = 0.75
+    """Share of the pruned model's path in what its weights get, likewise; where both are 1 each
     model goes its own way, which is plain reconstruction. In [0, 1]."""
     damping: float = 0.1
     """How much the solution is held at the weights that the unpruned model has: of the mean square

@@ -39,9 +39,9 @@ RAGGED = BertArchitecture(
 )
 BLOCKS = [(0, "attention.output"), (1, "output"), (2, "attention.output"), (2, "output")]
 MIXES: dict[str, dict[str, Any]] = {
-    "CD": {"mu": 0.3},
+    "CD": {"mixes": "losses", "mu": 0.3},
     "SCD": {"mixes": "inputs", "alpha": 0.7, "beta": 0.4},
-    "each its own way": {"mixes": "inputs"},
+    "each its own way": {"mixes": "inputs", "alpha": 1.0, "beta": 1.0},
 }
 
 
@@ -116,7 +116,7 @@ def test_the_weights_are_those_of_least_squares(
 
 def test_the_two_kinds_of_mixing_have_their_ends_in_common(problem: Problem) -> None:
     for mu, alpha, beta in ((1.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
-        losses = replace(BARE, mu=mu).student(problem, RAGGED, 0).state_dict()
+        losses = replace(BARE, mixes="losses", mu=mu).student(problem, RAGGED, 0).state_dict()
         inputs = replace(BARE, mixes="inputs", alpha=alpha, beta=beta)
         for name, value in inputs.student(problem, RAGGED, 0).state_dict().items():
             torch.testing.assert_close(value, losses[name], atol=1e-6, rtol=1e-5)
@@ -191,8 +191,8 @@ def test_a_setting_out_of_range_is_refused(name: str, value: float) -> None:
 
 
 def test_the_other_mixing_s_settings_are_idle() -> None:
-    assert {"alpha", "beta"} <= set(CrossDistillation().idle())
     assert "mu" in CrossDistillation(mixes="inputs").idle()
+    assert {"alpha", "beta"} <= set(CrossDistillation(mixes="losses").idle())
 
 
 def linear_net_error(pairs: list[Pair], seed: int) -> float:
