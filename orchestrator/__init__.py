@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.compressing import Compressed, compress
     from orchestrator.dashboard.server import serve
     from orchestrator.early_stopping import EarlyStopping, Hurdles, SuccessiveHalving
     from orchestrator.errors import RunError
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from orchestrator.workers.loop import work
 
 __all__ = [
+    "Compressed",
     "EarlyStopping",
     "Hurdles",
     "Run",
     "RunError",
     "Study",
     "SuccessiveHalving",
+    "compress",
     "launch",
     "load_run",
     "load_study",
@@ -35,6 +38,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Compressed": "orchestrator.compressing",
+    "compress": "orchestrator.compressing",
     "serve": "orchestrator.dashboard.server",
     "EarlyStopping": "orchestrator.early_stopping",
     "Hurdles": "orchestrator.early_stopping",
