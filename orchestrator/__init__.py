@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.dashboard.server import serve
-    from orchestrator.early_stopping import EarlyStopping, Hurdles, SuccessiveHalving
     from orchestrator.errors import RunError
     from orchestrator.launching import launch
     from orchestrator.polishing import polish
@@ -20,12 +19,9 @@ if TYPE_CHECKING:
     from orchestrator.workers.loop import work
 
 __all__ = [
-    "EarlyStopping",
-    "Hurdles",
     "Run",
     "RunError",
     "Study",
-    "SuccessiveHalving",
     "launch",
     "load_run",
     "load_study",
@@ -36,9 +32,6 @@ __all__ = [
 
 _HOMES = {
     "serve": "orchestrator.dashboard.server",
-    "EarlyStopping": "orchestrator.early_stopping",
-    "Hurdles": "orchestrator.early_stopping",
-    "SuccessiveHalving": "orchestrator.early_stopping",
     "RunError": "orchestrator.errors",
     "launch": "orchestrator.launching",
     "polish": "orchestrator.polishing",

@@ -154,15 +154,6 @@ class FisherAlpha:
         ratio = self.problem.cost.expected(masks) / self.problem.cost_full
         return {"open_ratio": ratio}
 
-    def keep(self, places: Tensor) -> None:
-        """Go on with these students alone, (K',) int64."""
-        self.members = [self.members[place] for place in places.tolist()]
-        self.target_ratio, self.tolerance, self.step_size = (
-            knob[places] for knob in (self.target_ratio, self.tolerance, self.step_size)
-        )
-        self.worth = {space: worth[places] for space, worth in self.worth.items()}
-        self.opened = {space: mask[places] for space, mask in self.opened.items()}
-
     def architecture(self, place: int) -> BertArchitecture:
         """The units of highest alpha: as many as are open, if that lies in the band around R."""
         if any(worth[place].isnan().any() for worth in self.worth.values()):

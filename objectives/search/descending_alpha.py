@@ -1,4 +1,4 @@
-"""What alphas share that follow gradients: the knobs of each student, and who is still there."""
+"""What alphas share that follow gradients: the knobs of each student, the noise, the gradients."""
 
 from __future__ import annotations
 
@@ -40,17 +40,6 @@ class DescendingAlpha(Generic[Method]):
         self.flops_weight, self.target_ratio, self.tolerance, self.step_size = knobs_of(
             members, ("flops_weight", "target_ratio", "tolerance", "grad_rescale"), problem.device
         )
-
-    def keep(self, places: Tensor) -> None:
-        """Go on with these students alone, (K',) int64."""
-        self.members = [self.members[place] for place in places.tolist()]
-        self.flops_weight, self.target_ratio, self.tolerance, self.step_size = (
-            knob[places]
-            for knob in (self.flops_weight, self.target_ratio, self.tolerance, self.step_size)
-        )
-        for space, value in self.alpha.items():
-            self.alpha[space] = value.detach()[places].requires_grad_()
-        self.optimizer.keep(places)
 
     def of(self, place: int) -> dict[str, Tensor]:
         """The alpha of one student, on the CPU. Raises FloatingPointError if it is not finite."""

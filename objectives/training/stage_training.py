@@ -78,18 +78,6 @@ class StageTraining:
         self.optimizer.step()
         return loss.detach()
 
-    def keep(self, slots: Sequence[int]) -> None:
-        """Go on with these students alone. They do not notice."""
-        places = torch.tensor([self.slots.index(slot) for slot in slots])
-        self.slots = list(slots)
-        places = places.to(self.problem.device)
-        self.optimizer.keep(places)
-        self.population = self.population.without_others(places)
-        self.heads = [(which[places], part[places]) for which, part in self.heads]
-        self.measured = [
-            {name: value[places] for name, value in row.items()} for row in self.measured
-        ]
-
     def state(self, slot: int) -> dict[str, Tensor]:
         """The state dict of one student."""
         return self.population.slot(self.slots.index(slot))

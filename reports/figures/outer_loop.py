@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median
-
 import plotly.graph_objects as go
 
-from orchestrator.runs.records import RunRecord, TrialRecord
 from reports.figures.knobs import knob_panels
 from reports.figures.theme import (
     AXIS,
@@ -44,7 +40,7 @@ def outer_section(overlay: Overlay) -> Section | None:
     return Section(
         name="outer",
         title="How the outer loop went",
-        sentences=tuple(_hypervolume_sentences(overlay, histories) + _stopped_sentences(overlay)),
+        sentences=tuple(_hypervolume_sentences(overlay, histories)),
         panels=(
             *_hypervolume_panels(overlay, histories),
             *_attainment_panels(overlay),
@@ -69,31 +65,6 @@ def _hypervolume_sentences(overlay: Overlay, histories: list[Hypervolume]) -> li
                 f"99% of that was there after {good} of {len(history.shares)} finished trials."
             )
     return sentences
-
-
-def _stopped_sentences(overlay: Overlay) -> list[str]:
-    sentences = []
-    for place, run in enumerate(overlay.runs):
-        stopped = [trial for trial in run.trials if trial.state == "stopped"]
-        if stopped:
-            count = "1 trial was" if len(stopped) == 1 else f"{len(stopped)} trials were"
-            sentences.append(f"{overlay.prefix(place)}{count} stopped early{_saved(run, stopped)}.")
-    return sentences
-
-
-def _saved(run: RunRecord, stopped: Sequence[TrialRecord]) -> str:
-    """What stopping saved: as a share of the training, since trials of one population share time.
-
-    Failed and running trials do not count.
-    """
-    shares = [trial.rungs[-1].share for trial in stopped if trial.rungs]
-    if len(shares) < len(stopped):
-        return ""
-    trials = len(stopped) + len(run.finished)
-    return (
-        f", after {median(shares):.0%} of the training in the median: that saved "
-        f"{(len(shares) - sum(shares)) / trials:.0%} of what all {trials} trials would have taken"
-    )
 
 
 def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[Panel]:

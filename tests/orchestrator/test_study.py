@@ -18,7 +18,6 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from orchestrator import Study
-from orchestrator.early_stopping import Hurdles
 
 Knob = FloatDistribution | IntDistribution | CategoricalDistribution
 RATIOS = FloatDistribution(0.3, 1, log=True)
@@ -225,11 +224,6 @@ def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None
         ({"student": 4}, r"Study\.student is 4; it must be a string or None$"),
         ({"fidelity": 0.5}, r"Study\.fidelity is 0\.5; it must be Fidelity\(\.\.\.\)$"),
         ({"augmentation": True}, r"is True; it must be Augmentation\(\.\.\.\) or None$"),
-        (
-            {"early_stopping": "asha"},
-            r"must be SuccessiveHalving\(\.\.\.\) or Hurdles\(\.\.\.\) or",
-        ),
-        ({"early_stopping": Hurdles}, r"it must be SuccessiveHalving\(\.\.\.\) or Hurdles"),
         ({"name": None}, r"Study\.name is None; it must be a string$"),
         ({"space": None}, r"Study\.space is None; it must be a dict of knobs"),
         ({"seq_len": -1}, r"Study\.seq_len is -1; it must be >= 1, or None"),

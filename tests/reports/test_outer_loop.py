@@ -21,7 +21,7 @@ from optuna.distributions import (
 )
 from optuna.exceptions import ExperimentalWarning
 
-from orchestrator.runs.records import Rung, RunRecord, load_optuna_study
+from orchestrator.runs.records import RunRecord, load_optuna_study
 from reports.curves import Curve
 from reports.figures.budget import budget_section
 from reports.figures.knobs import knob_panels
@@ -36,7 +36,7 @@ from reports.outer_loop import (
     reference_point,
 )
 from reports.overlay import overlay
-from tests.reports.conftest import many_run, unfinished
+from tests.reports.conftest import many_run
 
 
 def covered(points: list[tuple[float, float]], worst: float) -> float:
@@ -220,28 +220,6 @@ def test_hosts_are_shortened_as_long_as_they_stay_apart() -> None:
     pods = ["trainer-7d9f8b6c5-abcde", "trainer-7d9f8b6c5-abxyz"]
     assert list(short_hosts(pods).values()) == ["…-abcde", "…-abxyz"]
     assert short_hosts(["trainer-7d9f8b6c5-abcde"]) == dict.fromkeys(pods[:1], pods[0])
-
-
-def test_stopped_trials_say_what_they_saved() -> None:
-    """12 finished trials and 3 that had a third or two of their training: 5/3 of 15 are saved."""
-    run = many_run(12)
-    rungs = tuple(
-        Rung(share=share, stage="search", metric=0.7, cost=400_000) for share in (1 / 3, 2 / 3)
-    )
-    stopped = [
-        unfinished(run.trials[0], "stopped", number=n, rungs=rungs[: 1 + n % 2])
-        for n in (12, 13, 14)
-    ]
-    section = outer_section(overlay([replace(run, trials=(*run.trials, *stopped))]))
-    assert section is not None
-    assert section.sentences[-1] == (
-        "3 trials were stopped early, after 33% of the training in the median: "
-        "that saved 11% of what all 15 trials would have taken."
-    )
-    silent = replace(stopped[0], rungs=())
-    section = outer_section(overlay([replace(run, trials=(*run.trials, silent))]))
-    assert section is not None
-    assert section.sentences[-1] == "1 trial was stopped early."
 
 
 def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any) -> None:

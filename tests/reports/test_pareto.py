@@ -166,12 +166,11 @@ def test_figure_shows_each_kind_by_shape_and_colour(mixed_run: RunRecord) -> Non
     assert traces["front"].line.shape == "hv"
     assert list(traces["dominated"].x) == [0.5]
     assert list(traces["outside its budget"].x) == [0.3]
-    assert (*traces["stopped early"].x, *traces["stopped early"].y) == (0.45, 0.75)
     assert list(traces["held out"].y) == [0.8, 0.88, 0.88]
     assert (list(traces["unpruned model"].x), list(traces["unpruned model"].y)) == ([1.0], [0.9])
     assert [line.y0 for line in figure.layout.shapes] == [0.9]
     for looks in ("symbol", "color"):
-        assert len({trace.marker[looks] for trace in figure.data}) == 6
+        assert len({trace.marker[looks] for trace in figure.data}) == 5
 
 
 def test_a_teacher_far_beyond_the_student_is_a_line_and_no_point(mixed_run: RunRecord) -> None:

@@ -35,7 +35,7 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, Stopped
+from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult
 from objectives.text.augmentation import Augmentation
 from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
@@ -85,8 +85,6 @@ class Scripted(SearchMethod):
         for slot, member in enumerate(members):
             if member.end == "fail":
                 yield SearchFailure(slot, "the loss is nan at step 3")
-            elif member.end == "stop":
-                yield Stopped(slot)
             elif member.end == "raise":
                 raise ZeroDivisionError("a bug in the method")
             elif member.end == "too large" or (member.end == "memory" and len(members) > 2):
@@ -475,9 +473,17 @@ def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) ->
     assert run.trials[0].failure == "the method gave no outcome for it"
 
 
-def test_a_stopped_trial_is_pruned_and_counts(study: Study, tmp_path: Path) -> None:
-    run = run_study(scripted(study, "stop", "result"), out=tmp_path / "run", device="cpu")
-    assert [t.state for t in run.trials] == ["stopped", "finished"]
+def test_a_trial_that_an_earlier_version_stopped_is_read_and_counts(
+    study: Study, tmp_path: Path
+) -> None:
+    one = scripted(study, "result")
+    run_study(one, out=tmp_path / "run", device="cpu")
+    trial = load_optuna_study(tmp_path / "run").ask(dict(one.space))
+    reported = {"share": 1 / 3, "stage": "search", "metric": 0.7, "cost": 400_000}
+    trial.set_user_attr("rung:0.3333", reported)
+    trial.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+    run = run_study(one, trials=2, out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials] == ["finished", "stopped"]
 
 
 def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None:

@@ -383,25 +383,6 @@ def test_a_thousand_trials_are_drawn(
 
 
 @pytest.mark.slow
-def test_a_stopped_trial_stands_where_it_was_stopped(
-    mixed_run: RunRecord, tmp_path: Path, open_tab: OpenTab
-) -> None:
-    tab = open_tab()
-    page = tab.open_report(write_report([mixed_run], tmp_path / "report.html"))
-    where = """() => { const trace = front.data.find((one) => one.name === 'stopped early');
-        return [trace.x, trace.y]; }"""
-    assert page.evaluate(where) == [[0.45], [0.75]]
-    for unit, x in (("flops@16", 450_000), ("params", None)):
-        page.select_option("#axis", unit)
-        assert page.evaluate(where) == [[x], [0.75]]
-    page.select_option("#pick", "0 5")
-    way = "33% trained: accuracy 0.7500 at FLOPs ratio 0.4500"
-    assert way in page.locator("#card").inner_text()
-    assert f"stopped: {way}" in page.locator("#trials").inner_text()
-    assert tab.seen == []
-
-
-@pytest.mark.slow
 def test_several_runs_are_drawn(
     make_many: Callable[..., RunRecord], tmp_path: Path, open_tab: OpenTab, pictures: Path
 ) -> None:
