@@ -81,10 +81,6 @@ ENTRIES = {
         search=1 / 6,
     ),
     "mask-search": Entry(MaskSearch(), MASK_KNOBS, search=1 / 3),
-    "mask-search-hard": Entry(MaskSearch(hard=True), MASK_KNOBS, search=1 / 3),
-    "mask-search-ahead": Entry(
-        MaskSearch(), {**MASK_KNOBS, "unrolled_step": FloatDistribution(0.01, 1, log=True)}, 1 / 3
-    ),
     "width-search": Entry(WidthSearch(), MASK_KNOBS, search=1 / 3),
 }
 BASELINES = {name for name, entry in ENTRIES.items() if entry.search is None}

@@ -61,18 +61,6 @@ def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return -torch.empty(shape).exponential_(generator=generator).log()
 
 
-def straight_through(alpha: Tensor, noise: Tensor, temperature: float) -> Tensor:
-    """Masks of 0 and 1, open with probability sigmoid(alpha): (K, ...), `noise` (2, ...).
-
-    Of two Gumbel draws the larger decides (Maddison et al. 2017, Jang et al. 2017 for two classes).
-    Backwards the mask is the soft one, sigmoid((alpha + noise_0 - noise_1) / temperature): straight
-    through, as GDAS.
-    """
-    soft = ((alpha + noise[0] - noise[1]) / temperature).sigmoid()
-    drawn = (soft > 0.5).to(soft.dtype)
-    return drawn + (soft - soft.detach())  # exactly 0 or 1
-
-
 def draw_two(probabilities: Tensor, noise: Tensor) -> Tensor:
     """Two places of the last axis, one after the other, without replacement: (..., 2) int64.
 

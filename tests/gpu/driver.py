@@ -88,8 +88,6 @@ METHODS: dict[str, StagedMethod] = {
     "MaskSearch, all spaces": MaskSearch(
         stages=(SEARCH, RECOVER), spaces=("heads", "ffn", "qk", "v", "input_qkv")
     ),
-    "MaskSearch, hard": MaskSearch(stages=(SEARCH, RECOVER), hard=True),
-    "MaskSearch, unrolled": MaskSearch(stages=(SEARCH, RECOVER), unrolled_step=1e-3),
     "MaskSearch, seed": MaskSearch(stages=(SEARCH_INSIDE, BEST), **PRESETS["seed"] | RANKED),
     "MaskSearch, dap": MaskSearch(stages=(SEARCH, RECOVER), **PRESETS["dap"] | RANKED),
     "MaskSearch, milliseconds": MaskSearch(stages=(SEARCH, RECOVER)),

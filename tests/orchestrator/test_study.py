@@ -47,7 +47,7 @@ def test_first_knobs_lie_in_the_space(study: Study, name: str, knob: Knob, value
     [
         ("flops_weight", WEIGHTS, 1),
         ("batch_size", IntDistribution(1, 8), 8),
-        ("hard", CategoricalDistribution([False, True]), True),
+        ("one_sided", CategoricalDistribution([False, True]), True),
     ],
 )
 def test_the_ends_of_the_space_lie_in_it(
@@ -125,12 +125,12 @@ def test_one_stage_is_no_tuple_of_stages() -> None:
 
 
 def test_a_value_that_goes_with_some_of_another_knob_is_held(study: Study) -> None:
-    shared = MaskSearch(alpha_loss="teacher", unrolled_step=0.1)
-    data = {"alpha_data": CategoricalDistribution(["alpha", "train"])}
-    with pytest.raises(UserError, match=r"alpha_data = .*shares the weights' own pass"):
-        replace(study, method=shared, space=data, first=())
-    both = {**data, "alpha_loss": CategoricalDistribution(["labels", "teacher"])}
-    assert replace(study, method=shared, space=both, first=()).space == both
+    method = searching("cubic")
+    keep = {"stages.search.keep": CategoricalDistribution(["best", "last"])}
+    with pytest.raises(UserError, match=r"stages\.search\.keep = .*is for stages after the search"):
+        replace(study, method=method, space=keep, first=())
+    both = {**keep, "stages.search.searches": CategoricalDistribution([True, False])}
+    assert replace(study, method=method, space=both, first=()).space == both
 
 
 def test_a_knob_that_does_nothing_is_not_tuned(study: Study) -> None:

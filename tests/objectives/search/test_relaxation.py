@@ -26,7 +26,6 @@ from objectives.search.relaxation import (
     ranked_alpha,
     sigmoid_masks,
     softmax_masks,
-    straight_through,
     two_sampled,
 )
 from tests.conftest import TINY
@@ -220,23 +219,3 @@ def test_interpolation_takes_means_of_neighbours(width: int, wider: int) -> None
 @pytest.mark.parametrize("width", [0, 1, 5, 12])
 def test_interpolation_to_the_same_width_is_the_identity(width: int) -> None:
     assert torch.equal(interpolation(width, width), torch.eye(width))
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.1])
-def test_hard_masks_are_open_as_often_as_the_sigmoid_says(temperature: float) -> None:
-    alpha = torch.tensor([-2.0, 0.0, 1.0, 3.0])
-    noise = gumbel_noise((2, DRAWS, 4), torch.Generator().manual_seed(4))
-    masks = straight_through(alpha, noise, temperature)
-    assert set(masks.unique().tolist()) == {0.0, 1.0}
-    chance = alpha.sigmoid().double()
-    spread = (chance * (1 - chance) / DRAWS).sqrt()
-    assert ((masks.double().mean(0) - chance).abs() < 4 * spread).all()
-
-
-def test_hard_masks_have_the_gradient_of_soft_ones() -> None:
-    alpha = torch.tensor([[-1.0, 0.5, 2.0]], requires_grad=True)
-    noise = gumbel_noise((2, 3), torch.Generator().manual_seed(5))
-    (found,) = torch.autograd.grad(straight_through(alpha, noise, 0.7).sum(), alpha)
-    soft = ((alpha + noise[0] - noise[1]) / 0.7).sigmoid()
-    (expected,) = torch.autograd.grad(soft.sum(), alpha)
-    torch.testing.assert_close(found, expected)

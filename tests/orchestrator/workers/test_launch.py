@@ -31,6 +31,7 @@ from objectives.bert.cutting import cut
 from objectives.errors import UserError
 from objectives.measures import latency
 from objectives.measures.cost import CostName, Flops
+from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
@@ -651,21 +652,21 @@ def test_another_student_in_the_folder_is_another_study(
 
 def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: Path) -> None:
     """Either knob alone is good; together they are not, which no range can say."""
-    data = optuna.distributions.CategoricalDistribution(["alpha", "train"])
+    stages = (Stage(name="search", epochs=0.2, searches=True),)
     wrong = replace(
         study,
-        method=replace(study.method, unrolled_step=0.1),  # type: ignore[call-arg]
+        method=FisherSearch(stages=stages, batch_size=16, tolerance=0.1),
         space={
-            "alpha_data": data,
-            "alpha_loss": optuna.distributions.CategoricalDistribution(["labels", "teacher"]),
+            "stages.search.keep": optuna.distributions.CategoricalDistribution(["best", "last"]),
+            "stages.search.searches": optuna.distributions.CategoricalDistribution([True, False]),
         },
         first=(
-            {"alpha_data": "train", "alpha_loss": "teacher"},
-            {"alpha_data": "alpha", "alpha_loss": "labels"},
+            {"stages.search.keep": "best", "stages.search.searches": True},
+            {"stages.search.keep": "last", "stages.search.searches": True},
         ),
     )
     run = run_study(wrong, trials=1, out=tmp_path / "run", device="cpu")
-    assert str(run.trials[0].failure).startswith("MaskSearch.unrolled_step is 0.1, but alpha sh")
+    assert str(run.trials[0].failure).startswith("stage 'search': keep='best' is for stages aft")
     assert run.trials[1].state == "finished"
 
 
