@@ -1,4 +1,4 @@
-"""What alphas share that follow gradients: the knobs of each student, the noise, the gradients."""
+"""What alphas share that follow gradients: the knobs of each student, and the gradients."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from objectives.device import on_device
 from objectives.problem import Problem
 from objectives.search.alpha_optimizers import AlphaOptimizer
-from objectives.search.relaxation import gumbel_noise
 from objectives.search.staged_method import StagedMethod
 
 Method = TypeVar("Method", bound=StagedMethod)
@@ -47,12 +45,6 @@ class DescendingAlpha(Generic[Method]):
         if not all(value.isfinite().all() for value in alpha.values()):
             raise FloatingPointError("alpha is nan or infinite after the search")
         return alpha
-
-    def noise(self, alpha: Tensor) -> Tensor:
-        """Two draws for each alpha of a student, (2, layers, ...), on the device: the same for all
-        students, so that no trial depends on its neighbours."""
-        drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
-        return on_device(drawn, self.problem.device)
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
         """Of the losses of all students, (K,), with respect to alpha."""

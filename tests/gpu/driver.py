@@ -92,7 +92,6 @@ METHODS: dict[str, StagedMethod] = {
     "MaskSearch, dap": MaskSearch(stages=(SEARCH, RECOVER), **PRESETS["dap"] | RANKED),
     "MaskSearch, milliseconds": MaskSearch(stages=(SEARCH, RECOVER)),
     "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER)),
-    "WidthSearch, interpolated": WidthSearch(stages=(SEARCH, RECOVER), align="interpolate"),
     "ElasticSearch": ElasticSearch(elastic=replace(RECOVER, name="elastic"), smallest=0.2),
     "FisherPruning": FisherPruning(stages=(RECOVER,)),
     "HeadImportance": HeadImportance(stages=(RECOVER,)),
@@ -111,7 +110,6 @@ METHODS: dict[str, StagedMethod] = {
 }
 READS_BACK = {
     "FisherSearch, opening": "units are ranked on the host",
-    "WidthSearch, interpolated": "which two widths to interpolate is asked for each layer",
 }
 """Methods whose steps wait for the device, and why."""
 LOOPS = {
