@@ -1,4 +1,4 @@
-"""Hypervolume, attainment and importance, each against another way to compute it."""
+"""Hypervolume and importance, each against another way to compute it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
-    IntDistribution,
     distribution_to_json,
 )
 from optuna.exceptions import ExperimentalWarning
@@ -24,12 +23,11 @@ from optuna.exceptions import ExperimentalWarning
 from orchestrator.runs.records import RunRecord, load_optuna_study
 from reports.curves import Curve
 from reports.figures.budget import budget_section
-from reports.figures.knobs import knob_panels
+from reports.figures.knobs import knob_panel
 from reports.figures.outer_loop import outer_section
 from reports.figures.timeline import lanes, short_hosts
 from reports.outer_loop import (
     area,
-    attainment,
     hypervolume,
     importances,
     quartiles,
@@ -144,30 +142,6 @@ def test_importance_is_not_measured_by_forests(monkeypatch: pytest.MonkeyPatch) 
     assert set(importances(many_run(20))) == {"accuracy", "FLOPs"}
 
 
-@given(
-    fronts=st.lists(
-        st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4),
-        min_size=1,
-        max_size=5,
-    ),
-    level=st.sampled_from([0.25, 0.5, 0.75, 1.0]),
-)
-def test_attainment_counts_the_runs_that_reach_a_point(
-    fronts: list[list[tuple[float, float]]], level: float
-) -> None:
-    surface = attainment([rising(front) for front in fronts], level)
-    assert surface == sorted(surface)
-    for x, y in itertools.product(np.arange(-0.5, 6), repeat=2):
-        runs = sum(any(r <= x and m >= y for r, m in front) for front in fronts)
-        below = any(r <= x and m >= y for r, m in surface)
-        assert below == (runs >= level * len(fronts))
-
-
-def rising(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The best metric up to each ratio."""
-    return [(x, max(metric for ratio, metric in points if ratio <= x)) for x, _ in sorted(points)]
-
-
 def test_an_area_has_no_part_below_the_worst_or_beyond_the_last() -> None:
     steps = [(0.2, 0.9), (0.5, 0.4), (0.7, 0.8), (1.1, 0.95)]
     assert area(steps, 0.5, 1.0) == pytest.approx(0.4 * 0.3 + 0 * 0.2 + 0.3 * 0.3)
@@ -248,14 +222,12 @@ def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any
             },
         ),
     ]
-    slices, parallel = knob_panels(overlay(runs))
+    slices = knob_panel(overlay(runs))
+    assert slices is not None
     axes = [trace.x[0] for trace in slices.figure.data]
     assert "hard" in axes
     assert 5.0 in axes
     assert 3.0 not in axes
-    assert max(y for trace in parallel.figure.data for y in trace.y or () if y is not None) <= 1.1
-    ends = {(note.x, note.y): note.text for note in parallel.figure.layout.annotations}
-    assert (ends["weight", 0], ends["weight", 1]) == ("0", "5")
     searched = Curve([{"stage": "search", "step": "0", "open_ratio": "0.6"}])
     section = budget_section(overlay(runs), [{0: searched}, {1: searched}])
     assert section is not None
@@ -263,12 +235,3 @@ def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any
     axes = {axis.title.text: axis.type for axis in steering.select_xaxes()}
     assert axes["weight"] != "log", "0 would vanish"
     assert "odd" not in axes
-
-
-def test_whole_numbers_are_written_in_full(make_run: Any, make_trial: Any) -> None:
-    trials = [make_trial(n, 500_000, 0.8, knobs={"draw": 10 + 4933 * n}) for n in range(3)]
-    base: RunRecord = make_run(trials)
-    space = {"space.draw": distribution_to_json(IntDistribution(0, 9999))}
-    _, parallel = knob_panels(overlay([replace(base, definition={**base.definition, **space})]))
-    ends = {note.text for note in parallel.figure.layout.annotations if note.x == "draw"}
-    assert ends == {"10", "9876"}

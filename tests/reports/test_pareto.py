@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord, pareto_front
 from orchestrator.runs.results import TrialResult
 from reports.figures.front import front_figure
-from reports.figures.outer_loop import outer_section
 from reports.overlay import overlay
 from reports.pareto import answer, knob_texts, pareto_view, percent
 from reports.recommended import recommendations
@@ -92,13 +91,6 @@ def test_wide_costs_stand_on_a_logarithmic_axis(make_run: Any, make_trial: Any) 
     assert named == {
         text: pytest.approx(math.log10(trial.result.ratio)) for text, trial in bends.items()
     }
-    seeds = [replace(wide, name=name) for name in "ab"]
-    (surface,) = (
-        panel
-        for panel in outer_section(overlay(seeds)).panels  # type: ignore[union-attr]
-        if panel.name == "attainment"
-    )
-    assert surface.figure.layout.xaxis.type == "log"
 
 
 def test_few_bits_are_marks_of_their_own(make_run: Any, make_trial: Any) -> None:

@@ -391,7 +391,7 @@ def test_several_runs_are_drawn(
     page = tab.open_whole(write_report(runs, tmp_path / "report.html"))
     assert tab.seen == []
     figures = drawn(page)
-    assert {"attainment", "architectures", "architectures-1", "architectures-2"} <= set(figures)
+    assert {"architectures", "architectures-1", "architectures-2"} <= set(figures)
     assert all(sum(kinds) > 0 for kinds in figures.values()), figures
     page.screenshot(path=pictures / "report-several.png", full_page=True)
 

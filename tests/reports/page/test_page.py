@@ -195,10 +195,6 @@ def test_page_of_several_runs_names_each(
     assert "maskfront export runs/2 --trial" in page.words
     names = [trace["name"] for trace in page.documents["figure-hypervolume-trials"]["data"]]
     assert "median of many (runs/0) and 2 more seeds" in names
-    levels = [trace["name"] for trace in page.documents["figure-attainment"]["data"]]
-    assert [name.split(": ")[1] for name in levels] == [
-        f"{level}% of the seeds" for level in (25, 50, 75)
-    ]
     fronts = {
         trace["name"]: len(trace["x"])
         for trace in page.documents["figure-front"]["data"]
