@@ -378,3 +378,26 @@ def test_reports_open_without_torch() -> None:
     )
     root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
+
+
+def test_a_reader_never_sees_half_a_page(
+    tmp_path: Path, make_many: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is moved into the page's place is whole, and stands beside it until then."""
+    target = tmp_path / "report.html"
+    write_report([make_many(4)], target)
+    old = target.read_text(encoding="utf-8")
+    moved: list[str] = []
+    replace_file = Path.replace
+
+    def watched(self: Path, other: Path) -> Path:
+        assert target.read_text(encoding="utf-8") == old
+        moved.append(self.read_text(encoding="utf-8"))
+        return replace_file(self, other)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    write_report([make_many(8)], target)
+    (new,) = moved
+    assert new.rstrip().endswith("</html>")
+    assert target.read_text(encoding="utf-8") == new
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
