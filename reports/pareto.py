@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.runs.records import FinishedTrial, RunRecord
+from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord
 from orchestrator.runs.results import TrialResult, UnprunedResult
 
 
@@ -35,6 +35,13 @@ def pareto_view(run: RunRecord) -> ParetoView:
         dominated=tuple(t for t in run.finished if t.feasible and t.number not in numbers),
         outside=tuple(t for t in run.finished if not t.feasible),
     )
+
+
+def state_text(trial: TrialRecord) -> str:
+    """What became of a trial, in the page's words."""
+    if trial.result is None:
+        return trial.state
+    return "finished" if trial.feasible else "outside budget"
 
 
 def answer(view: ParetoView) -> str:

@@ -1,4 +1,4 @@
-"""The outer loop in figures: hypervolume, importance, knobs, where the time went."""
+"""The outer loop in figures: hypervolume, importance, knobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from reports.figures.theme import (
     plain,
     run_line,
 )
-from reports.figures.timeline import timeline_panel
 from reports.outer_loop import (
     FEWEST,
     Hypervolume,
@@ -33,7 +32,7 @@ def outer_section(overlay: Overlay) -> Section | None:
     histories = [hypervolume(run) for run in overlay.runs]
     if not any(history.shares for history in histories):
         return None
-    others = (knob_panel(overlay), timeline_panel(overlay))
+    knobs = knob_panel(overlay)
     return Section(
         name="outer",
         title="How the outer loop went",
@@ -41,7 +40,7 @@ def outer_section(overlay: Overlay) -> Section | None:
         panels=(
             *_hypervolume_panels(overlay, histories),
             *_importance_panels(overlay),
-            *(panel for panel in others if panel),
+            *([knobs] if knobs else []),
         ),
     )
 

@@ -13,8 +13,8 @@ from orchestrator.runs.results import Measured
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.sizes import in_numbers
 from reports.curves import Curves, points_each
-from reports.figures.timeline import state_text
 from reports.overlay import Overlay
+from reports.pareto import state_text
 from reports.speed import Speed
 
 FORMAT = "maskfront-report-1"

@@ -25,7 +25,6 @@ from reports.curves import Curve
 from reports.figures.budget import budget_section
 from reports.figures.knobs import knob_panel
 from reports.figures.outer_loop import outer_section
-from reports.figures.timeline import lanes, short_hosts
 from reports.outer_loop import (
     area,
     hypervolume,
@@ -157,43 +156,6 @@ def test_quartiles_of_staircases() -> None:
     assert middle == pytest.approx([0.1, 0.2, 0.3])
     assert low == pytest.approx([0.05, 0.15, 0.25])
     assert high == pytest.approx([0.2, 0.25, 0.35])
-
-
-def test_trials_that_run_at_once_lie_in_slots_of_their_own() -> None:
-    placed = lanes(many_run(8).trials)
-    assert [placed[number] for number in range(8)] == [f"slot {n % 4}" for n in range(8)]
-
-
-def test_lanes_name_what_there_are_several_of() -> None:
-    """Trials 0 to 3 run at once, then 4 to 7, then 8 to 11."""
-    trials = many_run(12).trials
-
-    def placed(*workers: str) -> list[str]:
-        """By pairs of trials: each worker runs two at once."""
-        named = [
-            replace(trial, attributes={"worker": workers[trial.number // 2]}) for trial in trials
-        ]
-        found = lanes(named)
-        return [found[number] for number in range(0, 12, 2)]
-
-    one, two, three = "box-11-aa", "box-12-bb", "box-13-cc"
-    assert placed(one, two, one, two, three, two) == [
-        *["worker 0, slot 0", "worker 1, slot 0"] * 3
-    ], "the third began after the first had ended, and goes on in its lanes"
-    found = placed(one, "gpu-7.example.org-5-aa", one, two, one, two)
-    assert found[1:4] == [
-        f"{lane}, slot 0" for lane in ("gpu-7, worker 0", "box, worker 0", "box, worker 1")
-    ]
-    ordered = list(dict.fromkeys(lanes(many_run(48).trials).values()))
-    assert ordered == [f"slot {n}" for n in range(4)]
-
-
-def test_hosts_are_shortened_as_long_as_they_stay_apart() -> None:
-    assert list(short_hosts(["gpu07.site.org", "gpu08.site.org"]).values()) == ["gpu07", "gpu08"]
-    assert list(short_hosts(["a.x", "a.y"]).values()) == ["a.x", "a.y"]
-    pods = ["trainer-7d9f8b6c5-abcde", "trainer-7d9f8b6c5-abxyz"]
-    assert list(short_hosts(pods).values()) == ["…-abcde", "…-abxyz"]
-    assert short_hosts(["trainer-7d9f8b6c5-abcde"]) == dict.fromkeys(pods[:1], pods[0])
 
 
 def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any) -> None:

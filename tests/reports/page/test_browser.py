@@ -64,7 +64,7 @@ def test_everything_is_drawn_offline(
         shown = page.locator("#front .scatterlayer .trace:has(.js-line) .point").count()
         assert shown == len(front)
         figures = drawn(page)
-        assert len(figures) >= 10
+        assert len(figures) >= 9
         assert all(sum(kinds) > 0 for kinds in figures.values()), figures
         assert not page.evaluate(UNRANGED)
         heat_maps = {name: kinds[3] for name, kinds in figures.items() if kinds[3]}
@@ -244,13 +244,13 @@ def test_a_reader_may_be_faster_than_the_figures(
     page.keyboard.press("Enter")
     assert page.locator("#card h3").inner_text() == f"trial {second}"
     page.select_option("#axis", "params")
-    page.locator("details[data-figure=timeline] summary").click()
+    page.locator("details[data-figure=consensus] summary").click()
     assert page.locator("#front[data-drawn]").count() == 0
     page.evaluate("letPlotlyCome()")
     page.wait_for_selector("body[data-ready]", state="attached", timeout=60_000)
     assert page.locator("#curve .js-line").count() == 2
     assert page.locator("#front .xtitle").text_content() == "params"
-    assert page.locator("details[data-figure=timeline] table").count() == 1
+    assert page.locator("details[data-figure=consensus] table").count() == 1
     assert tab.seen == []
 
 
@@ -281,7 +281,7 @@ def test_downloads_hold_the_numbers(
         assert (row["metric"] == "") == (trial.result is None)
     data = json.loads(download(page.locator("#json")))
     assert data["format"] == "maskfront-report-1"
-    for name in ("front", "consensus", "timeline"):
+    for name in ("front", "consensus", "slices"):
         details = page.locator(f"details[data-figure={name}]")
         details.locator("summary").click()
         table = download(details.locator("button"))

@@ -20,8 +20,8 @@ import pytest
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, TrialRecord, front_document
 from orchestrator.runs.run_folder import RunFolder
-from reports.figures.timeline import state_text
 from reports.page.page import write_report
+from reports.pareto import state_text
 from tests.reports.conftest import SPACE, widths_of, write_trial_files
 
 HOSTILE = "</script><script>document.title = 'broken'</script><b>&amp; \"'` 🦊 \u202e\u05e9\u05dc"
@@ -229,7 +229,7 @@ def test_page_is_accessible_by_structure(stored_run: RunRecord, tmp_path: Path) 
     page = Page(write_report([stored_run], tmp_path / "report.html"))
     assert ("html", {"lang": "en"}) in page.elements
     assert (page.count("main"), page.count("h1")) == (1, 1)
-    assert page.count("figure") == page.count("figcaption") >= 10
+    assert page.count("figure") == page.count("figcaption") >= 9
     assert page.count("table") == page.count("caption") == page.count("thead")
     headers = [attributes for tag, attributes in page.elements if tag == "th"]
     assert all(attributes.get("scope") in ("row", "col") for attributes in headers)
@@ -290,7 +290,7 @@ def test_a_hostile_knob_is_text_in_every_figure(
     assert HOSTILE in run.space
     page = Page(write_report([run], tmp_path / "report.html"))
     figures = [d for name, d in page.documents.items() if name.startswith("figure-")]
-    assert len(figures) >= 8
+    assert len(figures) >= 7
     for figure in figures:  # Plotly would take an unescaped "<b>" for markup
         assert "<b>" not in json.dumps(figure)
 
