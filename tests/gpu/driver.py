@@ -71,18 +71,9 @@ RANKED = {"start": "fisher"}
 """Where all alphas start alike, three steps leave ties, which rounding decides."""
 
 METHODS: dict[str, StagedMethod] = {
-    # The student is the teacher: with all units open it has nothing to learn, and Adam would make
-    # steps of mere rounding. So the budget is small from the first step on.
-    "FisherSearch": FisherSearch(stages=(SEARCH, RECOVER), target_schedule="constant", refresh=99),
-    "FisherSearch, opening": FisherSearch(
-        stages=(SEARCH, RECOVER), target_schedule="constant", refresh=1
-    ),
-    # Small steps: Adam makes whole ones of gradients that are mere rounding.
+    "FisherSearch": FisherSearch(stages=(RECOVER,)),
     "FisherSearch, all spaces": FisherSearch(
-        stages=(SEARCH, replace(RECOVER, learning_rate=2e-4)),
-        target_schedule="constant",
-        refresh=99,
-        spaces=("heads", "ffn", "qk", "v", "input_qkv"),
+        stages=(RECOVER,), spaces=("heads", "ffn", "qk", "v", "input_qkv")
     ),
     "MaskSearch": MaskSearch(stages=(SEARCH, INTERMEDIATE)),
     "MaskSearch, all spaces": MaskSearch(
@@ -108,12 +99,7 @@ METHODS: dict[str, StagedMethod] = {
         stages=(replace(STILL, name="ternary"), replace(STILL, name="binary")), input_bits=32
     ),
 }
-READS_BACK = {
-    "FisherSearch, opening": "units are ranked on the host",
-}
-"""Methods whose steps wait for the device, and why."""
 LOOPS = {
-    **READS_BACK,
     "Mrem": "members learn one after another",
     "MaskSearch, seed": "the heads to close are chosen student by student",
     "TernaryBert": "weights are rounded student by student",

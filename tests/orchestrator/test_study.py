@@ -125,7 +125,8 @@ def test_one_stage_is_no_tuple_of_stages() -> None:
 
 
 def test_a_value_that_goes_with_some_of_another_knob_is_held(study: Study) -> None:
-    method = searching("cubic")
+    search = Stage(name="search", epochs=1, searches=True)
+    method = MaskSearch(stages=(replace(search, name="first"), search))
     keep = {"stages.search.keep": CategoricalDistribution(["best", "last"])}
     with pytest.raises(UserError, match=r"stages\.search\.keep = .*is for stages after the search"):
         replace(study, method=method, space=keep, first=())
@@ -150,9 +151,8 @@ def test_a_knob_that_does_nothing_is_not_tuned(study: Study) -> None:
             replace(study, method=of_neurons, space=space, first=())
     assert replace(study, space=heads, first=()).space == heads
     ramp = {"ramp": FloatDistribution(0.1, 1)}
-    for method in (MaskSearch(target_schedule="constant"), searching("constant")):
-        with pytest.raises(UserError, match=r"ramp, which would do nothing: .*target that falls"):
-            replace(study, method=method, space=ramp, first=())
+    with pytest.raises(UserError, match=r"ramp, which would do nothing: .*target that falls"):
+        replace(study, method=searching("constant"), space=ramp, first=())
     assert replace(study, method=searching("cubic"), space=ramp, first=()).space == ramp
 
 
@@ -188,16 +188,16 @@ def test_a_knob_that_acts_where_two_others_change_is_tuned(study: Study) -> None
     assert replace(study, method=method, space=both, first=()).space == both
 
 
-def searching(schedule: TargetSchedule) -> FisherSearch:
+def searching(schedule: TargetSchedule) -> MaskSearch:
     stages = (Stage(name="search", epochs=1, searches=True),)
-    return FisherSearch(stages=stages, target_schedule=schedule)
+    return MaskSearch(stages=stages, target_schedule=schedule)
 
 
-def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None:
-    kappa = {"grad_rescale": FloatDistribution(0.01, 0.1)}
-    with pytest.raises(UserError, match=r"grad_rescale, which would do nothing: .*stages that"):
-        replace(study, method=FisherSearch(), space=kappa, first=())
-    assert replace(study, method=searching("cubic"), space=kappa, first=()).space == kappa
+def test_a_method_that_ranks_once_has_no_tolerance_to_tune(study: Study) -> None:
+    band = {"tolerance": FloatDistribution(0.01, 0.1)}
+    with pytest.raises(UserError, match=r"tolerance, which would do nothing: .*fill the budget"):
+        replace(study, method=FisherSearch(), space=band, first=())
+    assert replace(study, method=searching("cubic"), space=band, first=()).space == band
 
 
 @pytest.mark.parametrize(

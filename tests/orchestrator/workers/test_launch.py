@@ -31,7 +31,6 @@ from objectives.bert.cutting import cut
 from objectives.errors import UserError
 from objectives.measures import latency
 from objectives.measures.cost import CostName, Flops
-from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
@@ -652,10 +651,10 @@ def test_another_student_in_the_folder_is_another_study(
 
 def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: Path) -> None:
     """Either knob alone is good; together they are not, which no range can say."""
-    stages = (Stage(name="search", epochs=0.2, searches=True),)
+    stages = tuple(Stage(name=n, epochs=0.1, searches=True) for n in ("first", "search"))
     wrong = replace(
         study,
-        method=FisherSearch(stages=stages, batch_size=16, tolerance=0.1),
+        method=replace(study.method, stages=stages),  # type: ignore[call-arg]
         space={
             "stages.search.keep": optuna.distributions.CategoricalDistribution(["best", "last"]),
             "stages.search.searches": optuna.distributions.CategoricalDistribution([True, False]),
