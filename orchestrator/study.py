@@ -315,7 +315,7 @@ class Study:
             **_data_names(task),
             "text": first,
             "text pair": second[0] if second else None,
-            "label": task.label,
+            "label": task.label if task.labelled else None,
             "teacher": _end_of_path(self.teacher.checkpoint),
             "teacher license": license_of(self.teacher.checkpoint),
         }

@@ -253,7 +253,7 @@ def _splits(data: Inputs | None, name: str, model: PreTrainedModel) -> list[Spli
     smaller = model.config.vocab_size < len(data.tokenizer)
     own = name != UNPRUNED and (smaller or has_tokenizer(name))
     tokenizer = load_tokenizer(name) if own else None
-    return [data.split(role, tokenizer) for role in ("select", "heldout")]
+    return data.judging(tokenizer)
 
 
 def _worth(model: str, engine: Engine, run: Run, splits: Sequence[Split], metric: Metric) -> Worth:

@@ -41,10 +41,10 @@ def load_model(folder: Path) -> PreTrainedModel:
 
 
 def score_onnx(
-    file: Path, inputs: Inputs, role: str, tokenizer: PreTrainedTokenizerBase | None = None
-) -> float:
-    """The task's metric of an ONNX file on one role of a study's data, in the teacher's tokens or
-    in those of the model's own tokenizer."""
-    split = inputs.split(role, tokenizer)
-    logits = predict_with(partial(run_session, open_session(file)), split)
-    return metric_of(logits, split, inputs.task.metric)
+    file: Path, inputs: Inputs, tokenizer: PreTrainedTokenizerBase | None = None
+) -> list[float]:
+    """The task's metric of an ONNX file on the selection and the held-out rows of a study's data,
+    in the teacher's tokens or in those of the model's own tokenizer."""
+    run = partial(run_session, open_session(file))
+    splits = inputs.judging(tokenizer)
+    return [metric_of(predict_with(run, split), split, inputs.task.metric) for split in splits]

@@ -46,7 +46,7 @@ def resampled_metrics(
     generator = np.random.default_rng(0)
     rows = len(labels)
     draws = (generator.integers(rows, size=rows) for _ in range(RESAMPLES))
-    if metric == "accuracy":
+    if metric in ("accuracy", "agreement"):
         right = labels == predictions
         return np.array([right[drawn].mean() for drawn in draws])
     if metric == "pearson_spearman":

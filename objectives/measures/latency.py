@@ -248,7 +248,7 @@ def _measure(
     layers = (np.array(stacks) - rest) / _LAYERS
     of_heads, of_ffn = layers[: len(heads)], layers[[0, *range(len(heads), len(layers))]]
     table = of_heads[:, None] + of_ffn - layers[0]
-    return monotone(table).tolist(), float(rest)
+    return monotone(table.clip(min=0)).tolist(), float(rest)  # beside noise an empty layer is small
 
 
 def _cut_alike(

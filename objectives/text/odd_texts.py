@@ -15,7 +15,7 @@ def odd_texts(task: Task, text: LabelledText) -> Iterator[str]:
     A line of a text is such a row if it has as many fields as the file has columns, and a label
     where the label stands; of the first line the fields up to the text are elsewhere.
     """
-    if not isinstance(task.data, Mapping) or task.regression:
+    if not isinstance(task.data, Mapping) or not task.classes:
         return
     found: list[str] = []
     for split, file in task.data.items():

@@ -44,12 +44,13 @@ def load(task: Task) -> LabelledText:
 
 
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
-    drawn, out, differing = _first_of_each_text(scan(task, data, task.split))
+    whole = scan(task, data, task.split, labelled=task.labelled)
+    drawn, out, differing = _first_of_each_text(task, whole)
     roles: dict[str, Rows] = {}
     wanted = {"heldout": task.heldout, "select": task.select, "alpha": task.alpha}
     labels = len(np.unique(drawn.labels))
     if task.heldout_split is not None:
-        roles["heldout"] = scan(task, data, task.heldout_split)
+        roles["heldout"] = scan(task, data, task.heldout_split, labelled=task.labelled)
         elsewhere = ~np.isin(drawn.texts, roles["heldout"].texts)
         out += _some(len(drawn) - elsewhere.sum(), "whose text is held out")
         drawn = drawn.at(elsewhere)
@@ -59,11 +60,11 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
                 f"task '{task.name}': every text of split '{task.split}' stands in the held-out "
                 f"split '{task.heldout_split}' too; nothing is left to train on"
             )
-    names = [task.label]
-    if not task.regression:
+    names = [task.label] if task.regression else []
+    if task.classes:
         names, (drawn, *heldout) = _classed(task, [drawn, *roles.values()])
         roles = dict(zip(roles, heldout, strict=True))
-    if len(np.unique(drawn.labels)) < 2:
+    if task.labelled and len(np.unique(drawn.labels)) < 2:
         raise UserError(_one_label(task, drawn, names, out, differing, labels))
     rest = drawn
     beyond: Rows | None = None
@@ -127,11 +128,11 @@ def _unlabelled(
     return rows, f"{read}unlabelled {len(rows):,}"
 
 
-def _first_of_each_text(rows: Rows) -> tuple[Rows, list[str], int]:
+def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, list[str], int]:
     """The rows without those of an earlier one's text; which were left out so far, in words; how
     many of them have another label than the first of their text."""
     texts, first = np.unique(rows.texts, return_index=True)
-    out = _gaps(rows)
+    out = _gaps(task, rows)
     if len(first) == len(rows):
         return rows, out, 0
     later = np.ones(len(rows), dtype=np.bool_)
@@ -149,8 +150,8 @@ def _first_of_each_text(rows: Rows) -> tuple[Rows, list[str], int]:
     return rows.at(np.sort(first)), out, differing
 
 
-def _gaps(rows: Rows) -> list[str]:
-    return _some(len(rows.data) - len(rows), "without a text or a label")
+def _gaps(task: Task, rows: Rows) -> list[str]:
+    return _some(len(rows.data) - len(rows), f"without a text{' or a label' * task.labelled}")
 
 
 def _some(count: int, which: str) -> list[str]:
@@ -168,12 +169,13 @@ def _what_was_read(task: Task, out: Sequence[str], roles: Mapping[str, Rows]) ->
     sizes = {role: f"{name} {len(roles[role]):,}" for role, name in names.items()}
     heldout, size = roles["heldout"], sizes["heldout"]
     drawn = _read_and_left_out(roles["train"].data, out)
+    apart = _read_and_left_out(heldout.data, _gaps(task, heldout))
     if task.heldout_split is None:
         return f"{drawn}; {', '.join(sizes.values())}"
     del sizes["heldout"]
     return (
         f"split '{task.split}': {drawn}; {', '.join(sizes.values())}; "
-        f"split '{task.heldout_split}': {_read_and_left_out(heldout.data, _gaps(heldout))}; {size}"
+        f"split '{task.heldout_split}': {apart}; {size}"
     )
 
 
@@ -194,7 +196,11 @@ def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
     if isinstance(task.data, Mapping):
         return {
             split: file.read(
-                [*task.columns, *(task.label,) * (split != task.unlabelled_split)], cache
+                [
+                    *task.columns,
+                    *(task.label,) * (task.labelled and split != task.unlabelled_split),
+                ],
+                cache,
             )
             for split, file in task.data.items()
         }
@@ -315,7 +321,7 @@ def _take(
     """Split off as many rows, stratified by class; returns what is left and what was taken."""
     reason = _too_few(task, wanted, rows, names)
     if reason:
-        kind = "" if task.regression else "stratified "
+        kind = "stratified " if task.classes else ""
         raise UserError(
             f"task '{task.name}': cannot take {wanted} {kind}rows for '{role}' out of "
             f"{len(rows)}: {reason}"
@@ -326,7 +332,7 @@ def _take(
         np.arange(len(rows)),
         test_size=wanted,
         random_state=task.seed,
-        stratify=None if task.regression else rows.labels,
+        stratify=rows.labels if task.classes else None,
     )
     return rows.at(np.sort(rest)), rows.at(np.sort(taken))
 
@@ -335,7 +341,7 @@ def _too_few(task: Task, wanted: int, rows: Rows, names: Sequence[str]) -> str:
     """Why so many rows cannot be taken, and what to do; nothing if they can."""
     if wanted >= len(rows):
         return "heldout, select and alpha are taken first; set them to fewer rows"
-    if task.regression:
+    if not task.classes:
         return ""
     counts = np.bincount(rows.labels)
     classes, single = np.count_nonzero(counts), np.flatnonzero(counts == 1)

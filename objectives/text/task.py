@@ -1,4 +1,4 @@
-"""A task: where its labelled text is, how it becomes tokens, and its metric."""
+"""A task: where its text and labels are, how it becomes tokens, and its metric."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from objectives.errors import UserError, check_ranges, check_types
 from objectives.text.data import Labels, Split
 from objectives.text.text_files import DELIMITERS, TextFile
 
-Metric = Literal["accuracy", "mcc", "f1", "pearson_spearman"]
+Metric = Literal["accuracy", "mcc", "f1", "pearson_spearman", "agreement"]
 
 ROLES = ("train", "alpha", "select", "heldout")
 
@@ -35,8 +35,8 @@ class Task:
     Rows of equal text are one row: the first is kept, so that no text stands in two roles. Texts
     are equal if their words are, however many blanks or line ends are between and around them.
 
-    The metric says what the labels are: numbers for pearson_spearman (regression: one output,
-    squared error), classes for all others.
+    The metric says what the labels are: none for agreement, whose roles are drawn from text alone;
+    numbers for pearson_spearman (regression: one output, squared error), classes for all others.
     """
 
     name: str
@@ -49,10 +49,11 @@ class Task:
     text: str | tuple[str, str] = "text"
     """The column of the text, or the two columns of a pair of sentences."""
     label: str = "label"
-    """The column of the labels."""
+    """The column of the labels; the metric agreement reads none."""
     metric: Metric = "accuracy"
-    """accuracy, mcc (Matthews correlation), f1 (of class 1 of two; macro for more classes), or
-    pearson_spearman (mean of both correlations, of labels that are numbers)."""
+    """accuracy, mcc (Matthews correlation), f1 (of class 1 of two; macro for more classes),
+    pearson_spearman (mean of both correlations, of labels that are numbers), or agreement (share of
+    the rows on which a model answers what the teacher does, which must be a classifier already)."""
     max_length: int = 128
     """Longest input in tokens, >= 3 with [CLS] and [SEP]; longer text is cut off."""
     split: str = "train"
@@ -75,7 +76,7 @@ class Task:
     """Decides which row gets which role."""
     drop_missing: bool = False
     """Leave out rows without a text or a label, or of a pair without one of them; otherwise they
-    are refused. One of nothing but blanks is none."""
+    are refused, but where no label is read. One of nothing but blanks is none."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -125,7 +126,8 @@ class Task:
         encoding: str | None = None,
         **fields: Any,
     ) -> Self:
-        """A task of a CSV file (.csv, .tsv), of JSON (.jsonl, a row a line; .json) or of Parquet.
+        """A task of a CSV file (.csv, .tsv), of JSON (.jsonl, a row a line; .json) or of Parquet;
+        with the metric agreement also of a text a line (.txt).
 
         The files are read when a study starts.
 
@@ -171,6 +173,16 @@ class Task:
         """Whether the labels are numbers, not classes."""
         return self.metric == "pearson_spearman"
 
+    @property
+    def labelled(self) -> bool:
+        """Whether labels are read: otherwise they are the teacher's answers."""
+        return self.metric != "agreement"
+
+    @property
+    def classes(self) -> bool:
+        """Whether labels are read that are classes."""
+        return self.labelled and not self.regression
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -186,7 +198,8 @@ class LabelledText:
 
     roles: Mapping[str, Examples]
     label_names: Sequence[str]
-    """What the outputs of a classifier stand for; of a regression, the label's column alone."""
+    """What the outputs of a classifier stand for; of a regression, the label's column alone; none
+    where no label is read."""
     unlabelled: Sequence[tuple[str, ...]] = ()
     """More texts, which stand in no role."""
     read: str = ""
@@ -258,7 +271,7 @@ def metric_value(
         matthews_corrcoef,
     )
 
-    if metric == "accuracy":
+    if metric in ("accuracy", "agreement"):
         return float(accuracy_score(labels, predictions))
     if metric == "mcc":
         return float(matthews_corrcoef(labels, predictions))

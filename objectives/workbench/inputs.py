@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from objectives.bert import pretrained
@@ -12,15 +14,13 @@ from objectives.bert.architecture import BertShape
 from objectives.bert.cutting import shape_of
 from objectives.bert.student import check_student
 from objectives.errors import UserError
+from objectives.measures.evaluate import predict
 from objectives.text import task as tasks
 from objectives.text.augmentation import Augmentation, Augmenter, read_augmentation
 from objectives.text.data import Split
 from objectives.text.roles import load
 from objectives.text.task import LabelledText, Task
-from objectives.workbench.teacher import (
-    Teacher,
-    check_labels,
-)
+from objectives.workbench.teacher import Teacher, check_labels, ready
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +51,24 @@ class Inputs:
         rows, own = self.text.roles[role], tokenizer or self.tokenizer
         return tasks.tokenise(rows, role, own, self.task.max_length)
 
+    def judging(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Split]:
+        """The selection and the held-out rows as `split` has them. Where the task has no labels,
+        theirs are what the teacher says."""
+        inputs = self if self.task.labelled else self._answered
+        return [inputs.split(role, tokenizer) for role in ("select", "heldout")]
+
+    def answered(self, logits: Mapping[str, Tensor]) -> Inputs:
+        """The same with other labels: the likeliest classes of logits (rows, C), by role."""
+        labels = {role: said.argmax(-1).numpy() for role, said in logits.items()}
+        own = {role: replace(self.text.roles[role], labels=new) for role, new in labels.items()}
+        return replace(self, text=replace(self.text, roles={**self.text.roles, **own}))
+
+    @cached_property
+    def _answered(self) -> Inputs:
+        teacher = ready(self.teacher, self.text.label_names, "cpu")
+        roles = ("select", "heldout")
+        return self.answered({role: predict(teacher, self.split(role), "cpu") for role in roles})
+
 
 def read_inputs(
     task: Task,
@@ -77,6 +95,8 @@ def read_inputs(
             f"0 to {layers - 1}"
         )
     text = load(task)
+    if not task.labelled:
+        text = replace(text, label_names=_classes_of(teacher, task))
     check_labels(teacher, text.label_names)
     if student is not None:
         check_student(student, teacher.checkpoint, text.label_names)
@@ -96,6 +116,19 @@ def read_inputs(
         student_fingerprint=None if student is None else pretrained.fingerprint(student),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
     )
+
+
+def _classes_of(teacher: Teacher, task: Task) -> list[str]:
+    """What the teacher calls the classes that a task without labels is about."""
+    checkpoint = teacher.checkpoint
+    names = pretrained.output_names(checkpoint) if pretrained.has_classifier(checkpoint) else []
+    if len(names) < 2:
+        kind = "gives a number" if names else "has no classifier yet"
+        raise UserError(
+            f"task '{task.name}': metric 'agreement' compares classes with those that the teacher "
+            f"names, but '{checkpoint}' {kind}; name a classifier, or a metric with labels"
+        )
+    return names
 
 
 def _check_lengths(checkpoint: str, max_length: int, seq_len: int | None) -> None:

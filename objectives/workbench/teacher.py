@@ -77,12 +77,7 @@ def load_teacher(
     label that the checkpoint does not know, and if nothing was left.
     """
     if pretrained.has_classifier(teacher.checkpoint):
-        order = pretrained.label_order(teacher.checkpoint, label_names)
-        names = [pretrained.output_names(teacher.checkpoint)[output] for output in order]
-        ready = _load(teacher.checkpoint, session.device)
-        unnamed = pretrained.unnamed(teacher.checkpoint)
-        pretrained.take_outputs(ready, order, label_names if unnamed else names)
-        return ready
+        return ready(teacher, label_names, session.device)
     ingredients = {
         **asdict(teacher),
         "precision": str(matmul_dtype(teacher.precision, session.device)),
@@ -115,6 +110,18 @@ def load_teacher(
         save_model(model, unfinished)
         pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
     return _load(str(folder), session.device)
+
+
+def ready(
+    teacher: Teacher, label_names: Sequence[str], device: str
+) -> BertForSequenceClassification:
+    """`load_teacher` of a checkpoint that holds a classifier."""
+    order = pretrained.label_order(teacher.checkpoint, label_names)
+    names = [pretrained.output_names(teacher.checkpoint)[output] for output in order]
+    model = _load(teacher.checkpoint, device)
+    unnamed = pretrained.unnamed(teacher.checkpoint)
+    pretrained.take_outputs(model, order, label_names if unnamed else names)
+    return model
 
 
 def check_labels(teacher: Teacher, label_names: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -179,7 +179,7 @@ def prepare(
         inputs.text.read,
         *_truncated(splits),
         *odd_texts(task, inputs.text),
-        *odd_labels(inputs.text),
+        *(odd_labels(inputs.text) if task.labelled else ()),
         *teacher_notes(inputs.teacher, inputs.text.label_names),
     ]
     for note in notes:
@@ -191,6 +191,13 @@ def prepare(
         data_fingerprint=inputs.text.fingerprint,
         session=session,
     )
+    answers = _of_teacher(teacher, splits, session)
+    if not task.labelled:
+        inputs = inputs.answered(answers | {"alpha": predict(teacher, splits["alpha"], device)})
+        splits = {
+            role: replace(split, labels=inputs.text.roles[role].labels)
+            for role, split in splits.items()
+        }
     train, alpha = _of_students(inputs, splits, fidelity, session=session)
     student = _student(inputs, teacher, session.seed)
     cost_of_teacher, cost_of_student = (
@@ -213,10 +220,7 @@ def prepare(
     def budget_of(own: Cost) -> Cost:
         return flops_of(own) if isinstance(own, Bytes | BitOps) else own
 
-    judging = {role: splits[role] for role in ("select", "heldout")}
-    batches = sum(-(-len(split) // EVALUATION_BATCH) for split in judging.values())
-    progress.begin("score the teacher", batches)
-    answers = {role: predict(teacher, split, device, progress) for role, split in judging.items()}
+    judging = {role: splits[role] for role in answers}
     unpruned = _score(
         answers if BITS[engine] == FULL_BITS else _answers(engine, teacher, judging, device),
         answers,
@@ -242,6 +246,7 @@ def prepare(
         notes.append(weak)
     teacher_logits = kept_logits(teacher, train, session=session)
     check_answers(inputs.teacher, teacher_logits)
+    train = _all_labelled(train, teacher_logits)
     select = splits["select"]
     return Workbench(
         problem=Problem(
@@ -276,6 +281,27 @@ def prepare(
         flops_full=int(flops_of(cost_of_unpruned).full),
         notes=tuple(notes),
     )
+
+
+def _of_teacher(
+    teacher: BertForSequenceClassification, splits: Mapping[str, Split], session: Session
+) -> dict[str, Tensor]:
+    """Its logits (rows, C) of "select" and "heldout"."""
+    judging = {role: splits[role] for role in ("select", "heldout")}
+    batches = sum(-(-len(split) // EVALUATION_BATCH) for split in judging.values())
+    session.progress.begin("score the teacher", batches)
+    return {
+        role: predict(teacher, split, session.device, session.progress)
+        for role, split in judging.items()
+    }
+
+
+def _all_labelled(train: Split, teacher_logits: Tensor) -> Split:
+    """Rows without a label have the teacher's."""
+    lacking = train.labels < 0
+    if train.regression or not lacking.any():
+        return train
+    return replace(train, labels=np.where(lacking, teacher_logits.argmax(-1), train.labels))
 
 
 def _of_students(

@@ -128,10 +128,8 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         write, how = writers[name]
         small = whole.with_name(f"model_{name}.onnx")
         write(whole, small)
-        metrics = [
-            " -> ".join(f"{score_onnx(file, own, role, tokenizer):.4f}" for file in (whole, small))
-            for role in ("select", "heldout")
-        ]
+        scored = zip(*(score_onnx(file, own, tokenizer) for file in (whole, small)), strict=True)
+        metrics = [" -> ".join(f"{metric:.4f}" for metric in of_split) for of_split in scored]
         notes.append(
             f"{small.relative_to(folder)}: {_megabytes(small)}, {how}; "
             f"{run.metric_name} {metrics[0]} (held out {metrics[1]})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -176,3 +177,31 @@ def test_no_text_beside_the_roles_is_refused(task: Task) -> None:
 def test_all_rows_cannot_be_labelled_and_unlabelled_at_once() -> None:
     with pytest.raises(UserError, match="train=None takes all of them; say how many"):
         task_of(ROWS, unlabelled_split="train")
+
+
+def test_without_labels_roles_are_drawn_from_text_alone(tmp_path: Path) -> None:
+    """A text a line; blank lines and equal ones are left out, and nothing is stratified."""
+    file = tmp_path / "texts.txt"
+    lines = [text for text, _ in ROWS]
+    file.write_text("\n".join([*lines[:20], "", "  ", *lines[20:], lines[3]]), encoding="utf-8")
+    sizes = {"alpha": 6, "select": 8, "heldout": 10}
+    task = Task.from_files(file, name="toy", metric="agreement", **sizes)
+    found = load(task)
+    assert found.read == (
+        "63 rows read; left out: 2 without a text, 1 of equal text; "
+        "train 36, alpha 6, selection 8, held out 10"
+    )
+    texts = [text for rows in found.roles.values() for (text,) in rows.texts]
+    assert sorted(texts) == sorted(lines)
+    assert {label for rows in found.roles.values() for label in rows.labels.tolist()} == {-1}
+    assert not found.label_names
+
+
+def test_a_label_column_is_not_read_where_no_label_is() -> None:
+    rows = [(text, None) for text, _ in ROWS]
+    assert load(task_of(rows, metric="agreement")).read.startswith("60 rows read; train 36")
+
+
+def test_too_few_rows_without_labels_are_refused() -> None:
+    with pytest.raises(UserError, match=r"cannot take 50 rows for 'select' out of 50: heldout"):
+        load(task_of(ROWS, metric="agreement", select=50))

@@ -592,9 +592,42 @@ def test_students_learn_from_text_without_labels_and_the_teacher_does_not(
     alone, more = (bench.problem for bench in benches)
     assert (len(alone.train), len(more.train)) == (100, 240)
     assert more.train.input_ids[:100] == alone.train.input_ids
-    assert set(more.train.labels[100:]) == {-1}
+    assert more.train.labels[:100].tolist() == alone.train.labels.tolist()
+    assert more.train.labels[100:].tolist() == more.teacher_logits[100:].argmax(-1).tolist()
     assert torch.equal(more.teacher_logits, predict(more.teacher, more.train, "cpu"))
     for mine, theirs in zip(alone.teacher.parameters(), more.teacher.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     assert benches[0].unpruned == benches[1].unpruned
     assert "unlabelled 140" in benches[1].notes[0]
+
+
+def test_agreement_is_with_the_teacher_and_takes_no_labels(checkpoint: str, tmp_path: Path) -> None:
+    """A model is worth the rows on which it answers what the teacher does."""
+    rows = planted_rows().remove_columns("label")
+    sizes = {"alpha": 64, "select": 48, "heldout": 48}
+    task = Task(name="texts", data=lambda: rows, metric="agreement", max_length=24, **sizes)
+    inputs = read_inputs(task, Teacher(checkpoint=checkpoint))
+    bench = prepare(inputs, Session(cache=tmp_path))
+    assert (bench.unpruned.metric, bench.unpruned.heldout_metric) == (1, 1)
+    teacher = bench.problem.teacher
+    for split in (bench.problem.train, bench.problem.alpha, bench.select, bench.heldout):
+        said = predict(teacher, split, "cpu").argmax(-1)
+        assert split.labels.tolist() == said.tolist()
+        assert len(set(split.labels.tolist())) == 3
+
+    architecture = BertArchitecture((LayerUnits((), ()),) * TINY.layers)
+    model = cut(teacher.state_dict(), teacher.config, architecture)
+    answers = predict(model, bench.heldout, "cpu").argmax(-1)
+    agreed = (answers.numpy() == bench.heldout.labels).mean()
+    assert bench.score(model, architecture).heldout_metric == pytest.approx(agreed)
+    assert agreed < 1
+    for split, own in zip(inputs.judging(), (bench.select, bench.heldout), strict=True):
+        assert split.labels.tolist() == own.labels.tolist()
+
+
+def test_nothing_agrees_with_a_teacher_that_has_no_classes(
+    tiny_bert: str, planted_task: Task
+) -> None:
+    task = replace(planted_task, metric="agreement")
+    with pytest.raises(UserError, match=r"agreement.*has no classifier yet; name a classifier"):
+        read_inputs(task, Teacher(checkpoint=tiny_bert))
