@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.compressing import Compressed, compress
     from orchestrator.dashboard.server import serve
     from orchestrator.errors import RunError
     from orchestrator.launching import launch
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from orchestrator.workers.loop import work
 
 __all__ = [
+    "Compressed",
     "Run",
     "RunError",
     "Study",
+    "compress",
     "launch",
     "load_run",
     "load_study",
@@ -31,6 +34,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Compressed": "orchestrator.compressing",
+    "compress": "orchestrator.compressing",
     "serve": "orchestrator.dashboard.server",
     "RunError": "orchestrator.errors",
     "launch": "orchestrator.launching",

@@ -1,6 +1,7 @@
 """`launch`: run a study and show it, from Python as from the command line.
 
-The composition root: of orchestrator/ only `launching`, `run` and `command` may import reports.
+The composition root: of orchestrator/ only it, `compressing`, `run` and `command` may import
+reports.
 """
 
 from __future__ import annotations
