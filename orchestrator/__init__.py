@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.compressing import Compressed, compress
     from orchestrator.dashboard.server import serve
-    from orchestrator.early_stopping import EarlyStopping, Hurdles, SuccessiveHalving
     from orchestrator.errors import RunError
     from orchestrator.launching import launch
     from orchestrator.polishing import polish
@@ -22,12 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compressed",
-    "EarlyStopping",
-    "Hurdles",
     "Run",
     "RunError",
     "Study",
-    "SuccessiveHalving",
     "compress",
     "launch",
     "load_run",
@@ -41,9 +37,6 @@ _HOMES = {
     "Compressed": "orchestrator.compressing",
     "compress": "orchestrator.compressing",
     "serve": "orchestrator.dashboard.server",
-    "EarlyStopping": "orchestrator.early_stopping",
-    "Hurdles": "orchestrator.early_stopping",
-    "SuccessiveHalving": "orchestrator.early_stopping",
     "RunError": "orchestrator.errors",
     "launch": "orchestrator.launching",
     "polish": "orchestrator.polishing",

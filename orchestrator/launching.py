@@ -51,7 +51,7 @@ def launch(
 
     Args:
         study: what to run.
-        trials: trials wanted, counting stopped ones; the study's own number by default.
+        trials: trials wanted; the study's own number by default.
         population: trials that train together, or "auto"; the study's own by default.
         workers: processes, each with a GPU of its own or its share of the cores, or tasks of a
             cluster; by default one for each GPU, else one, which is this process.

@@ -10,7 +10,6 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -201,27 +200,17 @@ def report(
             ".svg, .png or .pdf draws the front alone."
         ),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Rewrite the page while the study runs.")
-    ] = False,
 ) -> None:
     """Write the HTML page of a run, or of several on the same axes, or a picture of the front."""
     from orchestrator.runs.records import read_run
     from orchestrator.runs.run_folder import RunFolder
     from reports.page.page import write_report
     from reports.page.picture import front_image
-    from reports.page.watch import watch_report
 
     if out is None and len(runs) > 1:
         raise RunError("a page of several runs is none of theirs: name it with --out FILE.html")
     target = RunFolder(runs[0]).report if out is None else out
-    if watch and target.suffix != ".html":
-        raise RunError(f"--watch writes a page: '{target}' must end in .html")
     try:
-        if watch:
-            with suppress(KeyboardInterrupt):
-                watch_report(runs, target, typer.echo)
-            return
         records = [read_run(run) for run in runs]
         write = write_report if target.suffix == ".html" else front_image
         typer.echo(write(records, target))
