@@ -72,19 +72,7 @@ ENTRIES = {
     "head-importance": Entry(HeadImportance(spaces=("heads", "ffn")), {"normalise": YES_OR_NO}),
     "fisher-pruning": Entry(FisherPruning(), {"rearrange": YES_OR_NO, "reconstruct": YES_OR_NO}),
     "fisher-once": Entry(FisherSearch(), {"flops_weight": FloatDistribution(0.6, 1.2)}, search=0),
-    "fisher-search": Entry(
-        FisherSearch(),
-        {
-            "flops_weight": FloatDistribution(0.6, 1.2),
-            "grad_rescale": FloatDistribution(0.03, 0.3, log=True),
-        },
-        search=1 / 6,
-    ),
     "mask-search": Entry(MaskSearch(), MASK_KNOBS, search=1 / 3),
-    "mask-search-hard": Entry(MaskSearch(hard=True), MASK_KNOBS, search=1 / 3),
-    "mask-search-ahead": Entry(
-        MaskSearch(), {**MASK_KNOBS, "unrolled_step": FloatDistribution(0.01, 1, log=True)}, 1 / 3
-    ),
     "width-search": Entry(WidthSearch(), MASK_KNOBS, search=1 / 3),
 }
 BASELINES = {name for name, entry in ENTRIES.items() if entry.search is None}
@@ -216,7 +204,7 @@ def main() -> None:
 
 
 study = entry_study(
-    "fisher-search", glue("sst2"), Teacher(checkpoint=minilm()), epochs=1, trials=20, seed=0
+    "fisher-once", glue("sst2"), Teacher(checkpoint=minilm()), epochs=1, trials=20, seed=0
 )
 
 if __name__ == "__main__":

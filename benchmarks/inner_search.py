@@ -46,7 +46,17 @@ from torch.nn import functional
 from transformers import AutoTokenizer, BertForSequenceClassification
 
 from benchmarks import made_up
-from benchmarks.timing import STEPS, WARM_UP, Now, Stopwatch, clock, describe, kind_of, seconds_of
+from benchmarks.timing import (
+    STEPS,
+    WARM_UP,
+    Now,
+    Stopwatch,
+    clock,
+    describe,
+    kind_of,
+    seconds_of,
+    until_enough,
+)
 from objectives.device import Precision, autocast, choose_device, matmul_dtype, quiet_libraries
 from objectives.measures.budget import hinge_loss
 from objectives.methods.mask_search import MaskSearch
@@ -221,7 +231,7 @@ def product(name: str, problem: Problem, steps: int, warm_up: int, now: Now) -> 
 
     def run(seed: int) -> float:
         watch = Stopwatch("search", steps, warm_up, now)
-        list(MaskSearch.search([method], problem, seed=seed, progress=watch))
+        until_enough(MaskSearch.search([method], problem, seed=seed, progress=watch))
         return watch.seconds
 
     return Variant(name, run)

@@ -56,7 +56,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.inner_search import METHOD, PlainLoop, padded, searching
 from benchmarks.made_up import make_checkpoint, make_problem
-from benchmarks.timing import STEPS, WARM_UP, Now, Stopwatch, clock, describe, kind_of, seconds_of
+from benchmarks.timing import (
+    STEPS,
+    WARM_UP,
+    EnoughError,
+    Now,
+    Stopwatch,
+    clock,
+    describe,
+    kind_of,
+    seconds_of,
+    until_enough,
+)
 from objectives.device import (
     Precision,
     choose_device,
@@ -104,16 +115,17 @@ class Operations(TorchDispatchMode):
 
 
 class Counted(SilentProgress):
-    """How many there have been at the end of each step; all students stop after the second."""
+    """How many there have been at the end of each step; the search ends after the second."""
 
-    def __init__(self, counter: Operations, students: int) -> None:
-        self.counter, self.students = counter, students
+    def __init__(self, counter: Operations) -> None:
+        self.counter = counter
         self.counts: list[int] = []
 
-    def advance(self) -> Set[int]:
+    def advance(self) -> None:
         """Note the count."""
         self.counts.append(self.counter.count)
-        return set(range(self.students)) if len(self.counts) == 2 else frozenset()
+        if len(self.counts) == 2:
+            raise EnoughError
 
 
 Found = dict[str, Any]
@@ -168,8 +180,8 @@ def measure(variant: Variant, job: Job, problem: Problem, count: bool) -> Found:
     warm_up = WARM_UP[kind]
     if variant.name == "fused":
         members = population(job.steps + warm_up, variant.size, job.precision, problem)
-        watch = Stopwatch("search", job.steps, warm_up, now, variant.size)
-        list(MaskSearch.search(members, problem, seed=0, progress=watch))
+        watch = Stopwatch("search", job.steps, warm_up, now)
+        until_enough(MaskSearch.search(members, problem, seed=0, progress=watch))
         seconds = watch.seconds
     else:
         loop = PlainLoop(problem, cached=True, frozen=True, precision=job.precision)
@@ -214,9 +226,9 @@ def operations_of_step(variant: Variant, precision: Precision, problem: Problem)
     counter = Operations()
     if variant.name == "fused":
         members = population(2, variant.size, precision, problem)
-        counted = Counted(counter, variant.size)
+        counted = Counted(counter)
         with counter:
-            list(MaskSearch.search(members, problem, seed=0, progress=counted))
+            until_enough(MaskSearch.search(members, problem, seed=0, progress=counted))
         return counted.counts[1] - counted.counts[0]
     loop = PlainLoop(problem, cached=True, frozen=True, precision=precision)
     loop.step()

@@ -28,7 +28,6 @@ from benchmarks.inner_search import make_problem
 from benchmarks.teacher_states import METHOD, RATIOS, RECOVER, seconds_of_step
 from benchmarks.timing import describe
 from objectives.device import Precision, multiplies_bfloat16, quiet_libraries
-from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.search.staged_method import StagedMethod
 
@@ -61,7 +60,6 @@ def main() -> None:
         **{
             f"after the cut, ratio {ratio}": replace(METHOD, target_ratio=ratio) for ratio in RATIOS
         },
-        "FisherSearch, searching": FisherSearch(stages=(search,)),
         "MaskSearch, searching": MaskSearch(stages=(search,)),
     }
     rows: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
-"""Real trials with their learning curves, for benchmarks/replayed.py to replay.
+"""Real trials, for benchmarks/replayed.py to replay.
 
-A random sampler, and rungs at every quarter of the training at which nobody stops: what each trial
-would have reported to any policy. The quickstart's tweets and model, cut at once by Fisher
-information; 1,024 rows of 24 tokens, 1.5 epochs, so that a trial takes 20 seconds of one core.
+A random sampler on the quickstart's tweets and model, cut at once by Fisher information; 1,024 rows
+of 24 tokens, 1.5 epochs, so that a trial takes 20 seconds of one core. (What is stored was recorded
+at every quarter of the training, while trials could still report on their way.)
 
     python -m benchmarks.record_trials [--trials 100] [--out FOLDER]
 
@@ -27,13 +27,11 @@ from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
 from orchestrator import Study
-from orchestrator.early_stopping import SuccessiveHalving
 from orchestrator.runs.records import RunRecord
 from orchestrator.workers.loop import run_study
 from studies._quickstart_data import minilm, tweets
 
 RESULTS = Path(__file__).parent / "results" / "recorded_trials.json"
-QUARTERS = (0.25, 0.5, 0.75)
 
 study = Study(
     name="recorded",
@@ -60,26 +58,22 @@ study = Study(
     trials=100,
     population=1,
     sampler="random",
-    early_stopping=SuccessiveHalving(rungs=QUARTERS, keep=1.0),
 )
 
 
 def document(run: RunRecord) -> dict[str, object]:
-    """The finished trials of the run: knobs, cost, and the metric at each quarter."""
+    """The finished trials of the run: knobs, cost, and the metric at the end."""
     rows = [
         {
             "knobs": trial.knobs,
             "ratio": trial.result.ratio,
             "violation": trial.result.violation,
-            # One that loses nothing is not trained, and passes no rung.
-            "metrics": [rung.metric for rung in trial.rungs] + [trial.result.metric]
-            if trial.rungs
-            else [trial.result.metric] * 4,
+            "metrics": [trial.result.metric],
         }
         for trial in run.finished
     ]
     return {
-        "what": "metric (accuracy, selection split) at each quarter of the training",
+        "what": "metric (accuracy, selection split)",
         "definition": run.definition,
         "unpruned": run.unpruned.metric,
         "trials": rows,

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.inner_search import make_problem
-from benchmarks.timing import WARM_UP, Stopwatch, clock, describe, kind_of
+from benchmarks.timing import WARM_UP, Stopwatch, clock, describe, kind_of, until_enough
 from objectives.device import quiet_libraries
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
@@ -50,8 +50,8 @@ def seconds_of_step(
     last = replace(method.stages[-1], epochs=epochs)
     members = [replace(method, stages=(*method.stages[:-1], last))] * students
     now = clock(problem.device, processor=kind == "cpu")
-    watch = Stopwatch(last.name, steps, WARM_UP[kind], now, students)
-    list(type(method).search(members, problem, seed=seed, progress=watch))
+    watch = Stopwatch(last.name, steps, WARM_UP[kind], now)
+    until_enough(type(method).search(members, problem, seed=seed, progress=watch))
     return watch.seconds
 
 

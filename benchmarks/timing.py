@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -40,11 +41,22 @@ def clock(device: str, *, processor: bool = False) -> Now:
     return now
 
 
-class Stopwatch(SilentProgress):
-    """A `Progress` that times steps of one stage, then stops all students."""
+class EnoughError(Exception):
+    """What was to be measured is measured."""
 
-    def __init__(self, stage: str, steps: int, warm_up: int, now: Now, students: int = 1):
-        self.stage, self.students, self.now = stage, students, now
+
+def until_enough(search: Iterable[object]) -> None:
+    """Search until its `Progress` has had enough."""
+    with suppress(EnoughError):
+        for _ in search:
+            pass
+
+
+class Stopwatch(SilentProgress):
+    """A `Progress` that times steps of one stage, then ends the search."""
+
+    def __init__(self, stage: str, steps: int, warm_up: int, now: Now):
+        self.stage, self.now = stage, now
         self.first, self.last = warm_up, warm_up + steps
         self.at_work = False
         self.taken = 0
@@ -54,14 +66,15 @@ class Stopwatch(SilentProgress):
         """Other stages, and what is made before, are not of interest."""
         self.at_work = stage == self.stage
 
-    def advance(self) -> Set[int]:
+    def advance(self) -> None:
         """Look at the clock before the first of the timed steps and after the last."""
         if not self.at_work:
-            return frozenset()
+            return
         self.taken += 1
         if self.taken in (self.first, self.last):
             self.times.append(self.now())
-        return set(range(self.students)) if self.taken >= self.last else frozenset()
+        if self.taken == self.last:
+            raise EnoughError
 
     @property
     def seconds(self) -> float:

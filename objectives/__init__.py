@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from objectives.search.one_shot import OneShot, ScopedOneShot
     from objectives.search.staged_method import StagedMethod
     from objectives.search.staged_search import Alpha, staged_search
-    from objectives.search_method import SearchFailure, SearchMethod, SearchResult, Stopped
+    from objectives.search_method import SearchFailure, SearchMethod, SearchResult
     from objectives.text.augmentation import Augmentation
     from objectives.text.glue import glue
     from objectives.text.task import Task
@@ -63,7 +63,6 @@ __all__ = [
     "SearchResult",
     "Stage",
     "StagedMethod",
-    "Stopped",
     "Task",
     "Teacher",
     "TernaryBert",
@@ -101,7 +100,6 @@ _HOMES = {
     "SearchFailure": "objectives.search_method",
     "SearchMethod": "objectives.search_method",
     "SearchResult": "objectives.search_method",
-    "Stopped": "objectives.search_method",
     "Augmentation": "objectives.text.augmentation",
     "glue": "objectives.text.glue",
     "Task": "objectives.text.task",

@@ -55,15 +55,7 @@ class SearchFailure:
     """In one line, for people."""
 
 
-@dataclass(frozen=True)
-class Stopped:
-    """A student that ended early because `Progress.advance` asked for it."""
-
-    slot: int
-    """The place of the student in its population."""
-
-
-Outcome = SearchResult | SearchFailure | Stopped
+Outcome = SearchResult | SearchFailure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +66,7 @@ class SearchMethod(abc.ABC):
     groups of one shape with `populations`, and calls `search` on each group. The method trains
     the group as one program and yields one outcome for each member, as soon as it has it, in any
     order. It learns from `problem.train` and `problem.alpha` alone; `problem.select_worth` may say
-    which of its checkpoints is best, and what a student is worth at a rung.
+    which of its checkpoints is best.
     """
 
     per_slot: ClassVar[frozenset[str]] = frozenset()
@@ -146,7 +138,7 @@ class SearchMethod(abc.ABC):
             members: copies of one method that differ in fields of `per_slot` alone.
             problem: what the method works on.
             seed: of the study.
-            progress: what the method tells of its run, and who should stop.
+            progress: what the method tells of its run.
 
         Yields:
             One outcome for each member, as soon as there is one, in any order.

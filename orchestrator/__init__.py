@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.compressing import Compressed, compress
     from orchestrator.dashboard.server import serve
-    from orchestrator.early_stopping import EarlyStopping, Hurdles, SuccessiveHalving
     from orchestrator.errors import RunError
     from orchestrator.launching import launch
     from orchestrator.polishing import polish
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from orchestrator.workers.loop import work
 
 __all__ = [
-    "EarlyStopping",
-    "Hurdles",
+    "Compressed",
     "Run",
     "RunError",
     "Study",
-    "SuccessiveHalving",
+    "compress",
     "launch",
     "load_run",
     "load_study",
@@ -35,10 +34,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Compressed": "orchestrator.compressing",
+    "compress": "orchestrator.compressing",
     "serve": "orchestrator.dashboard.server",
-    "EarlyStopping": "orchestrator.early_stopping",
-    "Hurdles": "orchestrator.early_stopping",
-    "SuccessiveHalving": "orchestrator.early_stopping",
     "RunError": "orchestrator.errors",
     "launch": "orchestrator.launching",
     "polish": "orchestrator.polishing",

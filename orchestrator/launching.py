@@ -1,6 +1,7 @@
 """`launch`: run a study and show it, from Python as from the command line.
 
-The composition root: of orchestrator/ only `launching`, `run` and `command` may import reports.
+The composition root: of orchestrator/ only it, `compressing`, `run` and `command` may import
+reports.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def launch(
 
     Args:
         study: what to run.
-        trials: trials wanted, counting stopped ones; the study's own number by default.
+        trials: trials wanted; the study's own number by default.
         population: trials that train together, or "auto"; the study's own by default.
         workers: processes, each with a GPU of its own or its share of the cores, or tasks of a
             cluster; by default one for each GPU, else one, which is this process.

@@ -119,7 +119,6 @@ def _study(
         warm_start=(),
         fidelity=FULL,
         sampler="random",  # nothing is drawn
-        early_stopping=None,
     )
 
 

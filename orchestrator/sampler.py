@@ -32,9 +32,6 @@ def make_sampler(
     seed is mixed with the number of trials that the study already holds and with the worker's own
     number.
 
-    What each learns of a trial that was stopped early: TPE counts it behind all that finished; GP,
-    NSGA-II and random read finished trials alone.
-
     docs/samplers.md compares them on replayed trials.
     """
     mixed = int(np.random.SeedSequence([seed, trials_so_far, worker]).generate_state(1)[0])

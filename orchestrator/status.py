@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from statistics import fmean
@@ -28,7 +28,6 @@ from orchestrator.runs.records import (
     load_optuna_study,
     pareto_front,
     trial_record,
-    unpruned_result,
 )
 from orchestrator.runs.results import DIVERGENCE
 from orchestrator.runs.run_folder import RunFolder
@@ -38,8 +37,6 @@ from orchestrator.workers.heartbeat import WorkerRecord, is_alive, workers_of
 
 _RECENT = 20
 """Finished trials from which the rate is taken."""
-_SHOWN = 8
-"""Stopped trials that people are shown, the last ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +45,17 @@ class Status:
 
     name: str
     wanted: int | None
-    """Trials that the last launch wants, finished or stopped early."""
+    """Trials that the last launch wants."""
     trials: dict[str, int]
     """How many are finished, stopped, failed, running and waiting."""
     per_hour: float | None
-    """Of the last trials that finished or were stopped; None before there are any."""
+    """Of the last trials that finished; None before there are any."""
     seconds_left: float | None
     """At this rate; None if no worker is alive."""
     workers: tuple[dict[str, Any], ...]
     """Of each worker that has not ended: name, host, pid, device, running trials, whether alive,
     seconds since its last beat."""
     front: tuple[FinishedTrial, ...]
-    stopped: tuple[dict[str, Any], ...]
-    """Of each trial that was stopped early at a rung: its number, and what it was worth there."""
     failures: dict[str, int]
     """How often trials failed, by reason."""
     damaged: dict[int, list[str]]
@@ -79,8 +74,7 @@ class Status:
             }
             for trial in self.front
         ]
-        lists = {"workers": list(self.workers), "stopped": list(self.stopped), "front": front}
-        return {**vars(self), **lists}
+        return {**vars(self), "workers": list(self.workers), "front": front}
 
     def lines(self) -> list[str]:
         """For people."""
@@ -102,13 +96,6 @@ class Status:
             far = trial.result.divergences.get(DIVERGENCE)
             worth = f"{trial.result.metric:.4f}" if far is None else f"{DIVERGENCE} {far:.4g}"
             lines.append(f"front      trial {trial.number}: {worth} at {size}")
-        lines += [
-            f"stopped    trial {one['trial']}: {one['metric']:.4f} at {one['cost_name']} ratio "
-            f"{one['ratio']:.3f}, after {one['share']:.0%}"
-            for one in self.stopped[-_SHOWN:]
-        ]
-        if len(self.stopped) > _SHOWN:
-            lines.append(f"           and {len(self.stopped) - _SHOWN} stopped before these")
         lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
         for number, files in self.damaged.items():
             lines.append(f"damaged    trial {number}: {'; '.join(files)}")
@@ -169,37 +156,19 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
         else max(0, wanted - states["finished"] - states["stopped"]) / rate,
         workers=shown,
         front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
-        stopped=_stopped(study, records),
         failures=dict(failures.most_common()),
         damaged={} if folder is None else damaged_trials(folder.path, records),
     )
 
 
-def _stopped(study: optuna.Study, records: Sequence[TrialRecord]) -> tuple[dict[str, Any], ...]:
-    if UNPRUNED not in study.user_attrs:
-        return ()
-    unpruned = unpruned_result(study.user_attrs[UNPRUNED])
-    return tuple(
-        {
-            "trial": trial.number,
-            **asdict(trial.rungs[-1]),
-            "cost_name": unpruned.cost_name,
-            "unit": unpruned.unit,
-            "ratio": trial.rungs[-1].cost / unpruned.cost_full,
-        }
-        for trial in records
-        if trial.state == "stopped" and trial.rungs
-    )
-
-
 def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
-    """Finished and stopped trials per second in which any trial was at work.
+    """Finished trials per second in which any trial was at work.
 
     Taken over the time in which the latest of them ran. A trial counts for the share of its own
     time that lies in it, also one that still runs. Populations of which some trials have ended are
     left out, unless there are no others: on a CPU they search together, and end one by one.
     """
-    counted = [t for t in records if t.state in ("finished", "stopped") and t.seconds]
+    counted = [t for t in records if t.state == "finished" and t.seconds]
     running = [t for t in records if t.state == "running" and t.started]
     claimed: dict[Any, float] = {}
     """When each worker, which has one population at a time, claimed what it runs."""

@@ -30,7 +30,6 @@ from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.teacher import Teacher
-from orchestrator.early_stopping import EarlyStopping
 from orchestrator.sampler import SamplerFactory, SamplerName
 
 if TYPE_CHECKING:
@@ -101,13 +100,10 @@ class Study:
     Begin a full study with what a cheap one found by `warm_start`."""
     sampler: SamplerName | SamplerFactory = "tpe"
     """What draws the knobs: Optuna's "tpe", "gp", "nsgaii" or "random", or a function from a seed
-    to any other sampler, such as `lambda seed: QMCSampler(seed=seed)`. Like `early_stopping` it
-    decides no result, and so may change from launch to launch."""
-    early_stopping: EarlyStopping | None = None
-    """Who of the trials goes on at a rung: `SuccessiveHalving()`, `Hurdles()`, or None for all. A
-    rung compares metrics, so none goes with the objective "divergence"."""
+    to any other sampler, such as `lambda seed: QMCSampler(seed=seed)`. It decides
+    no result, and so may change from launch to launch."""
     trials: int = 12
-    """Trials wanted, finished or stopped early. Launching again continues up to this number."""
+    """Trials wanted. Launching again continues up to this number."""
     population: PopulationSize = "auto"
     """Trials that train together as one program; fewer if memory does not hold so many. "auto": on
     a GPU trials / (4 x workers), at most 32, so that the sampler sees results at least four times;
@@ -274,11 +270,6 @@ class Study:
         return min(max(1, self.trials // (4 * workers)), 32) if device.startswith("cuda") else 1
 
     def _check_objectives(self) -> None:
-        if self.objective == "divergence" and self.early_stopping is not None:
-            raise UserError(
-                f"Study.early_stopping is {type(self.early_stopping).__name__}(), whose rungs "
-                "compare metrics, and Study.objective is 'divergence'; leave one of them out"
-            )
         spaces = spaces_of(self.method)
         if self.cost == "units" and not spaces:
             raise UserError(

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from reports.exporting.hub import push
     from reports.page.page import write_report
     from reports.page.picture import front_image
-    from reports.page.watch import watch_report
     from reports.speed import bench_front, keep_speeds
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "front_image",
     "keep_speeds",
     "push",
-    "watch_report",
     "write_report",
 ]
 
@@ -36,7 +34,6 @@ _HOMES = {
     "push": "reports.exporting.hub",
     "write_report": "reports.page.page",
     "front_image": "reports.page.picture",
-    "watch_report": "reports.page.watch",
     "bench_front": "reports.speed",
     "keep_speeds": "reports.speed",
 }

@@ -26,7 +26,7 @@ from orchestrator.runs.results import divergence_texts, divergence_words
 from orchestrator.runs.sizes import in_numbers
 from reports.figures.front import front_figure
 from reports.overlay import overlay
-from reports.pareto import answer, pareto_view, percent, rung_text
+from reports.pareto import answer, pareto_view, percent
 from reports.recommended import recommendations
 
 FRONT = "front"
@@ -114,10 +114,6 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
     """Empty while there is nothing to say."""
     if trial.state == "failed":
         return f"Failed: {markdown(trial.failure)}"
-    if trial.state == "stopped":
-        return "Stopped early." + (
-            f" {markdown(rung_text(run, trial.rungs[-1]))}." if trial.rungs else ""
-        )
     result = trial.result
     if result is None:
         return ""

@@ -1,4 +1,4 @@
-"""How the outer loop went, in numbers: hypervolume, attainment, importance.
+"""How the outer loop went, in numbers: hypervolume, importance.
 
 The importance is Optuna's own, of a study made from the records.
 """
@@ -96,25 +96,10 @@ def quartiles(
     return steps, np.quantile(heights, (0.25, 0.5, 0.75), axis=1).tolist()
 
 
-def _height(steps: Steps, x: float, before: float = 0.0) -> float:
-    """How high a step curve (x, y) is at x; `before` its first step."""
+def _height(steps: Steps, x: float) -> float:
+    """How high a step curve (x, y) is at x."""
     reached = bisect_right(steps, x, key=lambda step: step[0])
-    return steps[reached - 1][1] if reached else before
-
-
-def attainment(curves: Sequence[Steps], level: float) -> list[tuple[float, float]]:
-    """What at least a share `level` of step curves (ratio, metric) reach at each ratio.
-
-    Of fronts it is the empirical attainment surface (Fonseca and Fleming 1996). It begins where so
-    many of them have begun, and falls where they do.
-    """
-    needed, levels = max(1, math.ceil(level * len(curves))), list[tuple[float, float]]()
-    for ratio in sorted({ratio for curve in curves for ratio, _ in curve}):
-        heights = sorted((_height(curve, ratio, -math.inf) for curve in curves), reverse=True)
-        metric = heights[needed - 1]
-        if math.isfinite(metric) and (not levels or metric != levels[-1][1]):
-            levels.append((ratio, metric))
-    return levels
+    return steps[reached - 1][1] if reached else 0.0
 
 
 def importances(run: RunRecord) -> dict[str, dict[str, float]]:

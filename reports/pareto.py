@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.runs.records import FinishedTrial, Rung, RunRecord, TrialRecord
+from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord
 from orchestrator.runs.results import TrialResult, UnprunedResult
 
 
@@ -22,8 +22,6 @@ class ParetoView:
     """Inside their budget, but another trial is no worse and cheaper, or as cheap and better."""
     outside: tuple[FinishedTrial, ...]
     """Outside their budget; they are on no front."""
-    stopped: tuple[TrialRecord, ...]
-    """Stopped early, at what they reported last."""
 
 
 def pareto_view(run: RunRecord) -> ParetoView:
@@ -36,8 +34,14 @@ def pareto_view(run: RunRecord) -> ParetoView:
         front=tuple(front),
         dominated=tuple(t for t in run.finished if t.feasible and t.number not in numbers),
         outside=tuple(t for t in run.finished if not t.feasible),
-        stopped=tuple(trial for trial in run.trials if trial.state == "stopped" and trial.rungs),
     )
+
+
+def state_text(trial: TrialRecord) -> str:
+    """What became of a trial, in the page's words."""
+    if trial.result is None:
+        return trial.state
+    return "finished" if trial.feasible else "outside budget"
 
 
 def answer(view: ParetoView) -> str:
@@ -68,14 +72,6 @@ def answer(view: ParetoView) -> str:
 def percent(share: float) -> str:
     """A share as a whole percentage, or with one decimal below 10%."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
-
-
-def rung_text(run: RunRecord, rung: Rung) -> str:
-    """Where a trial stood on its way."""
-    return (
-        f"{rung.share:.0%} trained: {run.metric_name} {rung.metric:.4f} at "
-        f"{run.unpruned.cost_name} ratio {rung.cost / run.unpruned.cost_full:.4f}"
-    )
 
 
 def knob_texts(knobs: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,9 +13,26 @@ from plotly.subplots import make_subplots
 from benchmarks.comparison.numbers import SPLITS, Comparison, Kept, chosen
 from orchestrator.runs.records import RunRecord
 from reports.figures.theme import AXIS, LAYOUT, plain, run_line, run_style
-from reports.outer_loop import attainment
+from reports.outer_loop import Steps
 
 _NAMES = {"select": "selection split", "heldout": "held-out split"}
+
+
+def attainment(curves: Sequence[Steps], level: float) -> list[tuple[float, float]]:
+    """What at least a share `level` of step curves (ratio, metric) reach at each ratio.
+
+    Of fronts it is the empirical attainment surface (Fonseca and Fleming 1996). It begins where so
+    many of them have begun, and falls where they do.
+    """
+    needed, levels = max(1, math.ceil(level * len(curves))), list[tuple[float, float]]()
+    for ratio in sorted({ratio for curve in curves for ratio, _ in curve}):
+        reached = [bisect_right(curve, ratio, key=lambda step: step[0]) for curve in curves]
+        heights = sorted(
+            (curve[n - 1][1] for curve, n in zip(curves, reached, strict=True) if n), reverse=True
+        )
+        if len(heights) >= needed and (not levels or heights[needed - 1] != levels[-1][1]):
+            levels.append((ratio, heights[needed - 1]))
+    return levels
 
 
 def comparison_figure(runs: Mapping[str, Sequence[RunRecord]], comparison: Comparison) -> go.Figure:

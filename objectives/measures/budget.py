@@ -68,20 +68,7 @@ def discretise(
     tolerance: float,
     threshold: float,
 ) -> BertArchitecture:
-    """The architecture inside the budget that keeps the units of highest score."""
-    kept = kept_units(scores, cost, target=target, tolerance=tolerance, threshold=threshold)
-    return BertArchitecture.from_masks(cost.shape, {space: m.tolist() for space, m in kept.items()})
-
-
-def kept_units(
-    scores: Mapping[str, Tensor],
-    cost: Cost,
-    *,
-    target: float,
-    tolerance: float,
-    threshold: float,
-) -> dict[str, Tensor]:
-    """Which units of highest score stay inside the budget: bool, of the shapes of `scores`.
+    """The architecture inside the budget that keeps the units of highest score.
 
     `scores` maps each searched space to (layers, *units_of), one student's; a space that is missing
     is kept whole. Heads, neurons and inputs are decided one by one. The dimensions of "qk" and "v"
@@ -105,16 +92,16 @@ def kept_units(
 
     as_searched = lanes.forced + lanes.count(lanes.steps_above(threshold))
     if low <= lanes.price(as_searched) <= high:
-        return lanes.masks(as_searched)
+        return lanes.architecture(as_searched)
     below = lanes.fill(lanes.forced, lanes.ranked, target)
     if lanes.price(below) >= low:
-        return lanes.masks(below)
+        return lanes.architecture(below)
     other = _other_dear_ones(lanes, below, low, high)
-    return lanes.masks(below if other is None else other)
+    return lanes.architecture(below if other is None else other)
 
 
 def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) -> dict[str, Tensor]:
-    """The units of highest score that cost no more than the limit, as `kept_units` takes them where
+    """The units of highest score that cost no more than the limit, as `discretise` takes them where
     there is no band below it to end in."""
     lanes = _Lanes(scores, cost)
     return lanes.masks(lanes.fill(lanes.forced, lanes.ranked, limit))
@@ -223,6 +210,11 @@ class _Lanes:
         """
         layers: Tensor = self.cost.layer(self._widths(counts)).double()
         return layers.sum(-1) + self.cost.fixed
+
+    def architecture(self, counts: Tensor) -> BertArchitecture:
+        """What is left if so many of each lane stay."""
+        masks = {space: mask.tolist() for space, mask in self.masks(counts).items()}
+        return BertArchitecture.from_masks(self.cost.shape, masks)
 
     def masks(self, counts: Tensor) -> dict[str, Tensor]:
         """Which units stay if so many of each lane do, the best; of the shapes of the scores."""

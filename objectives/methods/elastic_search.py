@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -38,7 +38,7 @@ from objectives.search.importance import importance_at, importance_of_student
 from objectives.search.one_shot import Chosen, OneShot, evenly
 from objectives.search.staged_method import StagedMethod
 from objectives.search.staged_search import staged_search
-from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult, Stopped
+from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult
 from objectives.training.elastic import ElasticTraining, Model, Order
 from objectives.training.losses import check_comparable
 from objectives.training.population import EMBEDDINGS
@@ -233,14 +233,10 @@ class ElasticSearch(OneShot):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Train the student of all, unless the run has it, and cut one for each member."""
-        everyone = frozenset(range(len(members)))
         try:
-            found, stopped = _trained(members[0], problem, seed, progress, everyone)
-        except _NobodyWaitsError:
-            yield from map(Stopped, sorted(everyone))
-            return
+            found = _trained(members[0], problem, seed, progress)
         except FloatingPointError as error:
-            yield from (SearchFailure(slot, str(error)) for slot in sorted(everyone))
+            yield from (SearchFailure(slot, str(error)) for slot in range(len(members)))
             return
         chosen = [member.choose(problem, seed) for member in members]
         sized = [
@@ -254,15 +250,10 @@ class ElasticSearch(OneShot):
             seed=seed,
             progress=progress,
             students=[found.student] * len(members),
-            stopped=stopped,
         ):
             if isinstance(outcome, SearchResult):
                 outcome = replace(outcome, curve=[*found.curve, *outcome.curve])
             yield outcome
-
-
-class _NobodyWaitsError(Exception):
-    """All who waited for the training were asked to stop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,17 +268,13 @@ def _key(method: ElasticSearch, problem: Problem, seed: int) -> tuple[str, str]:
     return "elastic", content_key(_ingredients(method, problem, seed))
 
 
-def _trained(
-    method: ElasticSearch, problem: Problem, seed: int, progress: Progress, everyone: Set[int]
-) -> tuple[_Trained, Set[int]]:
-    """The trained student of the run, made if it has none and read once a launch; and who of
-    `everyone` was asked to stop meanwhile."""
-    stopped: set[int] = set()
+def _trained(method: ElasticSearch, problem: Problem, seed: int, progress: Progress) -> _Trained:
+    """The trained student of the run, made if it has none and read once a launch."""
     dtype = matmul_dtype(method.precision, problem.device)
 
     def make(folder: Path, begun: Path) -> None:
         if method.elastic.loss == "prediction+hidden":
-            stopped.update(keep_states(problem, dtype, progress))
+            keep_states(problem, dtype, progress)
         along = replace(method, flops_weight=method.trained_flops_weight, grad_rescale=0.0)
         worth = along.worth(problem, seed)
         models = (
@@ -305,9 +292,7 @@ def _trained(
             seed=seed,
             dtype=dtype,
         )
-        stopped.update(training.run(progress, everyone, begun / _CHECKPOINT))
-        if stopped >= everyone:
-            raise _NobodyWaitsError
+        training.run(progress, begun / _CHECKPOINT)
         own = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
         save_file({name: weight.contiguous() for name, weight in own.items()}, folder / _WEIGHTS)
         curve = training.curve()
@@ -320,7 +305,8 @@ def _trained(
         student.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # embeddings are frozen
         curve = json.loads((folder / _CURVE).read_text())
         problem.memory[key] = _Trained(to_device(student, problem.device), curve)
-    return problem.memory[key], stopped
+    trained: _Trained = problem.memory[key]
+    return trained
 
 
 def _sizes(worth: Mapping[str, Tensor], smallest: float, problem: Problem) -> list[Model]:

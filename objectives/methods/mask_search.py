@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
@@ -26,7 +26,6 @@ from objectives.measures.evaluate import predict
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search.alpha_optimizers import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
-from objectives.search.bilevel import unrolled_gradients
 from objectives.search.descending_alpha import DescendingAlpha
 from objectives.search.importance import importance_of_student
 from objectives.search.relaxation import (
@@ -35,7 +34,6 @@ from objectives.search.relaxation import (
     ranked_alpha,
     sigmoid_masks,
     softmax_masks,
-    straight_through,
 )
 from objectives.search.staged_method import StagedMethod
 from objectives.search.staged_search import staged_search
@@ -132,9 +130,6 @@ class MaskSearch(StagedMethod):
     """Heads of each layer that stay under "softmax". None: R's share of them, at least one."""
     temperature: tuple[float, float] = (1.0, 0.1)
     """Temperature of the masks at the start and at the end of a search, geometric between."""
-    hard: bool = False
-    """Masks of 0 and 1, drawn with probability sigmoid(alpha), with the gradient of the soft mask
-    at the temperature (straight through). Heads by softmax stay soft."""
     threshold: float = 0.5
     """A mask above it counts as open. In (0, 1)."""
     hinge_on: Literal["discrete", "expected"] = "discrete"
@@ -153,12 +148,6 @@ class MaskSearch(StagedMethod):
     """The split whose batches alpha learns from. With "train" and the teacher's logits alpha shares
     batch and backward pass with the weights, and so the loss of the stage; with "train" and the
     labels it takes the rows in an order of its own."""
-    unrolled_step: float = 0.0
-    """xi: the plain gradient step of the weights that alpha looks ahead by (second-order DARTS,
-    `bilevel.py`); 0, the first order, takes the weights as they are. >= 0. DARTS takes the
-    learning rate of its SGD; AdamW's rates are of normalised steps, and far too small for this. The
-    step is one on the loss of the stage. It costs three more passes forward and backward; all
-    four are in float32, for the paths differ by less than bfloat16 can tell."""
     alpha_optimizer: Literal["adam", "sgd", "sign"] = "adam"
     """How alpha moves; "sign" as DAP-BERT, along the signs of both gradients."""
     update_share: float = 1.0
@@ -179,17 +168,11 @@ class MaskSearch(StagedMethod):
                 ),
                 "threshold": (0 < self.threshold < 1, "in (0, 1)"),
                 "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
-                "unrolled_step": (self.unrolled_step >= 0, ">= 0"),
                 "update_share": (0 < self.update_share <= 1, "in (0, 1]"),
             },
         )
         if not any(stage.searches for stage in self.stages):
             raise UserError("MaskSearch.stages: none of them searches; alpha would learn nothing")
-        if self.unrolled_step and (self.alpha_data, self.alpha_loss) == ("train", "teacher"):
-            raise UserError(
-                f"MaskSearch.unrolled_step is {self.unrolled_step}, but alpha shares the weights' "
-                "own pass; set alpha_data='alpha' or alpha_loss='labels'"
-            )
 
     def idle(self) -> Mapping[str, str]:
         """What acts in one setting of another field alone."""
@@ -216,7 +199,7 @@ class MaskSearch(StagedMethod):
         if self.flops_weight == 0:
             idle |= dict.fromkeys(of_hinge, "it acts through the FLOPs loss, whose weight is 0")
         if self.spaces == ("heads",) and self.heads_by == "softmax":
-            of_gates = ("flops_weight", "threshold", "temperature", "hard", "initial_alpha")
+            of_gates = ("flops_weight", "threshold", "temperature", "initial_alpha")
             idle |= dict.fromkeys((*of_hinge, *of_gates), "heads by softmax have no gates")
         return idle
 
@@ -275,27 +258,12 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
             # In an order of its own: the weights take train in that of `seed`.
             else problem.train.shuffled(size, (seed, 1), device)
         )
-        self.ahead: Iterator[Batch] = problem.train.shuffled(size, seed + 1, device)
 
     def masks(self, progress: float) -> dict[str, Tensor]:
-        """What the units are multiplied by: the soft masks, or draws of 0 and 1 with hard ones."""
-        if not self.method.hard:
-            return self._soft(progress)
+        """What the units are multiplied by: sigmoids at the temperature of the moment, and the
+        heads by softmax, if they are so."""
         temperature = geometric_temperature(*self.method.temperature, progress)
-        masks = {
-            space: straight_through(alpha, self.noise(alpha), temperature)
-            for space, alpha in self.alpha.items()
-        }
-        return self._with_softmax(masks)
-
-    def _soft(self, progress: float) -> dict[str, Tensor]:
-        """Sigmoid masks at the temperature of the moment; of hard masks the chance to be open."""
-        temperature = geometric_temperature(*self.method.temperature, progress)
-        masks = sigmoid_masks(self.alpha, 1.0 if self.method.hard else temperature)
-        return self._with_softmax(masks)
-
-    def _with_softmax(self, masks: dict[str, Tensor]) -> dict[str, Tensor]:
-        """With the heads by softmax, if they are so."""
+        masks = sigmoid_masks(self.alpha, temperature)
         if self.method.heads_by == "softmax" and "heads" in masks:
             masks["heads"] = softmax_masks(self.alpha["heads"])
         return masks
@@ -307,7 +275,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         task, measured = (
             (self._gradients_of_train(), {})
             if self.from_train
-            else self._task_gradients(training, masks)
+            else self._task_gradients(training.population, masks)
         )
         flops, ratios = self._flops_gradients(progress)
         self.optimizer.step(task, flops)
@@ -318,8 +286,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         alpha, member = self.of(place), self.members[place]
         if member.heads_by == "softmax" and "heads" in alpha:
             alpha["heads"] = _top(alpha["heads"], self._heads_kept(place))
-        temperature = 1.0 if member.hard else member.temperature[1]
-        threshold = temperature * math.log(member.threshold / (1 - member.threshold))
+        threshold = member.temperature[1] * math.log(member.threshold / (1 - member.threshold))
         return member.within_budget(alpha, self.problem, threshold)
 
     def _heads_kept(self, place: int) -> int:
@@ -334,42 +301,22 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         return gradients
 
     def _task_gradients(
-        self, training: StageTraining, masks: Mapping[str, Tensor]
+        self, population: Population, masks: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        population, batch = training.population, next(self.batches)
-        if not self.method.unrolled_step:
-            loss = self._loss(population, batch, masks)
-            return self.gradients(loss), {"alpha_loss": loss.detach()}
-        train = next(self.ahead)
-        # What is compared are gradients at weights that differ by less than bfloat16 can tell.
-        population = replace(population, matmul_dtype=torch.float32)
-        of_masks, loss = unrolled_gradients(
-            population.weights,
-            {space: mask.detach().requires_grad_() for space, mask in masks.items()},
-            lambda weights, masks: training.loss(
-                replace(population, weights=weights), train, masks
-            ),
-            lambda weights, masks: self._loss(replace(population, weights=weights), batch, masks),
-            self.method.unrolled_step,
-        )
-        gradients = torch.autograd.grad(
-            [masks[space] for space in self.alpha],
-            list(self.alpha.values()),
-            [of_masks[space] for space in self.alpha],
-        )
-        return dict(zip(self.alpha, gradients, strict=True)), {"alpha_loss": loss}
-
-    def _loss(self, population: Population, batch: Batch, masks: Mapping[str, Tensor]) -> Tensor:
-        """What alpha learns beside FLOPs, (K,)."""
+        """Of what alpha learns beside FLOPs; and that loss, (K,)."""
+        batch = next(self.batches)
         logits = population.logits(batch, masks)
-        if self.method.alpha_loss == "labels":
-            return task_loss(logits, batch.labels)
-        return prediction_loss(logits, self._teacher_logits()[batch.rows])
+        loss = (
+            task_loss(logits, batch.labels)
+            if self.method.alpha_loss == "labels"
+            else prediction_loss(logits, self._teacher_logits()[batch.rows])
+        )
+        return self.gradients(loss), {"alpha_loss": loss.detach()}
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of lambda times the hinge loss; and the ratios that it saw."""
         method, cost, full = self.method, self.problem.cost, self.problem.cost_full
-        masks = self._soft(progress)  # afresh: the graph of the others is spent
+        masks = self.masks(progress)  # afresh: the graph of the others is spent
         if method.heads_by == "softmax" and "heads" in masks:
             # They sum to the number of heads whatever alpha is: no gradient says close one.
             kept = torch.stack(

@@ -14,7 +14,6 @@ from 1 to 0. With lambda = 1 modules know nothing of one another and can learn a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from objectives.bert.cutting import cut, shape_of
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.bert.quantising import quantised, round_embeddings
+from objectives.bert.quantising import round_embeddings
 from objectives.device import matmul_dtype, to_device
 from objectives.errors import check_ranges
 from objectives.problem import Problem
@@ -34,12 +33,12 @@ from objectives.progress import Progress
 from objectives.search.few_bits import FewBits
 from objectives.search.staged_method import StagedMethod
 from objectives.search.staged_search import finished, not_finite
-from objectives.search_method import CurvePoint, Outcome, Stopped
+from objectives.search_method import CurvePoint, Outcome
 from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss
 from objectives.training.optimisation import linear_schedule
 from objectives.training.population import Population, Trace
-from objectives.training.stages import Stage, rung_steps
+from objectives.training.stages import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,31 +119,17 @@ class Mrem(FewBits):
     ) -> Iterator[Outcome]:
         """One member after another: what they share is little."""
         members[0].check_shapes(*(shape_of(m.config) for m in (problem.student, problem.teacher)))
-        stopped: frozenset[int] = frozenset()
         for slot, member in enumerate(members):
-            if slot in stopped:
-                yield Stopped(slot)
-                continue
             run = _Reconstruction(member, problem, seed)
-            steps = member.steps * len(run.modules)
-            rungs = rung_steps(progress.rungs, steps)
-            progress.begin(f"reconstruct {len(run.modules)} modules", steps)
-            for done, _ in enumerate(run.steps(), start=1):
-                if done in rungs:
-                    worth = problem.select_worth(quantised(run.model(), run.learned))
-                    if math.isfinite(worth):
-                        cost = problem.counted.exact(run.learned)
-                        progress.report(slot, rungs[done], worth, cost)
-                stopped |= progress.advance()
-                if slot in stopped:
-                    break
-            if slot in stopped:
-                yield Stopped(slot)
-            else:
-                curve = run.curve()
-                yield not_finite(slot, curve) or finished(
-                    slot, member, problem, run.model(), run.units, curve
-                )
+            progress.begin(
+                f"reconstruct {len(run.modules)} modules", member.steps * len(run.modules)
+            )
+            for _ in run.steps():
+                progress.advance()
+            curve = run.curve()
+            yield not_finite(slot, curve) or finished(
+                slot, member, problem, run.model(), run.units, curve
+            )
 
 
 @dataclass

@@ -10,11 +10,12 @@ hinge. The temperature falls all along. At the end the likeliest widths are cut,
 What differs from the paper: it trains its network from scratch, so that a layer's first channels
 are as good as any; here the units of a pretrained layer are ordered by Fisher information first.
 Its two widths end in different channels, which interpolation must align; in BERT the output
-projection maps every width to the hidden size, and zeros will do (`align`). There is no batch
-norm, so none for each candidate. It searches by cross-entropy and distils at temperature 4 when it
-trains the result anew; here the weights learn from the teacher at temperature 1 all along. And its
-alpha takes steps of 0.001 with momentum 0.5 and weight decay, over hundreds of epochs; here, over
-two, of 0.1, with Adam's own momentum and no decay.
+projection maps every width to the hidden size, and the units that the narrower lacks are 0
+(interpolation was no better: docs/appendix.md). There is no batch norm, so none for each candidate.
+It searches by cross-entropy and distils at temperature 4 when it trains the result anew; here the
+weights learn from the teacher at temperature 1 all along. And its alpha takes steps of 0.001 with
+momentum 0.5 and weight decay, over hundreds of epochs; here, over two, of 0.1, with Adam's own
+momentum and no decay.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from objectives.bert.architecture import BertArchitecture, BertShape, units_of
+from objectives.device import on_device
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
@@ -36,7 +38,7 @@ from objectives.progress import Progress
 from objectives.search.alpha_optimizers import AlphaAdam
 from objectives.search.descending_alpha import DescendingAlpha
 from objectives.search.importance import importance_of_student
-from objectives.search.relaxation import interpolation, two_sampled
+from objectives.search.relaxation import gumbel_noise, two_sampled
 from objectives.search.staged_method import StagedMethod
 from objectives.search.staged_search import staged_search
 from objectives.search_method import Outcome
@@ -71,10 +73,6 @@ class WidthSearch(StagedMethod):
     """What the weights go through, those that search first."""
     temperature: tuple[float, float] = (10.0, 0.1)
     """Of the Gumbel-softmax at the start and at the end of the search, linear between. > 0."""
-    align: Literal["zeros", "interpolate"] = "zeros"
-    """How two widths become one: the units that the narrower lacks are 0; or its units are
-    interpolated to the wider, channel by channel, as in TAS, at the price of matrices of units x
-    units."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,8 +150,6 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         importance = importance_of_student(problem, spaces, "loss")
         self.ranks = {space: places(value) for space, value in importance.items()}
         """The place of each unit in its layer, 0 the best: (layers, units)."""
-        self._poolings: dict[tuple[int, int], Tensor] = {}
-        """The interpolations that have occurred, by their two widths."""
         self.alpha = {
             space: self._start(shape.layers, len(widths)) for space, widths in self.widths.items()
         }
@@ -173,11 +169,14 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         for space, alpha in self.alpha.items():
             noise, lots = self.noise(alpha)
             weights = two_sampled(alpha, noise, lots, temperature)
-            if self.method.align == "zeros":
-                sampled[space] = self._of_units(space, self._survival(space, weights))
-            else:
-                sampled[f"{space}_mix"] = self._interpolated(space, weights)
+            sampled[space] = self._of_units(space, self._survival(space, weights))
         return sampled
+
+    def noise(self, alpha: Tensor) -> Tensor:
+        """Two draws for each alpha of a student, (2, layers, ...), on the device: the same for all
+        students, so that no trial depends on its neighbours."""
+        drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
+        return on_device(drawn, self.problem.device)
 
     def learn(
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
@@ -236,24 +235,3 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
     def _of_units(self, space: str, places: Tensor) -> Tensor:
         """(K, layers, places) as (K, layers, units)."""
         return places.gather(-1, self.ranks[space].expand(len(places), -1, -1))
-
-    def _interpolated(self, space: str, weights: Tensor) -> Tensor:
-        """The sum over the two widths of their interpolation to the wider: (K, layers, F, F)."""
-        widths, size = self.widths[space], int(self.widths[space][-1])
-        mixed = []
-        for student in weights:
-            for ranks, layer in zip(self.ranks[space], student, strict=True):
-                narrow, wide = sorted(layer.detach().topk(2).indices.tolist())
-                width, wider = int(widths[narrow]), int(widths[wide])
-                matrix = layer.new_zeros(size, size)
-                matrix[:wider, :width] = layer[narrow] * self._pooling(width, wider)
-                matrix.diagonal()[:wider] += layer[wide]  # the wider as it is
-                mixed.append(matrix[ranks][:, ranks])
-        return torch.stack(mixed).view(*weights.shape[:2], size, size)
-
-    def _pooling(self, width: int, wider: int) -> Tensor:
-        """The interpolation of these two on the device, made where they first meet."""
-        if (width, wider) not in self._poolings:
-            pooling = interpolation(width, wider)
-            self._poolings[width, wider] = pooling.to(self.problem.device)
-        return self._poolings[width, wider]

@@ -31,10 +31,6 @@ class AlphaOptimizer(abc.ABC):
     def step(self, task: Gradients, flops: Gradients) -> None:
         """Against the gradients of the task loss, and of lambda times the FLOPs loss."""
 
-    def keep(self, places: Tensor) -> None:
-        """Go on with these students alone, (K',) int64; their alpha has been shortened already."""
-        self._step_size = self._step_size[places]
-
 
 class AlphaSgd(AlphaOptimizer):
     """Plain gradient descent: kappa times the gradient."""
@@ -73,11 +69,6 @@ class AlphaAdam(AlphaOptimizer):
             unbiased = mean / (1 - first**self._steps)
             scale = (square / (1 - second**self._steps)).sqrt_().add_(self._EPSILON)
             alpha.sub_(per_student(self._step_size, alpha) * unbiased / scale)
-
-    def keep(self, places: Tensor) -> None:
-        super().keep(places)
-        for moments in (self._mean, self._square):
-            moments.update({space: moment[places] for space, moment in moments.items()})
 
 
 class AlphaSign(AlphaOptimizer):

@@ -1,4 +1,4 @@
-"""What alphas share that follow gradients: the knobs of each student, and who is still there."""
+"""What alphas share that follow gradients: the knobs of each student, and the gradients."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from objectives.device import on_device
 from objectives.problem import Problem
 from objectives.search.alpha_optimizers import AlphaOptimizer
-from objectives.search.relaxation import gumbel_noise
 from objectives.search.staged_method import StagedMethod
 
 Method = TypeVar("Method", bound=StagedMethod)
@@ -41,29 +39,12 @@ class DescendingAlpha(Generic[Method]):
             members, ("flops_weight", "target_ratio", "tolerance", "grad_rescale"), problem.device
         )
 
-    def keep(self, places: Tensor) -> None:
-        """Go on with these students alone, (K',) int64."""
-        self.members = [self.members[place] for place in places.tolist()]
-        self.flops_weight, self.target_ratio, self.tolerance, self.step_size = (
-            knob[places]
-            for knob in (self.flops_weight, self.target_ratio, self.tolerance, self.step_size)
-        )
-        for space, value in self.alpha.items():
-            self.alpha[space] = value.detach()[places].requires_grad_()
-        self.optimizer.keep(places)
-
     def of(self, place: int) -> dict[str, Tensor]:
         """The alpha of one student, on the CPU. Raises FloatingPointError if it is not finite."""
         alpha = {space: value[place].detach().cpu() for space, value in self.alpha.items()}
         if not all(value.isfinite().all() for value in alpha.values()):
             raise FloatingPointError("alpha is nan or infinite after the search")
         return alpha
-
-    def noise(self, alpha: Tensor) -> Tensor:
-        """Two draws for each alpha of a student, (2, layers, ...), on the device: the same for all
-        students, so that no trial depends on its neighbours."""
-        drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
-        return on_device(drawn, self.problem.device)
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
         """Of the losses of all students, (K,), with respect to alpha."""

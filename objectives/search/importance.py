@@ -56,14 +56,6 @@ def row_gradients(
     return dict(zip(of_each, gradients, strict=True))
 
 
-def squared_gradients(
-    population: Population, batch: Batch, masks: Mapping[str, Tensor], squares: Squares
-) -> dict[str, Tensor]:
-    """Mean over the batch of the squares of `row_gradients`: of each space, of its masks' shape."""
-    gradients = row_gradients(population, batch, masks, squares)
-    return {space: gradient.square().mean(1) for space, gradient in gradients.items()}
-
-
 def gradients_of_rows(
     model: BertForSequenceClassification,
     split: Split,

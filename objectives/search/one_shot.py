@@ -149,8 +149,5 @@ class Chosen:
     def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
         raise AssertionError("no stage searches")
 
-    def keep(self, places: Tensor) -> None:
-        raise AssertionError("no stage searches")
-
     def architecture(self, place: int) -> BertArchitecture:
         return self._architectures[place]

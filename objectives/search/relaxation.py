@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool1d
 
 from objectives.bert.architecture import BertShape, units_of
 
@@ -61,18 +60,6 @@ def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return -torch.empty(shape).exponential_(generator=generator).log()
 
 
-def straight_through(alpha: Tensor, noise: Tensor, temperature: float) -> Tensor:
-    """Masks of 0 and 1, open with probability sigmoid(alpha): (K, ...), `noise` (2, ...).
-
-    Of two Gumbel draws the larger decides (Maddison et al. 2017, Jang et al. 2017 for two classes).
-    Backwards the mask is the soft one, sigmoid((alpha + noise_0 - noise_1) / temperature): straight
-    through, as GDAS.
-    """
-    soft = ((alpha + noise[0] - noise[1]) / temperature).sigmoid()
-    drawn = (soft > 0.5).to(soft.dtype)
-    return drawn + (soft - soft.detach())  # exactly 0 or 1
-
-
 def draw_two(probabilities: Tensor, noise: Tensor) -> Tensor:
     """Two places of the last axis, one after the other, without replacement: (..., 2) int64.
 
@@ -93,17 +80,6 @@ def two_sampled(alpha: Tensor, noise: Tensor, lots: Tensor, temperature: float) 
     two = draw_two(perturbed.detach().softmax(-1) + 1e-7, lots)
     weights = perturbed.gather(-1, two).softmax(-1).clamp_min(torch.finfo(alpha.dtype).tiny)
     return torch.zeros_like(perturbed).scatter(-1, two, weights)
-
-
-def interpolation(width: int, wider: int) -> Tensor:
-    """Channel-wise interpolation of `width` channels to `wider`, a matrix (wider, width) float32.
-
-    Channel t of the wide is the mean of the channels floor(t C / O) to ceil((t + 1) C / O) - 1 of
-    the narrow (Dong & Yang 2019): adaptive average pooling.
-    """
-    if not width:
-        return torch.zeros(wider, 0)
-    return adaptive_avg_pool1d(torch.eye(width)[None], wider)[0].T
 
 
 def softmax_masks(alpha: Tensor) -> Tensor:

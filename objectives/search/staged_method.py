@@ -162,7 +162,7 @@ class StagedMethod(SearchMethod):
     def within_budget(
         self, scores: Mapping[str, Tensor], problem: Problem, threshold: float = math.inf
     ) -> BertArchitecture:
-        """The units of highest score that meet R: see `budget.kept_units`.
+        """The units of highest score that meet R: see `budget.discretise`.
 
         Args:
             scores: of each space that is searched, (layers, *units_of(shape, space)); higher stays.

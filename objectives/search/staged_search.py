@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -24,10 +24,9 @@ from objectives.device import matmul_dtype, to_device
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search.staged_method import StagedMethod
-from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult, Stopped
+from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult
 from objectives.training.population import EMBEDDINGS, Population
 from objectives.training.stage_training import BestWeights, Masks, StageTraining, steps_in
-from objectives.training.stages import rung_steps
 from objectives.training.teacher_states import keep_states
 
 
@@ -60,13 +59,6 @@ class Alpha(Protocol):
             What was measured on the way, for the learning curve, each (K,).
         """
 
-    def keep(self, places: Tensor) -> None:
-        """Go on with some of the students alone; these do not notice.
-
-        Args:
-            places: of those that go on, (K',) int64.
-        """
-
     def architecture(self, place: int) -> BertArchitecture:
         """The discrete answer of one student.
 
@@ -89,7 +81,6 @@ def staged_search(
     seed: int,
     progress: Progress,
     students: Sequence[Classifier] | None = None,
-    stopped: Set[int] = frozenset(),
 ) -> Iterator[Outcome]:
     """Take all members through the stages of the first.
 
@@ -98,10 +89,9 @@ def staged_search(
         problem: what the method works on.
         alpha: the architecture variables of all members.
         seed: of the study.
-        progress: what is told of the run, and who should stop.
+        progress: what is told of the run.
         students: what each member begins with, uncut, or cut already where no stage searches; by
             default all the student of the problem.
-        stopped: the slots that were asked to stop before.
 
     Yields:
         One outcome for each member.
@@ -109,10 +99,9 @@ def staged_search(
     members[0].check_shapes(*(shape_of(m.config) for m in (problem.student, problem.teacher)))
     students = students or [problem.student] * len(members)
     run = _Run(members, problem, alpha, seed, progress, students)
-    run.stopped = stopped
     if any(stage.loss == "prediction+hidden" for stage in run.stages):
-        run.stopped = stopped | keep_states(problem, run.dtype, progress)
-    yield from run.search()
+        keep_states(problem, run.dtype, progress)
+    run.search()
     together = members[0].cut_together
     for group in _groups(run.slots, problem.device) if together else [[s] for s in run.slots]:
         yield from run.finish(group)
@@ -181,27 +170,19 @@ class _Run:
         self.stages = members[0].stages
         self.training = partial(StageTraining, problem, batch_size=members[0].batch_size, seed=seed)
         self.search_steps = sum(self.steps(stage.epochs) for stage in self.stages if stage.searches)
-        total = sum(self.steps(stage.epochs) for stage in self.stages)
-        self.rungs = rung_steps(progress.rungs, total)
         self.dtype = matmul_dtype(members[0].precision, problem.device)
-        self.slots = list(range(len(members)))
-        """Who is where in the population and in alpha: those that no one has stopped yet."""
+        self.slots = range(len(members))
         self.population: Population
         """Of those that search; let go when the last of them is cut."""
         self.curves: list[list[CurvePoint]] = [[] for _ in members]
-        self.stopped: Set[int] = frozenset()
 
-    def search(self) -> Iterator[Outcome]:
-        """Train weights and alpha of all students through the stages that search.
-
-        Yields those that are stopped meanwhile, which leave the population at once.
-        """
+    def search(self) -> None:
+        """Train weights and alpha of all students through the stages that search."""
         stages = [stage for stage in self.stages if stage.searches]
         done = 0
         for number, stage in enumerate(stages):
             if stage.start == "student" or number == 0:
-                fresh = [self.students[slot] for slot in self.slots]
-                self.population = Population.of(fresh, self.dtype)
+                self.population = Population.of(self.students, self.dtype)
             rates = [self._rate(slot, number, None) for slot in self.slots]
             training = self.training(self.slots, self.population, stage, rates, None)
             for batch in training.batches(number, self.progress):
@@ -212,12 +193,7 @@ class _Run:
                 training.measured.append(
                     {"loss": loss, **self.alpha.learn(training, masks, progress)}
                 )
-                if done in self.rungs:
-                    self._report_searching(self.rungs[done])
-                self.stopped = self.stopped | self.progress.advance()
-                yield from self._drop_stopped(training)
-                if not self.slots:
-                    return
+                self.progress.advance()
             self._note(training)
 
     def _note(self, training: StageTraining) -> None:
@@ -225,31 +201,17 @@ class _Run:
         for slot, curve in training.curves().items():
             self.curves[slot].extend(curve)
 
-    def _drop_stopped(self, training: StageTraining) -> list[Stopped]:
-        """Go on with those that no one has stopped; the others."""
-        going = [slot for slot in self.slots if slot not in self.stopped]
-        left = [Stopped(slot) for slot in self.slots if slot in self.stopped]
-        if going and len(going) < len(self.slots):
-            places = torch.tensor([self.slots.index(slot) for slot in going])
-            self.alpha.keep(places.to(self.problem.device))
-            training.keep(going)
-            self.population = training.population
-        self.slots = going
-        return left
-
     def finish(self, slots: Sequence[int]) -> Iterator[Outcome]:
         """Discretise, cut and distil these students, as one population."""
         going: list[int] = []
         architectures: dict[int, BertArchitecture] = {}
         for slot in slots:
             failure = not_finite(slot, self.curves[slot])
-            if slot in self.stopped:
-                yield Stopped(slot)
-            elif failure:
+            if failure:
                 yield failure
             else:
                 try:
-                    architectures[slot] = self.alpha.architecture(self.slots.index(slot))
+                    architectures[slot] = self.alpha.architecture(slot)
                     going.append(slot)
                 except FloatingPointError as error:
                     yield SearchFailure(slot, str(error))
@@ -258,9 +220,7 @@ class _Run:
         models = self._distil(self._cut_out(slots, going, architectures), architectures)
         for slot in going:
             failure = not_finite(slot, self.curves[slot])
-            if slot not in models:
-                yield Stopped(slot)
-            elif failure:
+            if failure:
                 yield failure
             elif not _all_finite(models[slot].parameters()):
                 yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
@@ -274,8 +234,8 @@ class _Run:
         models: dict[int, PrunedBertForSequenceClassification],
         architectures: dict[int, BertArchitecture],
     ) -> dict[int, PrunedBertForSequenceClassification]:
-        """Take cut models through the stages after the search; those that are not stopped. Their
-        architectures change where a method changes its models on the way."""
+        """Take cut models through the stages after the search. Their architectures change where a
+        method changes its models on the way."""
         if not any(
             self._rate(slot, number, architectures[slot])
             for slot in models
@@ -283,9 +243,8 @@ class _Run:
             if not stage.searches
         ):
             return models
-        done = self.search_steps
         for number, stage in enumerate(self.stages):
-            if stage.searches or not models:
+            if stage.searches:
                 continue
             if stage.start == "student":
                 states = {slot: self.students[slot].state_dict() for slot in models}
@@ -294,8 +253,7 @@ class _Run:
                 models[slot], architectures[slot] = self.members[slot].entering(
                     stage, model, architectures[slot], self.problem
                 )
-            models = self._recover(number, done, models, architectures)
-            done += self.steps(stage.epochs)
+            self._recover(number, models, architectures)
         return models
 
     def _cut_out(
@@ -314,16 +272,15 @@ class _Run:
         """The weights of a student as the search leaves them."""
         if not self.search_steps:
             return self.students[slot].state_dict()
-        return self.population.slot(self.slots.index(slot))
+        return self.population.slot(slot)
 
     def _recover(
         self,
         number: int,
-        done: int,
         models: Mapping[int, PrunedBertForSequenceClassification],
         architectures: Mapping[int, BertArchitecture],
-    ) -> dict[int, PrunedBertForSequenceClassification]:
-        """Train cut models in one stage, `done` steps after the start of all; those that go on."""
+    ) -> None:
+        """Train cut models in one stage."""
         stage = self.stages[number]
         learned = {
             slot: self.members[slot].in_bits(units) if stage.quantised else units
@@ -338,16 +295,7 @@ class _Run:
             )
         for step, batch in enumerate(training.batches(number, self.progress), start=1):
             training.measured.append({"loss": training.step(batch, {})})
-            if rung := self.rungs.get(done + step):
-                for slot in training.slots:
-                    models[slot].load_state_dict(training.state(slot))
-                    self._report(slot, rung, models[slot], architectures[slot])
-            self.stopped = self.stopped | self.progress.advance()
-            going = [slot for slot in training.slots if slot not in self.stopped]
-            if not going:
-                return {}
-            if len(going) < len(training.slots):
-                training.keep(going)
+            self.progress.advance()
             if best and (step == training.steps or step % self.steps(1) == 0):
                 best.take(training)
         self._note(training)
@@ -355,7 +303,6 @@ class _Run:
             models[slot].load_state_dict(training.state(slot))
         if best:
             best.restore()
-        return {slot: models[slot] for slot in training.slots}
 
     def _training_of(
         self,
@@ -382,32 +329,6 @@ class _Run:
         own = member.stages[stage]
         share = 1.0 if own.quantised else member.rate_share(self.problem, architecture)
         return own.learning_rate * share
-
-    def _report_searching(self, rung: float) -> None:
-        """What each student would be worth if it were cut now, to the budget that it is to meet.
-
-        Not what it is worth under its masks: while the budget still falls these are nearly open in
-        all students, and who is to end large would look dear without being any better.
-        """
-        for place, slot in enumerate(self.slots):
-            try:
-                architecture = self.alpha.architecture(place)
-            except FloatingPointError:  # told at the end of the search
-                continue
-            model = self._cut({slot: self.population.slot(place)}, {slot: architecture})[slot]
-            self._report(slot, rung, model, architecture)
-
-    def _report(
-        self,
-        slot: int,
-        rung: float,
-        model: PrunedBertForSequenceClassification,
-        architecture: BertArchitecture,
-    ) -> None:
-        architecture = self.members[slot].in_bits(architecture)
-        metric = self.problem.select_worth(quantised(model, architecture))
-        if math.isfinite(metric):
-            self.progress.report(slot, rung, metric, self.problem.counted.exact(architecture))
 
     def _cut(
         self,

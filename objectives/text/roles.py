@@ -43,6 +43,15 @@ def load(task: Task) -> LabelledText:
         return _in_roles(task, _read(task, cache))
 
 
+def count_texts(task: Task) -> int:
+    """How many texts the split has that the rows are drawn from, equal ones counted once.
+
+    Raises UserError for what `load` refuses of a file.
+    """
+    with TemporaryDirectory() as cache:
+        return len(np.unique(scan(task, _read(task, cache), task.split, labelled=False).texts))
+
+
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
     whole = scan(task, data, task.split, labelled=task.labelled)
     drawn, out, differing = _first_of_each_text(task, whole)

@@ -12,7 +12,7 @@ under the masks of its size, which is the same but for rounding.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -174,25 +174,21 @@ class ElasticTraining:
         )
         self._draws = np.random.default_rng(seed)
 
-    def run(self, progress: Progress, everyone: Set[int], checkpoint: Path) -> Set[int]:
-        """Train to the end, or until `everyone` was asked to stop; who was.
+    def run(self, progress: Progress, checkpoint: Path) -> None:
+        """Train to the end.
 
         After each pass over the train rows it can be gone on with from the `checkpoint`, a file, as
         if nothing had happened. If there is one, it does.
 
         Raises FloatingPointError after a pass in which a loss was not finite.
         """
-        stopped: Set[int] = frozenset()
         done = self._resume(checkpoint, progress)
         a_pass = steps_in(1, self.problem, self.training.batch_size)
         for step, batch in enumerate(self.training.batches(0, progress, done), start=done + 1):
             self.step(batch, self.draw())
-            stopped = stopped | progress.advance()
+            progress.advance()
             if step % a_pass == 0 or step == self.training.steps:
                 self._write(checkpoint)
-            if stopped >= everyone:
-                break
-        return stopped
 
     def _write(self, checkpoint: Path) -> None:
         losses = torch.cat([row["loss"] for row in self.training.measured])

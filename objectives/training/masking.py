@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from objectives.bert.linears import AXES, LINEARS
@@ -17,8 +16,7 @@ from objectives.bert.linears import AXES, LINEARS
 def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights, by BERT's names, with which K students compute what they do under masks.
 
-    `masks` maps a space to (K, layers, *units_of). "heads_mix" and "ffn_mix" are matrices in place
-    of masks, (K, layers, units, units): each unit becomes a sum of units.
+    `masks` maps a space to (K, layers, *units_of).
     """
     masked = dict(weights)
     for space, of_layers in masks.items():
@@ -29,21 +27,14 @@ def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -
 
 def _mask(weights: dict[str, Tensor], layer: str, space: str, mask: Tensor) -> None:
     """Put the mask of a layer, (K, *units_of), into its weights: the columns that read a unit."""
-    of_heads, of_ffn = layer + "attention.output.dense.weight", layer + "output.dense.weight"
-    match space:
-        case "heads_mix":
-            by_head_KDGP = weights[of_heads].unflatten(-1, (mask.shape[1], -1))
-            weights[of_heads] = torch.einsum("kdgp,kgh->kdhp", by_head_KDGP, mask).flatten(-2)
-        case "ffn_mix":
-            weights[of_ffn] = weights[of_ffn] @ mask
-        case "qk":  # no weight reads them: rows, of the query alone
-            query, mask_KP = layer + "attention.self.query.", mask.flatten(1)
-            weights[query + "weight"] = weights[query + "weight"] * mask_KP[..., None]
-            weights[query + "bias"] = weights[query + "bias"] * mask_KP
-        case _:
-            readers = [linear.name for linear in LINEARS if linear.inputs in AXES[space]]
-            own = mask.flatten(1)[:, None] if len(readers) == 1 else mask.expand(-1, 3, -1)
-            for reader, mask_KU in zip(readers, own.unbind(1), strict=True):
-                name = f"{layer}{reader}.weight"
-                by_unit_KDUP = weights[name].unflatten(-1, (mask_KU.shape[1], -1))
-                weights[name] = (by_unit_KDUP * mask_KU[:, None, :, None]).flatten(-2)
+    if space == "qk":  # no weight reads them: rows, of the query alone
+        query, mask_KP = layer + "attention.self.query.", mask.flatten(1)
+        weights[query + "weight"] = weights[query + "weight"] * mask_KP[..., None]
+        weights[query + "bias"] = weights[query + "bias"] * mask_KP
+        return
+    readers = [linear.name for linear in LINEARS if linear.inputs in AXES[space]]
+    own = mask.flatten(1)[:, None] if len(readers) == 1 else mask.expand(-1, 3, -1)
+    for reader, mask_KU in zip(readers, own.unbind(1), strict=True):
+        name = f"{layer}{reader}.weight"
+        by_unit_KDUP = weights[name].unflatten(-1, (mask_KU.shape[1], -1))
+        weights[name] = (by_unit_KDUP * mask_KU[:, None, :, None]).flatten(-2)

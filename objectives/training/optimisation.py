@@ -98,19 +98,6 @@ class PopulationOptimizer:
             }
         self._schedule = self._schedule_after(done)
 
-    def keep(self, students: Tensor) -> None:
-        """Go on with these students only, (K',) int64: in place, weights and moments, bit by bit.
-
-        Between two steps: no graph holds the weights then.
-        """
-        for weight in self._weights:
-            weight.data = weight.data[students]
-            state = self._optimizer.state[weight]
-            for name in state.keys() & _AVERAGES:  # none before its first gradient
-                state[name] = state[name][students]
-        if self._share is not None:
-            self._share = self._share[students]
-
     def step(self) -> None:
         """Move the weights against their gradients, and drop these."""
         before = None

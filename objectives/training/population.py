@@ -121,18 +121,6 @@ class Population:
             matmul_dtype=matmul_dtype,
         )
 
-    def without_others(self, students: Tensor) -> Population:
-        """These students alone, (K',) int64, as padded as before; their optimiser has dropped the
-        weights of the others, in place."""
-        return replace(
-            self,
-            widths=tuple(self.widths[student] for student in students.tolist()),
-            reads={name: rows[students] for name, rows in self.reads.items()},
-            rounding=tuple(self.rounding[student] for student in students.tolist())
-            if self.rounding
-            else (),
-        )
-
     @property
     def size(self) -> int:
         """K, the number of students."""

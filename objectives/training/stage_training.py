@@ -50,7 +50,6 @@ class StageTraining:
         self.measured: list[Mapping[str, Tensor]] = []
         self.heads: list[tuple[Tensor, Tensor]] = []
         self.fit: dict[str, Tensor] = {}
-        self._taught: tuple[Batch, Trace] | None = None
         if stage.loss == "intermediate":
             self.heads = _matching_heads(problem, population.size, architectures)
         if stage.loss != "prediction":
@@ -77,18 +76,6 @@ class StageTraining:
         loss.sum().backward()
         self.optimizer.step()
         return loss.detach()
-
-    def keep(self, slots: Sequence[int]) -> None:
-        """Go on with these students alone. They do not notice."""
-        places = torch.tensor([self.slots.index(slot) for slot in slots])
-        self.slots = list(slots)
-        places = places.to(self.problem.device)
-        self.optimizer.keep(places)
-        self.population = self.population.without_others(places)
-        self.heads = [(which[places], part[places]) for which, part in self.heads]
-        self.measured = [
-            {name: value[places] for name, value in row.items()} for row in self.measured
-        ]
 
     def state(self, slot: int) -> dict[str, Tensor]:
         """The state dict of one student."""
@@ -151,16 +138,11 @@ class StageTraining:
         return prediction_loss(logits, wanted) + self.stage.hidden_weight * hidden
 
     def teacher(self, batch: Batch) -> Trace | None:
-        """What the teacher goes through on a batch; once for all losses of a step."""
+        """What the teacher goes through on a batch."""
         if self.stage.loss == "prediction":
             return None
-        if self._taught is None or self._taught[0] is not batch:
-            # Not in the precision of a population that looks ahead in float32: kept states are of
-            # this one.
-            dtype, with_scores = self.population.matmul_dtype, self.stage.loss == "intermediate"
-            trace = teacher_trace(self.problem, batch, dtype, with_scores=with_scores)
-            self._taught = batch, trace
-        return self._taught[1]
+        dtype, with_scores = self.population.matmul_dtype, self.stage.loss == "intermediate"
+        return teacher_trace(self.problem, batch, dtype, with_scores=with_scores)
 
 
 class BestWeights:

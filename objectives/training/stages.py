@@ -98,15 +98,6 @@ The source keeps the best checkpoint of the second stage too: an early one, at w
 yet. Here it is the last."""
 
 
-def rung_steps(rungs: Sequence[float], steps: int) -> dict[int, float]:
-    """The rungs, shares of a training of so many steps, by the step after which they are reached.
-
-    Of those that fall on one step the last counts; the end of the training is none.
-    """
-    at = {max(1, round(rung * steps)): rung for rung in rungs}
-    return {step: rung for step, rung in at.items() if step < steps}
-
-
 def check_order(stages: Sequence[Stage]) -> None:
     """Raise UserError unless each has a name of its own, and those that search come first."""
     names = [stage.name for stage in stages]

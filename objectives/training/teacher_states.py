@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,21 +32,20 @@ _KEPT = "hidden states of the teacher"
 _TEACHER = "teacher as a population"
 
 
-def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Set[int]:
+def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> None:
     """See to it that `teacher_trace` need not run the teacher, on a CPU, if its states fit.
 
-    `dtype` is that of its matmuls. Returns the slots that `progress` asked to stop meanwhile.
+    `dtype` is that of its matmuls.
     """
-    stopped: set[int] = set()
     if problem.device != "cpu" or (_KEPT, dtype) in problem.memory:
-        return stopped
+        return
     order = problem.train.longest_first()
     lengths = np.array([len(ids) for ids in problem.train.input_ids])
     config = problem.teacher.config
     shape = (int(lengths.sum()), config.num_hidden_layers + 1, config.hidden_size)
     size = 2 * int(np.prod(shape))
     if size > _LIMIT:
-        return stopped
+        return
     name = fingerprint_of_answers(problem.teacher, problem.train, str(dtype))
     file = problem.cache / f"teacher-states-{name}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
@@ -55,8 +53,8 @@ def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Set
         states = read_array(file, shape, np.float16, progress.note, mapped=True)
         if states is None:
             if size > shutil.disk_usage(problem.cache).free // 2:
-                return stopped
-            stopped |= _write(file, shape, problem, dtype, progress)
+                return
+            _write(file, shape, problem, dtype, progress)
             states = read_array(file, shape, np.float16, progress.note, mapped=True)
             assert states is not None, f"{file} was written and is not there"
     starts = np.empty_like(lengths)
@@ -64,7 +62,6 @@ def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Set
     problem.memory[_KEPT, dtype] = _KeptStates(
         torch.from_numpy(states), torch.from_numpy(starts), torch.from_numpy(starts + lengths - 1)
     )
-    return stopped
 
 
 def teacher_trace(
@@ -124,12 +121,11 @@ def _write(
     problem: Problem,
     dtype: torch.dtype,
     progress: Progress,
-) -> set[int]:
+) -> None:
     """Run the teacher on every row, longest first; rows lie in the file in this order."""
     progress.begin(
         "keep the teacher's hidden states", math.ceil(len(problem.train) / EVALUATION_BATCH)
     )
-    stopped: set[int] = set()
     header = {"descr": "<f2", "fortran_order": False, "shape": shape}
     with written_whole(file) as unfinished, unfinished.open("wb") as stream:
         np.lib.format.write_array_header_2_0(stream, header)
@@ -138,6 +134,5 @@ def _write(
             states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
             rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()
             stream.write(rows.tobytes())
-            stopped |= progress.advance()
+            progress.advance()
     del problem.memory[_TEACHER, dtype]
-    return stopped

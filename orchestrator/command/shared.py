@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PARAMETER = re.compile(
     r"(?<![\w(])(out|storage|workers|population|device|artifacts|backend|cluster|port|trial"
-    r"|max_ratio|min_metric|knee|int8|int4|push_to_hub|against|study_file)=(?:\.\.\.|True|\"([^\"]*)\"|(-?[\d.]+))"
+    r"|max_ratio|min_metric|max_ms|min_agreement|max_length|knee|int8|int4|push_to_hub|against|study_file)=(?:\.\.\.|True|\"([^\"]*)\"|(-?[\d.]+))"
 )
 """How errors and notes name a parameter of a Python call: out=..., knee=True, backend="dask"."""
 

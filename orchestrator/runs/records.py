@@ -22,8 +22,6 @@ from orchestrator.storage.connect import read_storage
 
 RESULT = "result"
 """Trial attribute: a TrialResult as JSON."""
-RUNG = "rung:"
-"""Trial attributes with this prefix are what a trial reported at a rung; the rest is its share."""
 FAILURE = "failure"
 """Trial attribute: why a trial failed."""
 WORKER = "worker"
@@ -63,25 +61,13 @@ _SPACE = "space."
 _FIDELITY = "fidelity."
 """What the names of its entries begin with in a study's definition; a full one has none."""
 State = Literal["finished", "failed", "stopped", "running"]
+"""Stopped are trials that earlier versions of maskfront ended early."""
 _STATES: dict[TrialState, State] = {
     TrialState.COMPLETE: "finished",
     TrialState.FAIL: "failed",
     TrialState.PRUNED: "stopped",
     TrialState.RUNNING: "running",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rung:
-    """What a trial reported on its way, measured on a model that was cut for that."""
-
-    share: float
-    """How much of its training it had behind it, in (0, 1)."""
-    stage: str
-    metric: float
-    """On the selection split."""
-    cost: float
-    """In the unit of the study's cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +85,6 @@ class TrialRecord:
     """The same; of a trial whose worker died, when that was heard last. None while it runs."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """What else the trial was given, such as where it ran."""
-    rungs: tuple[Rung, ...] = ()
-    """By rising share. Of a stopped trial the last one says where it stopped, and at what."""
 
     @property
     def seconds(self) -> float | None:
@@ -311,9 +295,8 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
         attributes={
             name: value
             for name, value in trial.user_attrs.items()
-            if name not in (RESULT, FAILURE, BEGAN, LAST_SEEN) and not name.startswith(RUNG)
+            if name not in (RESULT, FAILURE, BEGAN, LAST_SEEN)
         },
-        rungs=rungs_of(trial),
     )
     if trial.state is not TrialState.COMPLETE:
         return record
@@ -334,12 +317,6 @@ def _span(trial: FrozenTrial) -> tuple[float | None, float | None]:
     if trial.state is TrialState.FAIL and LAST_SEEN in trial.user_attrs:
         return began, max(began, trial.user_attrs[LAST_SEEN])
     return began, began + max(0.0, (complete - start).total_seconds()) if complete else None
-
-
-def rungs_of(trial: FrozenTrial) -> tuple[Rung, ...]:
-    """What a trial reported so far, by rising share."""
-    reported = [Rung(**v) for name, v in trial.user_attrs.items() if name.startswith(RUNG)]
-    return tuple(sorted(reported, key=lambda rung: rung.share))
 
 
 _Measured = TypeVar("_Measured", bound=Measured)

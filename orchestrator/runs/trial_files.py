@@ -1,4 +1,4 @@
-"""What a trial leaves in its folder: architecture, result, learning curve, cut model; or its rungs.
+"""What a trial leaves in its folder: architecture, result, learning curve, cut model.
 
 Readers leave torch alone, as records.py does.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +18,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from objectives.search_method import CurvePoint, SearchResult
-    from orchestrator.runs.records import Rung
     from orchestrator.runs.results import TrialResult
 
 _ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
-_HEAT_MAP, _RUNGS = "architecture.png", "rungs.json"
+_HEAT_MAP = "architecture.png"
 
 
 def write_trial(
@@ -51,16 +49,6 @@ def write_trial(
         save_tokenizer(tokenizer, unfinished / MODEL)
     model = (f"{MODEL}/config.json", f"{MODEL}/model.safetensors")
     return [folder / name for name in (_HEAT_MAP, _ARCHITECTURE, _RESULT, _CURVE, *model)]
-
-
-def write_rungs(folder: Path, rungs: Sequence[Rung]) -> None:
-    """Write the folder of a trial that stopped early: what it reported on its way."""
-    from objectives.cache import written_whole
-
-    with written_whole(folder) as unfinished:
-        unfinished.mkdir(parents=True)
-        document = {"stopped": True, "rungs": [asdict(rung) for rung in rungs]}
-        (unfinished / _RUNGS).write_text(json.dumps(document))
 
 
 def read_curve(folder: Path) -> list[dict[str, str]]:

@@ -55,11 +55,6 @@ class WorkerRecord:
         return not self.ended and abs(time.time() - self.at) < GRACE
 
 
-def host_of(name: str) -> str:
-    """The host of a worker, by its name."""
-    return name.rpartition("-")[0].rpartition("-")[0]
-
-
 def workers_of(outer: optuna.Study) -> dict[str, WorkerRecord]:
     """All workers that ever served the study, by name."""
     attributes: Mapping[str, Any] = outer.user_attrs

@@ -89,7 +89,7 @@ def work(
 
     Args:
         study: the study that the launch runs.
-        trials: trials wanted, counting stopped ones; by default as many as the launch wants.
+        trials: trials wanted; by default as many as the launch wants.
         population: trials that train together, or "auto"; the study's own by default.
         out: the launch's own run folder, shared between machines where there are several;
             runs/NAME by default.

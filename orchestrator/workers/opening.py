@@ -45,7 +45,7 @@ def _directions(study: Study) -> list[StudyDirection]:
 
 
 def finished_trials(outer: optuna.Study) -> int:
-    """Trials that bring the study on: finished and stopped ones, not the failed."""
+    """Trials that bring the study on: finished ones, and those that an earlier version stopped."""
     states = (TrialState.COMPLETE, TrialState.PRUNED)
     return len(outer.get_trials(deepcopy=False, states=states))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import Self
 
 from rich.console import Console
@@ -75,12 +74,6 @@ class LaunchProgress:
             self._bars.advance(self._study)
         self.note(line)
 
-    rungs = ()
-    """Without a policy nobody reports, and nobody stops."""
-
-    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
-        """See `rungs.WithRungs`."""
-
     def note(self, line: str) -> None:
         """What the user should know of the study."""
         say(self._console, f"{self._speaker}{line}")
@@ -92,10 +85,9 @@ class LaunchProgress:
         )
         self._say(f"  {stage}: {steps} steps" + f", {done} of them done before" * bool(done))
 
-    def advance(self) -> Set[int]:
-        """A step is done. Who stops is not decided here."""
+    def advance(self) -> None:
+        """A step is done."""
         self._bars.advance(self._stage)
-        return frozenset()
 
     def _say(self, line: str) -> None:
         if self._lines:

@@ -18,13 +18,11 @@ from optuna.trial import TrialState
 from objectives.device import free_memory, matmul_dtype, out_of_memory
 from objectives.errors import MaskfrontError, UserError
 from objectives.measures.measured import WrongCostError
-from objectives.progress import Progress
 from objectives.search_method import (
     Outcome,
     SearchFailure,
     SearchMethod,
     SearchResult,
-    Stopped,
     populations,
 )
 from objectives.workbench.workbench import Workbench
@@ -41,24 +39,21 @@ from orchestrator.runs.records import (
     UNPRUNED,
     RunRecord,
     record_of,
-    rungs_of,
     unpruned_result,
 )
 from orchestrator.runs.results import (
     DIVERGENCE,
     TrialResult,
     UnprunedResult,
-    cost_name_of,
     divergence_words,
 )
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.runs.trial_files import write_rungs, write_trial
+from orchestrator.runs.trial_files import write_trial
 from orchestrator.study import Study
 from orchestrator.workers.claims import ALREADY_ENDED, Claims, Retry, fail_trial, remove_files
 from orchestrator.workers.heartbeat import living
 from orchestrator.workers.opening import finished_trials
 from orchestrator.workers.progress import LaunchProgress
-from orchestrator.workers.rungs import WithRungs
 
 Callback = Callable[[RunRecord], object]
 """Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
@@ -219,14 +214,10 @@ class Worker:
         """Search and tell; why those that are left have no outcome, and how the search ended."""
         methods = [method for _, method in group]
         self._record_how(group)
-        progress: Progress = self.progress
-        if self.study.early_stopping is not None:
-            trials = [self.running[number] for number, _ in group]
-            progress = WithRungs(self.study.early_stopping, self.outer, trials, self.progress)
 
         def scored() -> Iterator[tuple[int, Outcome, TrialResult | None]]:
             for outcome in type(methods[0]).search(
-                methods, self.bench.problem, seed=self.study.seed, progress=progress
+                methods, self.bench.problem, seed=self.study.seed, progress=self.progress
             ):
                 number, result = group[outcome.slot][0], None
                 if isinstance(outcome, SearchResult):
@@ -267,9 +258,6 @@ class Worker:
         if isinstance(outcome, SearchFailure):
             self._fail([number], outcome.reason)
             return
-        if isinstance(outcome, Stopped):
-            self._stop(number)
-            return
         assert result is not None, "what was found was scored"
         if not math.isfinite(result.metric):
             self._fail([number], f"its {self.bench.metric} is {result.metric}")
@@ -293,22 +281,6 @@ class Worker:
                 f"{result.ratio:.3f}, {reached}asked {result.target_ratio:.3f}{missed}{missing}",
                 counts=True,
             )
-
-    def _stop(self, number: int) -> None:
-        """Tell a trial that ended early; its last values are attributes: Optuna takes none."""
-        trial = self.running[number]
-        line = "stopped early"
-        with self._still_ours(number):
-            if rungs := rungs_of(self.outer.get_trials(deepcopy=False)[number]):
-                last = rungs[-1]
-                line += (
-                    f" after {last.share:.0%}: {self.bench.metric} {last.metric:.4f} at "
-                    f"{cost_name_of(self.bench.problem.counted.unit)} ratio "
-                    f"{last.cost / self.bench.problem.counted_full:.3f}"
-                )
-                write_rungs(self.folder.trial(number), rungs)
-            self.outer.tell(trial, state=TrialState.PRUNED)
-            self._ended(number, line, counts=True)
 
     @contextmanager
     def _still_ours(self, number: int) -> Iterator[None]:

@@ -72,8 +72,7 @@ def export(
             f"'{model.parent}': trial {trial} is damaged: {'; '.join(damaged)}; export another "
             "trial, or put the file back from a copy"
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"'{out}' exists and is not an empty folder; choose another with out=...")
+    check_free(out)
 
     from objectives.bert.exporting import write_model
     from objectives.cache import written_whole  # torch, which a front does without
@@ -92,6 +91,12 @@ def export(
         card = model_card(run, row, plain=plain, notes=notes)
         (unfinished / "README.md").write_text(card, encoding="utf-8")
     return Exported(out, tuple(notes))
+
+
+def check_free(out: Path) -> None:
+    """Raise RunError if `out` already holds something."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"'{out}' exists and is not an empty folder; choose another with out=...")
 
 
 def _inside(file: Path) -> Path:

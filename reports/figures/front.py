@@ -20,7 +20,6 @@ from reports.figures.theme import (
     LAYOUT,
     LEGEND,
     ORANGE,
-    SKY,
     VERMILLION,
     lines,
     plain,
@@ -28,7 +27,7 @@ from reports.figures.theme import (
     run_style,
 )
 from reports.overlay import Overlay
-from reports.pareto import ParetoView, pareto_view, rung_text
+from reports.pareto import ParetoView, pareto_view
 from reports.recommended import recommendations
 
 _SYMBOLS = {32: "circle", 8: "triangle-up", 4: "bowtie", 2: "hourglass", 1: "asterisk-open"}
@@ -91,7 +90,6 @@ class _Drawing:
         )
         missed = {"color": style["color"] if several else ORANGE, "size": 9, "symbol": "x"}
         self._add_plainly(self.view.outside, "outside its budget", marker=missed)
-        self._add_stopped()
         symbols = [_SYMBOLS[trial.result.weight_bits] for trial in self.view.front]
         self._add(
             self.view.front,
@@ -122,30 +120,6 @@ class _Drawing:
                 name="float32 weights" if number == 32 else f"{number}-bit weights",
                 marker={"size": 10, "color": BLUE, "symbol": _SYMBOLS[number]},
             )
-
-    def _add_stopped(self) -> None:
-        """Trials that were stopped early, where they stood at their last rung."""
-        last = [(trial.number, trial.rungs[-1]) for trial in self.view.stopped]
-        if not last:
-            return
-        full = self.run.unpruned.cost_full
-        self.figure.add_scatter(
-            x=[rung.cost / full for _, rung in last],
-            y=[self.overlay.height(self.run, rung.metric) for _, rung in last],
-            mode="markers",
-            name=plain(f"{self.prefix}stopped early"),
-            marker={
-                "color": self._colour(SKY),
-                "size": 8,
-                "symbol": "triangle-down-open",
-            },
-            customdata=[[self.place, number] for number, _ in last],
-            hovertext=[
-                lines([f"{self.prefix}trial {number}", rung_text(self.run, rung)])
-                for number, rung in last
-            ],
-            hoverinfo="text",
-        )
 
     def _name_recommended(self) -> None:
         """Write beside the models to look at first what they are."""

@@ -1,18 +1,12 @@
-"""The outer loop in figures: hypervolume, attainment, importance, knobs, where the time went."""
+"""The outer loop in figures: hypervolume, importance, knobs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median
-
 import plotly.graph_objects as go
 
-from orchestrator.runs.records import RunRecord, TrialRecord
-from reports.figures.knobs import knob_panels
+from reports.figures.knobs import knob_panel
 from reports.figures.theme import (
     AXIS,
-    COST_AXIS,
-    DIVERGENCE_AXIS,
     LAYOUT,
     LEGEND,
     ORANGE,
@@ -22,11 +16,9 @@ from reports.figures.theme import (
     plain,
     run_line,
 )
-from reports.figures.timeline import timeline_panel
 from reports.outer_loop import (
     FEWEST,
     Hypervolume,
-    attainment,
     hypervolume,
     importances,
     quartiles,
@@ -40,17 +32,15 @@ def outer_section(overlay: Overlay) -> Section | None:
     histories = [hypervolume(run) for run in overlay.runs]
     if not any(history.shares for history in histories):
         return None
-    timeline = timeline_panel(overlay)
+    knobs = knob_panel(overlay)
     return Section(
         name="outer",
         title="How the outer loop went",
-        sentences=tuple(_hypervolume_sentences(overlay, histories) + _stopped_sentences(overlay)),
+        sentences=tuple(_hypervolume_sentences(overlay, histories)),
         panels=(
             *_hypervolume_panels(overlay, histories),
-            *_attainment_panels(overlay),
             *_importance_panels(overlay),
-            *knob_panels(overlay),
-            *([timeline] if timeline else []),
+            *([knobs] if knobs else []),
         ),
     )
 
@@ -69,31 +59,6 @@ def _hypervolume_sentences(overlay: Overlay, histories: list[Hypervolume]) -> li
                 f"99% of that was there after {good} of {len(history.shares)} finished trials."
             )
     return sentences
-
-
-def _stopped_sentences(overlay: Overlay) -> list[str]:
-    sentences = []
-    for place, run in enumerate(overlay.runs):
-        stopped = [trial for trial in run.trials if trial.state == "stopped"]
-        if stopped:
-            count = "1 trial was" if len(stopped) == 1 else f"{len(stopped)} trials were"
-            sentences.append(f"{overlay.prefix(place)}{count} stopped early{_saved(run, stopped)}.")
-    return sentences
-
-
-def _saved(run: RunRecord, stopped: Sequence[TrialRecord]) -> str:
-    """What stopping saved: as a share of the training, since trials of one population share time.
-
-    Failed and running trials do not count.
-    """
-    shares = [trial.rungs[-1].share for trial in stopped if trial.rungs]
-    if len(shares) < len(stopped):
-        return ""
-    trials = len(stopped) + len(run.finished)
-    return (
-        f", after {median(shares):.0%} of the training in the median: that saved "
-        f"{(len(shares) - sum(shares)) / trials:.0%} of what all {trials} trials would have taken"
-    )
 
 
 def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[Panel]:
@@ -182,54 +147,6 @@ def _staircases(
         yaxis={**AXIS, "title": {"text": "hypervolume, share of the ideal"}, "tickformat": ".0%"},
     )
     return figure
-
-
-def _attainment_panels(overlay: Overlay) -> list[Panel]:
-    figure, sign = go.Figure(), -1 if overlay.by_divergence else 1
-    for name, places in overlay.groups.items():
-        fronts = [
-            [(t.result.ratio, overlay.height(run, t.result.worth)) for t in run.front]
-            for run in (overlay.runs[place] for place in places)
-        ]
-        if len(fronts) > 1 and any(fronts):
-            for level, dash in ((0.25, "dot"), (0.5, "solid"), (0.75, "dash")):
-                surface = attainment(fronts, level)
-                figure.add_scatter(
-                    x=[x for x, _ in surface],
-                    y=[sign * y for _, y in surface],
-                    mode="lines+markers",
-                    name=plain(f"{name}: {level:.0%} of the seeds"),
-                    line={**run_line(places[0]), "dash": dash, "shape": "hv"},
-                    marker={"size": 5},
-                )
-    if not figure.data:
-        return []
-    figure.update_layout(
-        **LAYOUT,
-        height=360,
-        legend=LEGEND,
-        margin={"l": 60, "r": 20, "t": 20, "b": 60},
-        xaxis={
-            **AXIS,
-            "title": {"text": f"{overlay.cost_name} ratio"},
-            **COST_AXIS[overlay.wide],
-        },
-        yaxis={
-            **AXIS,
-            "title": {"text": plain(overlay.objective_name)},
-            **(DIVERGENCE_AXIS if overlay.by_divergence else {}),
-        },
-    )
-    return [
-        Panel(
-            name="attainment",
-            title="What a seed may be expected to reach",
-            figure=figure,
-            caption=f"Empirical attainment surfaces: at each cost the {overlay.objective_name} "
-            "that a quarter, half and three quarters of the seeds reach or pass, on the selection "
-            "split.",
-        )
-    ]
 
 
 def _importance_panels(overlay: Overlay) -> list[Panel]:

@@ -13,9 +13,8 @@ from orchestrator.runs.results import Measured
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.sizes import in_numbers
 from reports.curves import Curves, points_each
-from reports.figures.timeline import state_text
 from reports.overlay import Overlay
-from reports.pareto import rung_text
+from reports.pareto import state_text
 from reports.speed import Speed
 
 FORMAT = "maskfront-report-1"
@@ -114,14 +113,6 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
         row["failure"] = trial.failure
     if trial.attributes:
         row["attributes"] = dict(trial.attributes)
-    if trial.rungs:
-        row["rungs"] = [rung_text(run, rung) for rung in trial.rungs]
-        if trial.result is None:
-            cost = trial.rungs[-1].cost
-            row["last"] = {
-                "ratio": cost / run.unpruned.cost_full,
-                "sizes": {run.unpruned.unit: cost},
-            }
     if trial.seconds is not None:
         row["seconds"] = round(trial.seconds, 1)
     result = trial.result

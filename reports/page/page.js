@@ -62,7 +62,7 @@ async function drawAll() {
 }
 
 /* The switch: every point knows its run and its trial, and a trial its size in each unit. Not all is known of
-   all: latencies of the front alone, of a stopped trial what the study counts. Other points vanish. Those with
+   all: latencies of the front alone. Other points vanish. Those with
    fewer bits know their engine too: they stand on an axis of milliseconds alone, at what they take there. */
 async function switchAxis(unit) {
   const plot = await draw("front");
@@ -91,8 +91,7 @@ async function switchAxis(unit) {
 
 function sizeOf(run, number, unit) {
   const found = number === null ? data.runs[run].unpruned : trialOf(run, number);
-  const model = found.last ?? found; // what a stopped trial reported last
-  return unit ? model.sizes[unit] ?? model.latencies?.[unit] ?? null : model.ratio;
+  return unit ? found.sizes[unit] ?? found.latencies?.[unit] ?? null : found.ratio;
 }
 
 function trialOf(run, number) {
@@ -161,7 +160,6 @@ function facts(run, trial) {
       rows.push([`held out in ${engine}`, withInterval(served.heldout_metric, served.heldout_interval)]);
     }
   }
-  for (const rung of trial.rungs ?? []) rows.push(["on its way", rung]);
   if (trial.seconds !== undefined) rows.push(["seconds", trial.seconds]);
   for (const named of [trial.knobs, trial.attributes ?? {}])
     for (const [name, value] of Object.entries(named)) rows.push([name, short(value)]);

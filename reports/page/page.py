@@ -28,10 +28,9 @@ from reports.figures.front import front_figure
 from reports.figures.outer_loop import outer_section
 from reports.figures.served import add_served
 from reports.figures.speed import speed_section
-from reports.figures.timeline import state_text
 from reports.overlay import Overlay, overlay
 from reports.page.document import document, latency_axes
-from reports.pareto import ParetoView, answer, knob_texts, pareto_view, percent, rung_text
+from reports.pareto import ParetoView, answer, knob_texts, pareto_view, percent, state_text
 from reports.recommended import recommendations
 from reports.speed import Speed, fastest, read_speeds
 
@@ -152,7 +151,6 @@ def _templates() -> Environment:
         "state": state_text,
         "packed": _packed,
     }
-    environment.globals["rung_text"] = rung_text
     return environment
 
 

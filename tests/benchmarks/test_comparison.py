@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.comparison.figure import comparison_figure, comparison_tables
+from benchmarks.comparison.figure import attainment, comparison_figure, comparison_tables
 from benchmarks.comparison.numbers import Comparison, Kept, chosen, compare
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
-from reports.outer_loop import attainment, hypervolume
+from reports.outer_loop import hypervolume
 from tests.reports.conftest import START, MakeRun, MakeTrial, unfinished
 
 RATIOS = (0.5, 0.25, 0.1)
@@ -161,6 +164,30 @@ def test_held_out_the_models_are_those_that_were_chosen(
     wrong = replace(worth[0], result=replace(worth[0].result, heldout_metric=0.3))
     assert heldout_area(make_run([wrong, worth[1]])) == pytest.approx(0.2 * 0.6 / 0.44)
     assert heldout_area(make_run([])) == 0
+
+
+@given(
+    fronts=st.lists(
+        st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4),
+        min_size=1,
+        max_size=5,
+    ),
+    level=st.sampled_from([0.25, 0.5, 0.75, 1.0]),
+)
+def test_attainment_counts_the_runs_that_reach_a_point(
+    fronts: list[list[tuple[float, float]]], level: float
+) -> None:
+    surface = attainment([rising(front) for front in fronts], level)
+    assert surface == sorted(surface)
+    for x, y in itertools.product(np.arange(-0.5, 6), repeat=2):
+        runs = sum(any(r <= x and m >= y for r, m in front) for front in fronts)
+        below = any(r <= x and m >= y for r, m in surface)
+        assert below == (runs >= level * len(fronts))
+
+
+def rising(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The best metric up to each ratio."""
+    return [(x, max(metric for ratio, metric in points if ratio <= x)) for x, _ in sorted(points)]
 
 
 def test_what_half_of_the_seeds_reach_may_fall() -> None:

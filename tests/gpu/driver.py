@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -72,30 +72,18 @@ RANKED = {"start": "fisher"}
 """Where all alphas start alike, three steps leave ties, which rounding decides."""
 
 METHODS: dict[str, StagedMethod] = {
-    # The student is the teacher: with all units open it has nothing to learn, and Adam would make
-    # steps of mere rounding. So the budget is small from the first step on.
-    "FisherSearch": FisherSearch(stages=(SEARCH, RECOVER), target_schedule="constant", refresh=99),
-    "FisherSearch, opening": FisherSearch(
-        stages=(SEARCH, RECOVER), target_schedule="constant", refresh=1
-    ),
-    # Small steps: Adam makes whole ones of gradients that are mere rounding.
+    "FisherSearch": FisherSearch(stages=(RECOVER,)),
     "FisherSearch, all spaces": FisherSearch(
-        stages=(SEARCH, replace(RECOVER, learning_rate=2e-4)),
-        target_schedule="constant",
-        refresh=99,
-        spaces=("heads", "ffn", "qk", "v", "input_qkv"),
+        stages=(RECOVER,), spaces=("heads", "ffn", "qk", "v", "input_qkv")
     ),
     "MaskSearch": MaskSearch(stages=(SEARCH, INTERMEDIATE)),
     "MaskSearch, all spaces": MaskSearch(
         stages=(SEARCH, RECOVER), spaces=("heads", "ffn", "qk", "v", "input_qkv")
     ),
-    "MaskSearch, hard": MaskSearch(stages=(SEARCH, RECOVER), hard=True),
-    "MaskSearch, unrolled": MaskSearch(stages=(SEARCH, RECOVER), unrolled_step=1e-3),
     "MaskSearch, seed": MaskSearch(stages=(SEARCH_INSIDE, BEST), **PRESETS["seed"] | RANKED),
     "MaskSearch, dap": MaskSearch(stages=(SEARCH, RECOVER), **PRESETS["dap"] | RANKED),
     "MaskSearch, milliseconds": MaskSearch(stages=(SEARCH, RECOVER)),
     "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER)),
-    "WidthSearch, interpolated": WidthSearch(stages=(SEARCH, RECOVER), align="interpolate"),
     "ElasticSearch": ElasticSearch(elastic=replace(RECOVER, name="elastic"), smallest=0.2),
     "CrossDistillation": CrossDistillation(stages=(RECOVER,), rows=64),
     "FisherPruning": FisherPruning(stages=(RECOVER,)),
@@ -113,13 +101,7 @@ METHODS: dict[str, StagedMethod] = {
         stages=(replace(STILL, name="ternary"), replace(STILL, name="binary")), input_bits=32
     ),
 }
-READS_BACK = {
-    "FisherSearch, opening": "units are ranked on the host",
-    "WidthSearch, interpolated": "which two widths to interpolate is asked for each layer",
-}
-"""Methods whose steps wait for the device, and why."""
 LOOPS = {
-    **READS_BACK,
     "Mrem": "members learn one after another",
     "MaskSearch, seed": "the heads to close are chosen student by student",
     "TernaryBert": "weights are rounded student by student",
@@ -152,13 +134,8 @@ def make_gpu(*, bfloat16: bool) -> StandIn | Cuda:
 class Watched(RecordingProgress):
     """What a step asks of the device, and where the host waits for it."""
 
-    def __init__(
-        self,
-        gpu: StandIn | Cuda,
-        stops: Mapping[int, Set[int]] | None = None,
-        rungs: Sequence[float] = (),
-    ) -> None:
-        super().__init__(stops, rungs)
+    def __init__(self, gpu: StandIn | Cuda) -> None:
+        super().__init__()
         self.gpu = gpu
         self.waits: set[Wait] = set()
         self.operations: list[int] = []
@@ -167,12 +144,12 @@ class Watched(RecordingProgress):
         super().begin(stage, steps, done)
         self._forget()
 
-    def advance(self) -> Set[int]:
+    def advance(self) -> None:
         if self.taken[-1]:  # the first step of a stage also makes what the others go on with
             self.waits.update(self.gpu.waits)
             self.operations.append(self.gpu.operations)
         self._forget()
-        return super().advance()
+        super().advance()
 
     def _forget(self) -> None:
         self.gpu.waits.clear()
@@ -189,9 +166,6 @@ class Found:
     """How far the logits of a student of the three lie from those of the same one alone."""
     from_cpu: float
     """And from those of the same one on the CPU."""
-    after_a_stop: float
-    """And how far those of the others do when the second is stopped in the second step, and the
-    others report at a rung."""
     waits: list[Wait]
     """In the steps, all but the first of a stage."""
     operations: list[int]
@@ -228,17 +202,14 @@ def examine(method: StagedMethod, bench: Workbench, gpu: StandIn | Cuda) -> Foun
         watched, of_six = Watched(gpu), Watched(gpu)
         together = run(members, problem, watched)
         run(members * 2, problem, of_six)
-        others = run(members, problem, Watched(gpu, stops={1: {1}}, rungs=[0.5]))[::2]
         (alone,) = run(members[:1], problem)
     on_cpu = run(members, bench.problem)
     logits = partial(logits_on_cpu, bench=bench, gpu=gpu)
     return Found(
         same_architectures=architectures(together) == architectures(on_cpu)
-        and architectures(others) == architectures(together)[::2]
         and architectures([alone]) == architectures(together)[:1],
         from_alone=distance(logits(together[:1]), logits([alone])),
         from_cpu=distance(logits(together), logits(on_cpu)),
-        after_a_stop=distance(logits(together[::2]), logits(others)),
         waits=sorted(watched.waits),
         operations=watched.operations,
         operations_of_six=of_six.operations,

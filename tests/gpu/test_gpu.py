@@ -28,7 +28,7 @@ from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
 from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.runs.run_folder import RunFolder
-from tests.gpu.driver import LOOPS, METHODS, NUMBERS, ONE_TRAINING, READS_BACK
+from tests.gpu.driver import LOOPS, METHODS, NUMBERS, ONE_TRAINING
 from tests.gpu.stand_in import library
 from tests.objectives.conformance import TRAINED_ATOL
 
@@ -116,13 +116,12 @@ def test_a_slot_of_a_population_is_the_same_trial_alone(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
     assert found[name]["from_alone"] < ATOL
-    assert found[name]["after_a_stop"] < ATOL
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_no_step_waits_for_the_device(found: dict[str, dict[str, Any]], name: str) -> None:
-    assert bool(found[name]["waits"]) == (name in READS_BACK), found[name]["waits"]
+    assert not found[name]["waits"]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import pickle
 import random
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +29,6 @@ from objectives.search_method import (
     SearchFailure,
     SearchMethod,
     SearchResult,
-    Stopped,
     populations,
 )
 from objectives.training.population import Population
@@ -51,13 +50,9 @@ def training_of(problem: Problem, loss: Loss = "prediction", *, students: int = 
 
 
 class RecordingProgress:
-    """A `Progress` that counts, and asks slots to stop: `stops` maps a step of the run to them."""
+    """A `Progress` that counts."""
 
-    def __init__(
-        self, stops: Mapping[int, Set[int]] | None = None, rungs: Sequence[float] = ()
-    ) -> None:
-        self.stops, self.rungs = stops or {}, rungs
-        self.reported: dict[tuple[int, float], tuple[float, float]] = {}
+    def __init__(self) -> None:
         self.wanted: list[int] = []
         self.taken: list[int] = []
         self.began: list[int] = []
@@ -76,15 +71,8 @@ class RecordingProgress:
         self.began.append(done)
         self.taken.append(done)
 
-    def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
-        assert (slot, rung) not in self.reported
-        assert rung in self.rungs
-        self.reported[slot, rung] = metric, cost
-
-    def advance(self) -> Set[int]:
-        asked = self.stops.get(self.steps, frozenset())
+    def advance(self) -> None:
         self.taken[-1] += 1
-        return asked
 
 
 def run(
@@ -247,45 +235,6 @@ class SearchMethodConformance:
         assert progress.steps > 0
         assert progress.taken == progress.wanted
 
-    @pytest.mark.parametrize("when", [0.0, 0.5, 1.0], ids=["first", "halfway", "last"])
-    def test_a_slot_that_is_asked_to_stop_stops_and_the_others_do_not_notice(
-        self,
-        when: float,
-        population: list[SearchMethod],
-        results: list[SearchResult],
-        progress: RecordingProgress,
-        problem: Problem,
-    ) -> None:
-        """It is asked once, at the first, the middle or the last step of the whole search."""
-        asked = RecordingProgress({round(when * (progress.steps - 1)): {3}})
-        *others, stopped = run(population, problem, asked)
-        assert stopped == Stopped(3)
-        for result, other in zip(results, others, strict=False):
-            assert_same(result, other, problem)
-
-    def test_ends_early_where_all_are_asked_to_stop(
-        self, population: list[SearchMethod], problem: Problem
-    ) -> None:
-        progress = RecordingProgress({1: {0, 1, 2, 3}})
-        assert run(population, problem, progress) == [Stopped(slot) for slot in range(4)]
-        assert progress.steps == 2
-
-    def test_rungs_are_measured_on_cut_models_and_change_nothing(
-        self, population: list[SearchMethod], results: list[SearchResult], problem: Problem
-    ) -> None:
-        progress = RecordingProgress(rungs=(0.3, 0.7))
-        outcomes = run(population, problem, progress)
-        for result, outcome in zip(results, outcomes, strict=True):
-            assert_same(result, outcome, problem)
-            for rung in progress.rungs:
-                metric, cost = progress.reported[result.slot, rung]
-                assert 0 <= metric <= 1
-                self.check_cost_at_a_rung(cost, result, problem)
-        assert len(progress.reported) == 2 * len(population)
-
-    def check_cost_at_a_rung(self, cost: float, result: SearchResult, problem: Problem) -> None:
-        assert 0 < cost <= problem.cost_full
-
     def test_a_loss_that_is_not_finite_is_a_failure_with_its_reason(
         self, population: list[SearchMethod], problem: Problem
     ) -> None:
@@ -348,8 +297,4 @@ class PruningConformance(SearchMethodConformance):
         cost = Params(problem.cost.shape, embeddings, 0)
         result = search_alone(method, replace(problem, cost=cost, cost_full=cost.full))
         ratio = count_parameters(result.model) / count_parameters(problem.student)
-        assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
-
-    def check_cost_at_a_rung(self, cost: float, result: SearchResult, problem: Problem) -> None:
-        ratio = cost / problem.cost_full
         assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio

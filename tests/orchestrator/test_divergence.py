@@ -14,7 +14,7 @@ from optuna_dashboard import get_note
 from rich.console import Console
 
 from objectives.errors import UserError
-from orchestrator import Run, RunError, Study, SuccessiveHalving, launch, load_run
+from orchestrator import Run, RunError, Study, launch, load_run
 from orchestrator.runs.records import RESULT, UNPRUNED, front_document, load_optuna_study
 from orchestrator.status import run_status
 from orchestrator.study_file import load_study
@@ -100,10 +100,6 @@ def test_numbers_diverge_by_their_squares(study: Study, tmp_path: Path) -> None:
 
 
 def test_what_does_not_go_with_it_is_refused(study: Study) -> None:
-    with pytest.raises(
-        UserError, match=r"early_stopping is SuccessiveHalving\(\), whose rungs com"
-    ):
-        replace(study, objective="divergence", early_stopping=SuccessiveHalving())
     with pytest.raises(UserError, match=r"Study\.objective is 'loss'; it must be .*divergence"):
         replace(study, objective="loss")
 

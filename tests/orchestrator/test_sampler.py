@@ -1,4 +1,4 @@
-"""Samplers by name, and what they make of trials that were stopped early."""
+"""Samplers by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOB = {"x": FloatDistribution(0, 1)}
 
 
 def study_of(
-    sampler: BaseSampler, finished: Sequence[float], stopped: Sequence[float], violation: float = -1
+    sampler: BaseSampler, finished: Sequence[float], violation: float = -1
 ) -> optuna.Study:
     """Trials at these values of x: the higher the better, in metric and cost."""
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
@@ -35,10 +35,6 @@ def study_of(
             )
         )
         assert study.trials[-1].constraints == {"budget": violation}
-    for x in stopped:
-        study.add_trial(
-            create_trial(state=TrialState.PRUNED, params={"x": x}, distributions=dict(KNOB))
-        )
     return study
 
 
@@ -62,30 +58,16 @@ def make(name: SamplerName) -> BaseSampler:
     return quietly(lambda: make_sampler(1, 0, 4, name=name))
 
 
-STOPPED = [0.1 + 0.001 * place for place in range(6)] + [0.5 + 0.001 * x for x in range(54)]
-
-
 def test_tpe_spreads_what_is_asked_together() -> None:
     """Ten trials in flight, none told: without the liar they lie within 0.05 of each other."""
-    study = study_of(make("tpe"), [place / 40 for place in range(40)], [])
+    study = study_of(make("tpe"), [place / 40 for place in range(40)])
     in_flight = [study.ask(dict(KNOB)).params["x"] for _ in range(10)]
     assert max(in_flight) - min(in_flight) > 0.1
 
 
-@pytest.mark.parametrize("name", ["gp", "nsgaii", "random"])
-def test_the_others_learn_nothing_from_stopped_trials(name: SamplerName) -> None:
-    """The same draws with them as without: their numbers alone differ, which these do not read."""
-    finished = [place / 12 for place in range(12)]
-
-    def asked(stopped: Sequence[float]) -> list[float]:
-        return drawn(study_of(make(name), finished, stopped), trials=3)
-
-    assert asked(STOPPED[:5]) == asked([])
-
-
 @pytest.mark.parametrize("name", get_args(SamplerName))
 def test_a_sampler_by_name(name: SamplerName) -> None:
-    study = study_of(make(name), [place / 12 for place in range(12)], STOPPED[:3])
+    study = study_of(make(name), [place / 12 for place in range(12)])
     assert all(0 <= x <= 1 for x in drawn(study, trials=2))
     kinds = {"tpe": TPESampler, "gp": GPSampler, "nsgaii": NSGAIISampler, "random": RandomSampler}
     assert isinstance(study.sampler, kinds[name])

@@ -18,7 +18,6 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from orchestrator import Study
-from orchestrator.early_stopping import Hurdles
 
 Knob = FloatDistribution | IntDistribution | CategoricalDistribution
 RATIOS = FloatDistribution(0.3, 1, log=True)
@@ -48,7 +47,7 @@ def test_first_knobs_lie_in_the_space(study: Study, name: str, knob: Knob, value
     [
         ("flops_weight", WEIGHTS, 1),
         ("batch_size", IntDistribution(1, 8), 8),
-        ("hard", CategoricalDistribution([False, True]), True),
+        ("one_sided", CategoricalDistribution([False, True]), True),
     ],
 )
 def test_the_ends_of_the_space_lie_in_it(
@@ -126,12 +125,13 @@ def test_one_stage_is_no_tuple_of_stages() -> None:
 
 
 def test_a_value_that_goes_with_some_of_another_knob_is_held(study: Study) -> None:
-    shared = MaskSearch(alpha_loss="teacher", unrolled_step=0.1)
-    data = {"alpha_data": CategoricalDistribution(["alpha", "train"])}
-    with pytest.raises(UserError, match=r"alpha_data = .*shares the weights' own pass"):
-        replace(study, method=shared, space=data, first=())
-    both = {**data, "alpha_loss": CategoricalDistribution(["labels", "teacher"])}
-    assert replace(study, method=shared, space=both, first=()).space == both
+    search = Stage(name="search", epochs=1, searches=True)
+    method = MaskSearch(stages=(replace(search, name="first"), search))
+    keep = {"stages.search.keep": CategoricalDistribution(["best", "last"])}
+    with pytest.raises(UserError, match=r"stages\.search\.keep = .*is for stages after the search"):
+        replace(study, method=method, space=keep, first=())
+    both = {**keep, "stages.search.searches": CategoricalDistribution([True, False])}
+    assert replace(study, method=method, space=both, first=()).space == both
 
 
 def test_a_knob_that_does_nothing_is_not_tuned(study: Study) -> None:
@@ -151,9 +151,8 @@ def test_a_knob_that_does_nothing_is_not_tuned(study: Study) -> None:
             replace(study, method=of_neurons, space=space, first=())
     assert replace(study, space=heads, first=()).space == heads
     ramp = {"ramp": FloatDistribution(0.1, 1)}
-    for method in (MaskSearch(target_schedule="constant"), searching("constant")):
-        with pytest.raises(UserError, match=r"ramp, which would do nothing: .*target that falls"):
-            replace(study, method=method, space=ramp, first=())
+    with pytest.raises(UserError, match=r"ramp, which would do nothing: .*target that falls"):
+        replace(study, method=searching("constant"), space=ramp, first=())
     assert replace(study, method=searching("cubic"), space=ramp, first=()).space == ramp
 
 
@@ -189,16 +188,16 @@ def test_a_knob_that_acts_where_two_others_change_is_tuned(study: Study) -> None
     assert replace(study, method=method, space=both, first=()).space == both
 
 
-def searching(schedule: TargetSchedule) -> FisherSearch:
+def searching(schedule: TargetSchedule) -> MaskSearch:
     stages = (Stage(name="search", epochs=1, searches=True),)
-    return FisherSearch(stages=stages, target_schedule=schedule)
+    return MaskSearch(stages=stages, target_schedule=schedule)
 
 
-def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None:
-    kappa = {"grad_rescale": FloatDistribution(0.01, 0.1)}
-    with pytest.raises(UserError, match=r"grad_rescale, which would do nothing: .*stages that"):
-        replace(study, method=FisherSearch(), space=kappa, first=())
-    assert replace(study, method=searching("cubic"), space=kappa, first=()).space == kappa
+def test_a_method_that_ranks_once_has_no_tolerance_to_tune(study: Study) -> None:
+    band = {"tolerance": FloatDistribution(0.01, 0.1)}
+    with pytest.raises(UserError, match=r"tolerance, which would do nothing: .*fill the budget"):
+        replace(study, method=FisherSearch(), space=band, first=())
+    assert replace(study, method=searching("cubic"), space=band, first=()).space == band
 
 
 @pytest.mark.parametrize(
@@ -225,11 +224,6 @@ def test_a_fisher_search_that_does_not_search_has_no_kappa(study: Study) -> None
         ({"student": 4}, r"Study\.student is 4; it must be a string or None$"),
         ({"fidelity": 0.5}, r"Study\.fidelity is 0\.5; it must be Fidelity\(\.\.\.\)$"),
         ({"augmentation": True}, r"is True; it must be Augmentation\(\.\.\.\) or None$"),
-        (
-            {"early_stopping": "asha"},
-            r"must be SuccessiveHalving\(\.\.\.\) or Hurdles\(\.\.\.\) or",
-        ),
-        ({"early_stopping": Hurdles}, r"it must be SuccessiveHalving\(\.\.\.\) or Hurdles"),
         ({"name": None}, r"Study\.name is None; it must be a string$"),
         ({"space": None}, r"Study\.space is None; it must be a dict of knobs"),
         ({"seq_len": -1}, r"Study\.seq_len is -1; it must be >= 1, or None"),

@@ -33,7 +33,6 @@ from orchestrator.runs.records import (
     UNPRUNED,
     VERSIONS,
     FinishedTrial,
-    Rung,
     RunRecord,
     State,
     TrialRecord,
@@ -177,7 +176,7 @@ def mixed_run() -> RunRecord:
             knobs={},
             result=None,
             failure=None,
-            rungs=(Rung(share=1 / 3, stage="search", metric=0.75, cost=450_000),),
+            attributes={"rung:0.3333": {"share": 1 / 3, "metric": 0.75, "cost": 450_000}},
         ),
         TrialRecord(number=6, state="running", knobs={}, result=None, failure=None),
     ]

@@ -97,7 +97,7 @@ def test_the_hypervolume_is_counted_from_a_divergence_of_one(lucky_run: RunRecor
     assert "the reference point (ratio 1, divergence 1), as a share" in section.panels[0].caption
 
 
-def test_a_surface_of_seeds_is_of_divergences() -> None:
+def test_knobs_matter_for_divergences() -> None:
     runs = [many_run(40, seed) for seed in range(3)]
     made = [
         compared(run, {t.number: 0.01 + (1 - t.result.metric) ** 2 for t in run.finished})
@@ -105,12 +105,6 @@ def test_a_surface_of_seeds_is_of_divergences() -> None:
     ]
     together = overlay(made)
     panels = {panel.name: panel for panel in outer_section(together).panels}  # type: ignore[union-attr]
-    surfaces = panels["attainment"].figure
-    assert surfaces.layout.yaxis.type == "log"
-    quarter, half, most = ([*trace.y] for trace in surfaces.data)
-    for heights in (quarter, half, most):
-        assert min(heights) > 0
-    assert min(quarter) < min(half) < min(most), "a quarter of the seeds get nearer than most do"
     assert importances(made[0]).keys() == {"divergence", "FLOPs"}
     assert {trace.name.split(": ")[1] for trace in panels["importance"].figure.data} == {
         "low divergence",

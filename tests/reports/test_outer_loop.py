@@ -1,4 +1,4 @@
-"""Hypervolume, attainment and importance, each against another way to compute it."""
+"""Hypervolume and importance, each against another way to compute it."""
 
 from __future__ import annotations
 
@@ -16,27 +16,24 @@ from hypothesis import strategies as st
 from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
-    IntDistribution,
     distribution_to_json,
 )
 from optuna.exceptions import ExperimentalWarning
 
-from orchestrator.runs.records import Rung, RunRecord, load_optuna_study
+from orchestrator.runs.records import RunRecord, load_optuna_study
 from reports.curves import Curve
 from reports.figures.budget import budget_section
-from reports.figures.knobs import knob_panels
+from reports.figures.knobs import knob_panel
 from reports.figures.outer_loop import outer_section
-from reports.figures.timeline import lanes, short_hosts
 from reports.outer_loop import (
     area,
-    attainment,
     hypervolume,
     importances,
     quartiles,
     reference_point,
 )
 from reports.overlay import overlay
-from tests.reports.conftest import many_run, unfinished
+from tests.reports.conftest import many_run
 
 
 def covered(points: list[tuple[float, float]], worst: float) -> float:
@@ -144,30 +141,6 @@ def test_importance_is_not_measured_by_forests(monkeypatch: pytest.MonkeyPatch) 
     assert set(importances(many_run(20))) == {"accuracy", "FLOPs"}
 
 
-@given(
-    fronts=st.lists(
-        st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4),
-        min_size=1,
-        max_size=5,
-    ),
-    level=st.sampled_from([0.25, 0.5, 0.75, 1.0]),
-)
-def test_attainment_counts_the_runs_that_reach_a_point(
-    fronts: list[list[tuple[float, float]]], level: float
-) -> None:
-    surface = attainment([rising(front) for front in fronts], level)
-    assert surface == sorted(surface)
-    for x, y in itertools.product(np.arange(-0.5, 6), repeat=2):
-        runs = sum(any(r <= x and m >= y for r, m in front) for front in fronts)
-        below = any(r <= x and m >= y for r, m in surface)
-        assert below == (runs >= level * len(fronts))
-
-
-def rising(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The best metric up to each ratio."""
-    return [(x, max(metric for ratio, metric in points if ratio <= x)) for x, _ in sorted(points)]
-
-
 def test_an_area_has_no_part_below_the_worst_or_beyond_the_last() -> None:
     steps = [(0.2, 0.9), (0.5, 0.4), (0.7, 0.8), (1.1, 0.95)]
     assert area(steps, 0.5, 1.0) == pytest.approx(0.4 * 0.3 + 0 * 0.2 + 0.3 * 0.3)
@@ -183,65 +156,6 @@ def test_quartiles_of_staircases() -> None:
     assert middle == pytest.approx([0.1, 0.2, 0.3])
     assert low == pytest.approx([0.05, 0.15, 0.25])
     assert high == pytest.approx([0.2, 0.25, 0.35])
-
-
-def test_trials_that_run_at_once_lie_in_slots_of_their_own() -> None:
-    placed = lanes(many_run(8).trials)
-    assert [placed[number] for number in range(8)] == [f"slot {n % 4}" for n in range(8)]
-
-
-def test_lanes_name_what_there_are_several_of() -> None:
-    """Trials 0 to 3 run at once, then 4 to 7, then 8 to 11."""
-    trials = many_run(12).trials
-
-    def placed(*workers: str) -> list[str]:
-        """By pairs of trials: each worker runs two at once."""
-        named = [
-            replace(trial, attributes={"worker": workers[trial.number // 2]}) for trial in trials
-        ]
-        found = lanes(named)
-        return [found[number] for number in range(0, 12, 2)]
-
-    one, two, three = "box-11-aa", "box-12-bb", "box-13-cc"
-    assert placed(one, two, one, two, three, two) == [
-        *["worker 0, slot 0", "worker 1, slot 0"] * 3
-    ], "the third began after the first had ended, and goes on in its lanes"
-    found = placed(one, "gpu-7.example.org-5-aa", one, two, one, two)
-    assert found[1:4] == [
-        f"{lane}, slot 0" for lane in ("gpu-7, worker 0", "box, worker 0", "box, worker 1")
-    ]
-    ordered = list(dict.fromkeys(lanes(many_run(48).trials).values()))
-    assert ordered == [f"slot {n}" for n in range(4)]
-
-
-def test_hosts_are_shortened_as_long_as_they_stay_apart() -> None:
-    assert list(short_hosts(["gpu07.site.org", "gpu08.site.org"]).values()) == ["gpu07", "gpu08"]
-    assert list(short_hosts(["a.x", "a.y"]).values()) == ["a.x", "a.y"]
-    pods = ["trainer-7d9f8b6c5-abcde", "trainer-7d9f8b6c5-abxyz"]
-    assert list(short_hosts(pods).values()) == ["…-abcde", "…-abxyz"]
-    assert short_hosts(["trainer-7d9f8b6c5-abcde"]) == dict.fromkeys(pods[:1], pods[0])
-
-
-def test_stopped_trials_say_what_they_saved() -> None:
-    """12 finished trials and 3 that had a third or two of their training: 5/3 of 15 are saved."""
-    run = many_run(12)
-    rungs = tuple(
-        Rung(share=share, stage="search", metric=0.7, cost=400_000) for share in (1 / 3, 2 / 3)
-    )
-    stopped = [
-        unfinished(run.trials[0], "stopped", number=n, rungs=rungs[: 1 + n % 2])
-        for n in (12, 13, 14)
-    ]
-    section = outer_section(overlay([replace(run, trials=(*run.trials, *stopped))]))
-    assert section is not None
-    assert section.sentences[-1] == (
-        "3 trials were stopped early, after 33% of the training in the median: "
-        "that saved 11% of what all 15 trials would have taken."
-    )
-    silent = replace(stopped[0], rungs=())
-    section = outer_section(overlay([replace(run, trials=(*run.trials, silent))]))
-    assert section is not None
-    assert section.sentences[-1] == "1 trial was stopped early."
 
 
 def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any) -> None:
@@ -270,14 +184,12 @@ def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any
             },
         ),
     ]
-    slices, parallel = knob_panels(overlay(runs))
+    slices = knob_panel(overlay(runs))
+    assert slices is not None
     axes = [trace.x[0] for trace in slices.figure.data]
     assert "hard" in axes
     assert 5.0 in axes
     assert 3.0 not in axes
-    assert max(y for trace in parallel.figure.data for y in trace.y or () if y is not None) <= 1.1
-    ends = {(note.x, note.y): note.text for note in parallel.figure.layout.annotations}
-    assert (ends["weight", 0], ends["weight", 1]) == ("0", "5")
     searched = Curve([{"stage": "search", "step": "0", "open_ratio": "0.6"}])
     section = budget_section(overlay(runs), [{0: searched}, {1: searched}])
     assert section is not None
@@ -285,12 +197,3 @@ def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any
     axes = {axis.title.text: axis.type for axis in steering.select_xaxes()}
     assert axes["weight"] != "log", "0 would vanish"
     assert "odd" not in axes
-
-
-def test_whole_numbers_are_written_in_full(make_run: Any, make_trial: Any) -> None:
-    trials = [make_trial(n, 500_000, 0.8, knobs={"draw": 10 + 4933 * n}) for n in range(3)]
-    base: RunRecord = make_run(trials)
-    space = {"space.draw": distribution_to_json(IntDistribution(0, 9999))}
-    _, parallel = knob_panels(overlay([replace(base, definition={**base.definition, **space})]))
-    ends = {note.text for note in parallel.figure.layout.annotations if note.x == "draw"}
-    assert ends == {"10", "9876"}

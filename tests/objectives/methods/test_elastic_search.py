@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -100,10 +100,10 @@ class KilledError(Exception):
 class KilledAfter(RecordingProgress):
     """Ends everything in the last quarter of a stage."""
 
-    def advance(self) -> Set[int]:
+    def advance(self) -> None:
         if self.taken[-1] > 0.75 * self.wanted[-1]:
             raise KilledError
-        return super().advance()
+        super().advance()
 
 
 def test_what_was_cut_off_goes_on_and_leaves_nothing(fresh: Problem, tmp_path: Path) -> None:

@@ -76,16 +76,6 @@ class TestConformanceOfAnneal(PruningConformance):
         return preset("anneal")
 
 
-@pytest.mark.slow
-class TestConformanceOfHardMasksAhead(PruningConformance):
-    """Hard sampling, and alpha by the second order."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> MaskSearch:
-        return replace(QUICK, hard=True, unrolled_step=1e-2)
-
-
 def measured(result: SearchResult, name: str) -> list[float]:
     """One column of the search stage of the learning curve."""
     return [float(point[name]) for point in result.curve if point["stage"] == "search"]
@@ -98,7 +88,6 @@ def measured(result: SearchResult, name: str) -> list[float]:
         {"flops_weight": 0.01},
         {"target_ratio": 0.6},
         {"start": "uniform"},
-        {"hard": True},
     ],
     ids=lambda knobs: next(iter(knobs)),
 )
@@ -193,23 +182,6 @@ def test_alpha_does_not_learn_from_the_batch_that_the_weights_just_took(problem:
         assert not any(sorted(rows) == sorted(batch.rows.tolist()) for rows, batch in both)
 
 
-def test_hard_masks_are_drawn_and_counted_by_their_chances(problem: Problem) -> None:
-    """Of 0 and 1, alike for all members; the expected FLOPs are those of the chances."""
-    hard = replace(QUICK, hard=True, initial_alpha=0.5, spread=2)
-    members = [replace(hard, target_ratio=ratio) for ratio in (0.5, 0.3)]
-    alpha = GradientAlpha(members, problem, seed=0)
-    masks = [alpha.masks(0.5)["ffn"].detach() for _ in range(2)]
-    assert set(masks[0].unique().tolist()) == {0.0, 1.0}
-    assert torch.equal(masks[0][0], masks[0][1])
-    assert not torch.equal(*masks)
-    draws = torch.stack([alpha.masks(0.5)["ffn"].detach()[0] for _ in range(400)]).mean(0)
-    torch.testing.assert_close(draws, alpha.alpha["ffn"][0].detach().sigmoid(), atol=0.13, rtol=0)
-    found = search_alone(members[0], problem)
-    chances = {space: value[:1].detach().sigmoid() for space, value in alpha.alpha.items()}
-    expected = problem.cost.expected(chances).item() / problem.cost_full
-    assert measured(found, "expected_ratio")[0] == pytest.approx(expected, rel=1e-5)
-
-
 def half_open(problem: Problem, seed: int, **changes: Any) -> float:
     """The share of masks in (0.01, 0.99) when alpha has learnt for 100 steps; the weights rest."""
     method = MaskSearch.preset("anneal", batch_size=16, grad_rescale=0.3, **changes)
@@ -227,33 +199,24 @@ def test_masks_end_at_0_or_1_if_the_temperature_falls_and_only_then(problem: Pro
 
 
 @pytest.mark.parametrize(("progress", "temperature"), [(0.0, 2.0), (0.5, 0.5), (1.0, 0.125)])
-@pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
 def test_masks_have_the_slope_of_the_temperature_of_the_moment(
-    problem: Problem, hard: bool, progress: float, temperature: float
+    problem: Problem, progress: float, temperature: float
 ) -> None:
-    """Hard masks too: drawn from alpha plus the difference of two Gumbel draws."""
     method = replace(
-        QUICK, spaces=("ffn",), hard=hard, temperature=(2.0, 0.125), initial_alpha=0.3, spread=2.0
+        QUICK, spaces=("ffn",), temperature=(2.0, 0.125), initial_alpha=0.3, spread=2.0
     )
     alpha = GradientAlpha([method], problem, seed=7)
     value = alpha.alpha["ffn"]
     mask = alpha.masks(progress)["ffn"]
     (slope,) = torch.autograd.grad(mask.sum(), value)
-    shifted = value.detach()[0].clone()
-    if hard:
-        draws = torch.empty(2, *shifted.shape)
-        draws.exponential_(generator=torch.Generator().manual_seed(7))
-        shifted += draws[1].log() - draws[0].log()
-    soft = 1 / (1 + torch.exp(-shifted / temperature))
+    soft = 1 / (1 + torch.exp(-value.detach()[0] / temperature))
     torch.testing.assert_close(slope[0], soft * (1 - soft) / temperature, atol=1e-5, rtol=1e-4)
-    expected = (shifted > 0).float() if hard else soft
-    torch.testing.assert_close(mask.detach()[0], expected)
+    torch.testing.assert_close(mask.detach()[0], soft)
 
 
-@pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
-def test_weights_train_under_the_masks(problem: Problem, hard: bool) -> None:
+def test_weights_train_under_the_masks(problem: Problem) -> None:
     """The first loss of a search is that of the masked student, which is worse than the whole."""
-    method = replace(QUICK, hard=hard, initial_alpha=-2.0, spread=1.0)
+    method = replace(QUICK, initial_alpha=-2.0, spread=1.0)
     first = measured(search_alone(method, problem), "loss")[0]
     batch = next(problem.train.shuffled(16, 3, "cpu"))
     student = Population.of([problem.student])
@@ -314,28 +277,6 @@ def test_alpha_asks_the_teacher_about_its_own_rows(problem: Problem) -> None:
         for p in (problem, replace(problem, teacher=turned))
     )
     assert way != other
-
-
-@pytest.mark.parametrize("name", ["seed", "anneal"])
-def test_alpha_may_look_a_step_ahead(problem: Problem, name: str) -> None:
-    first, second = (search_alone(preset(name, unrolled_step=step), problem) for step in (0.0, 0.1))
-    assert measured(first, "alpha_loss") != measured(second, "alpha_loss")
-
-
-def test_alpha_looks_ahead_in_float32_whatever_the_weights_train_in(problem: Problem) -> None:
-    found = []
-    for dtype in (torch.float32, torch.bfloat16):
-        training = training_of(problem)
-        training.population = Population.of([problem.student], dtype)
-        alpha = GradientAlpha([preset("seed", unrolled_step=0.1)], problem, seed=0)
-        alpha.learn(training, alpha.masks(0.0), 0.0)
-        found.append({space: value.detach() for space, value in alpha.alpha.items()})
-    torch.testing.assert_close(found[1], found[0], atol=1e-6, rtol=0)
-
-
-def test_alpha_that_shares_the_weights_pass_cannot_look_ahead() -> None:
-    with pytest.raises(UserError, match=r"unrolled_step is 0\.1, but alpha shares the weights'"):
-        preset("dap", unrolled_step=0.1)
 
 
 def test_there_is_no_other_preset() -> None:
@@ -413,9 +354,7 @@ def test_a_preset_is_what_its_source_says(name: str, fields: dict[str, Any]) -> 
         "start": "uniform",
         "initial_alpha": 5.0,
         "flops_weight": 1.0,
-        "hard": False,
         "heads_kept": None,
-        "unrolled_step": 0.0,
     }
     method = MaskSearch.preset(name)
     assert {field: getattr(method, field) for field in {**common, **fields}} == {**common, **fields}
@@ -495,7 +434,7 @@ def test_a_preset_looks_at_the_open_units_or_at_the_soft_masks(
     method = MaskSearch.preset(name, tolerance=0.01)
     alpha = by_hand(problem, method, 0.9 if name == "dap" else 0.3)
     half = problem.cost.exact(half_of_the_neurons(problem))
-    expected = problem.cost.expected(alpha._soft(1.0)).item()
+    expected = problem.cost.expected(alpha.masks(1.0)).item()
     assert half < expected
     alpha.target_ratio = torch.tensor([(half + expected) / 2 / problem.cost_full])
     gradients, _ = alpha._flops_gradients(progress=1.0)
@@ -579,26 +518,20 @@ def test_alpha_learns_from_the_labels_of_alpha_and_weights_from_none(problem: Pr
     assert found.architecture != of_alpha.architecture
 
 
-@pytest.mark.parametrize(
-    ("loudness", "knobs"),
-    [(2.0, {"start": "uniform"}), (2.0, {"start": "fisher"}), (20.0, {"hard": True})],
-    ids=["uniform", "fisher", "hard"],
-)
-def test_the_planted_units_survive(
-    workbench: Workbench, problem: Problem, loudness: float, knobs: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("start", ["uniform", "fisher"])
+def test_the_planted_units_survive(workbench: Workbench, problem: Problem, start: Any) -> None:
     """Of three students in a population, at three budgets, none loses one; the weights stand still.
 
     Soft masks keep what is needed as they are: a loud head that works as well at a tenth is rightly
     half closed, and then lies below the threshold. So soft masks get a head that is not loud.
     """
-    planted = planted_problem(problem, loudness)
+    planted = planted_problem(problem, 2.0)
     still = Stage(name="search", epochs=5, searches=True, learning_rate=1e-9)
     members = [
-        replace(QUICK, start="uniform", target_ratio=ratio, stages=(still,))
+        replace(QUICK, start=start, target_ratio=ratio, stages=(still,))
         for ratio in (0.12, 0.3, 0.5)
     ]
-    for result in run([replace(member, **knobs) for member in members], planted):
+    for result in run(members, planted):
         assert isinstance(result, SearchResult)
         assert min(measured(result, "open_ratio")) < 0.7, "no mask closed; nothing was at stake"
         assert holds_the_planted_units(result.architecture)
@@ -667,7 +600,6 @@ def test_weights_that_blow_up_in_the_last_step_are_a_failure(
         ("temperature", ()),
         ("threshold", 0.0),
         ("threshold", 1.0),
-        ("unrolled_step", -0.1),
         ("ramp", 0.0),
         ("ramp", 1.1),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from dataclasses import replace
 from statistics import median
@@ -11,16 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool1d
 
-import objectives.methods.width_search
 from objectives.bert.architecture import BertArchitecture
 from objectives.errors import UserError
 from objectives.methods.width_search import WidthAlpha, WidthSearch
 from objectives.problem import Problem
-from objectives.search.relaxation import interpolation
 from objectives.search_method import SearchResult
-from objectives.training.population import Population
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance, run, search_alone
@@ -128,89 +123,6 @@ def test_two_widths_padded_with_zeros_are_the_sum_of_two_cut_layers(problem: Pro
         torch.testing.assert_close(row, expected)
 
 
-def test_two_widths_interpolated_are_pooled_channel_by_channel(problem: Problem) -> None:
-    alpha = fresh(problem, shares=(0, 0.25, 0.5, 1))
-    weights = torch.zeros(2, 3, 4)
-    weights[..., 1], weights[..., 2] = 0.3, 0.7
-    mix = alpha._interpolated("ffn", weights)
-    assert mix.shape == (2, 3, 48, 48)
-    up = torch.randn(5, 48, generator=torch.Generator().manual_seed(0))
-    for layer, ranks in enumerate(alpha.ranks["ffn"]):
-        best_first = up[:, ranks.argsort()]
-        expected = torch.zeros(5, 48)
-        expected[:, :24] = 0.7 * best_first[:, :24]
-        expected[:, :24] += 0.3 * adaptive_avg_pool1d(best_first[:, :12], 24)
-        torch.testing.assert_close((up @ mix[1, layer].T)[:, ranks.argsort()], expected)
-
-
-def test_an_interpolation_is_made_once_and_only_of_two_widths_that_met(
-    problem: Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[tuple[int, int]] = []
-
-    def counted(width: int, wider: int) -> Tensor:
-        made.append((width, wider))
-        return interpolation(width, wider)
-
-    monkeypatch.setattr(objectives.methods.width_search, "interpolation", counted)
-    alpha = fresh(problem, align="interpolate", shares=(0, 0.5, 1))
-    for step in range(20):
-        alpha.masks(step / 20)
-    assert len(made) == len(set(made)) <= 6
-    assert all(width < wider for width, wider in made)
-    again = alpha.masks(0.5)
-    assert all(mix.requires_grad and mix.isfinite().all() for mix in again.values())
-
-
-def test_the_gradient_of_a_mix_reaches_both_widths(problem: Problem) -> None:
-    alpha = fresh(problem, shares=(0, 0.25, 0.5, 1))
-    weights = torch.zeros(1, 3, 4)
-    weights[..., 1], weights[..., 2] = 0.3, 0.7
-    mix = alpha._interpolated("ffn", weights.requires_grad_())
-    (gradient,) = torch.autograd.grad(mix.sum(), [weights])
-    assert gradient[0].tolist() == [pytest.approx([0, 24, 24, 0], abs=1e-4)] * 3
-
-
-@pytest.mark.parametrize("space", ["heads", "ffn"])
-def test_a_mix_on_the_diagonal_is_a_mask(problem: Problem, space: str) -> None:
-    batch = next(problem.alpha.shuffled(16, 0, "cpu"))
-    population = Population.of([problem.student] * 2)
-    units = {"heads": TINY.heads, "ffn": TINY.ffn}[space]
-    mask = torch.rand(2, TINY.layers, units, generator=torch.Generator().manual_seed(0))
-    masked = population.logits(batch, {space: mask})
-    mixed = population.logits(batch, {f"{space}_mix": torch.diag_embed(mask)})
-    torch.testing.assert_close(mixed, masked, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("space", ["heads", "ffn"])
-def test_a_mix_that_turns_the_units_round_is_a_student_with_turned_units(
-    problem: Problem, space: str
-) -> None:
-    """The rows that make the units are turned: unit g of the mix is unit g - 1."""
-    batch = next(problem.alpha.shuffled(16, 0, "cpu"))
-    units = {"heads": TINY.heads, "ffn": TINY.ffn}[space]
-    turn = torch.eye(units).roll(1, 0).expand(1, TINY.layers, -1, -1)
-    turned = copy.deepcopy(problem.student)
-    makes = ("self.query", "self.key", "self.value") if space == "heads" else ("intermediate",)
-    for name, weight in turned.named_parameters():
-        if any(part in name for part in makes):
-            rows = weight.data.unflatten(0, (units, -1))
-            weight.data = rows.roll(1, 0).flatten(0, 1)
-    expected = Population.of([turned]).logits(batch)
-    mixed = Population.of([problem.student]).logits(batch, {f"{space}_mix": turn})
-    torch.testing.assert_close(mixed, expected, atol=1e-5, rtol=0)
-    plain = Population.of([problem.student]).logits(batch)
-    assert not torch.allclose(mixed, plain, atol=1e-3)
-
-
-def test_interpolating_trains_and_ends_in_the_band(problem: Problem) -> None:
-    result = search_alone(replace(QUICK, align="interpolate"), problem)
-    ratio = problem.cost.exact(result.architecture) / problem.cost_full
-    assert abs(ratio - 0.5) <= 0.1 * 0.5
-    other = search_alone(QUICK, problem)
-    assert [p["loss"] for p in result.curve] != [p["loss"] for p in other.curve]
-
-
 @pytest.mark.parametrize(
     "knobs", [{"grad_rescale": 0.5}, {"flops_weight": 0.01}, {"target_ratio": 0.2}], ids=list
 )
@@ -258,7 +170,6 @@ def test_shares_that_are_all_the_same_width_are_refused(problem: Problem) -> Non
         ("shares", (0.5, 0.25, 1.0)),
         ("shares", (0.5, 0.9)),
         ("shares", (-0.1, 1.0)),
-        ("align", "pool"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool1d
 
 from objectives.bert.architecture import BertShape
 from objectives.measures.budget import hinge_loss
@@ -22,11 +21,9 @@ from objectives.search.relaxation import (
     draw_two,
     geometric_temperature,
     gumbel_noise,
-    interpolation,
     ranked_alpha,
     sigmoid_masks,
     softmax_masks,
-    straight_through,
     two_sampled,
 )
 from tests.conftest import TINY
@@ -201,42 +198,3 @@ def test_two_samples_send_a_gradient_to_alpha() -> None:
     (gradient,) = torch.autograd.grad(weights[0, 0], alpha)
     p = torch.tensor([0.1, 0.2]).softmax(0)
     torch.testing.assert_close(gradient[0, :2], torch.stack([p[0] * p[1], -p[0] * p[1]]))
-
-
-@given(st.integers(1, 12), st.integers(1, 12))
-def test_interpolation_takes_means_of_neighbours(width: int, wider: int) -> None:
-    matrix = interpolation(width, wider)
-    assert matrix.shape == (wider, width)
-    for t in range(wider):
-        start, end = t * width // wider, -(-(t + 1) * width // wider)
-        expected = torch.zeros(width)
-        expected[start:end] = 1 / (end - start)
-        torch.testing.assert_close(matrix[t], expected)
-    values = torch.arange(1.0, width + 1)[None]
-    pooled = adaptive_avg_pool1d(values[None], wider)[0, 0]
-    torch.testing.assert_close(matrix @ values[0], pooled)
-
-
-@pytest.mark.parametrize("width", [0, 1, 5, 12])
-def test_interpolation_to_the_same_width_is_the_identity(width: int) -> None:
-    assert torch.equal(interpolation(width, width), torch.eye(width))
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.1])
-def test_hard_masks_are_open_as_often_as_the_sigmoid_says(temperature: float) -> None:
-    alpha = torch.tensor([-2.0, 0.0, 1.0, 3.0])
-    noise = gumbel_noise((2, DRAWS, 4), torch.Generator().manual_seed(4))
-    masks = straight_through(alpha, noise, temperature)
-    assert set(masks.unique().tolist()) == {0.0, 1.0}
-    chance = alpha.sigmoid().double()
-    spread = (chance * (1 - chance) / DRAWS).sqrt()
-    assert ((masks.double().mean(0) - chance).abs() < 4 * spread).all()
-
-
-def test_hard_masks_have_the_gradient_of_soft_ones() -> None:
-    alpha = torch.tensor([[-1.0, 0.5, 2.0]], requires_grad=True)
-    noise = gumbel_noise((2, 3), torch.Generator().manual_seed(5))
-    (found,) = torch.autograd.grad(straight_through(alpha, noise, 0.7).sum(), alpha)
-    soft = ((alpha + noise[0] - noise[1]) / 0.7).sigmoid()
-    (expected,) = torch.autograd.grad(soft.sum(), alpha)
-    torch.testing.assert_close(found, expected)

@@ -22,19 +22,17 @@ from objectives.errors import UserError
 from objectives.knobs import with_knobs
 from objectives.measures.cost import Flops
 from objectives.methods.fisher_search import FisherSearch
-from objectives.methods.mask_search import PRESETS, MaskSearch
-from objectives.methods.width_search import WidthSearch
+from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
 from objectives.search.staged_method import StagedMethod
-from objectives.search_method import SearchFailure, SearchResult, Stopped, populations
+from objectives.search_method import SearchFailure, SearchResult, populations
 from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss, prediction_loss
 from objectives.training.population import Population, Trace
 from objectives.training.stage_training import BestWeights, Masks, StageTraining, steps_in
-from objectives.training.stages import FOUR_STEPS, Loss, Stage, rung_steps
+from objectives.training.stages import FOUR_STEPS, Loss, Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import (
-    RecordingProgress,
     assert_same,
     logits_of,
     run,
@@ -43,7 +41,7 @@ from tests.objectives.conformance import (
 
 SEARCH = Stage(name="search", epochs=0.5, searches=True, learning_rate=1e-3)
 RECOVER = Stage(name="recover", epochs=2, learning_rate=1e-3)
-QUICK = FisherSearch(
+QUICK = MaskSearch(
     batch_size=16, tolerance=0.1, target_ratio=0.3, grad_rescale=0.1, stages=(SEARCH, RECOVER)
 )
 
@@ -172,87 +170,6 @@ def test_cut_students_share_their_embeddings_until_they_are_results(
             assert torch.equal(model.state_dict()[f"bert.embeddings.{name}"], weight)
 
 
-def counted_students(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that grows, at each step of the weights, by how many students make it."""
-    sizes: list[int] = []
-    step = StageTraining.step
-
-    def counted(self: StageTraining, batch: Batch, masks: Masks) -> Tensor:
-        sizes.append(self.population.size)
-        return step(self, batch, masks)
-
-    monkeypatch.setattr(StageTraining, "step", counted)
-    return sizes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("afresh", [False, True], ids=["goes on", "starts afresh"])
-@pytest.mark.parametrize(
-    "method",
-    [
-        QUICK,
-        WidthSearch(batch_size=16, tolerance=0.1),
-        *(MaskSearch.preset(name, batch_size=16, tolerance=0.1) for name in PRESETS),
-        MaskSearch(batch_size=16, tolerance=0.1, alpha_data="train", alpha_loss="teacher"),
-    ],
-    ids=["fisher", "width", *PRESETS, "from train"],
-)
-def test_a_student_that_stops_leaves_the_search_and_the_others_do_not_notice(
-    problem: Problem, method: StagedMethod, afresh: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of four in the first stage, another in the second; who is left ends as it would alone."""
-    second = replace(SEARCH, name="again", start="student" if afresh else "previous")
-    stages = (SEARCH, second, replace(RECOVER, epochs=0.5))
-    members = [replace(method, target_ratio=r, stages=stages) for r in (0.8, 0.3, 0.7, 0.5)]
-    alone = [search_alone(members[slot], problem) for slot in (1, 3)]
-    sizes = counted_students(monkeypatch)
-    outcomes = run(members, problem, RecordingProgress({3: {0}, 11: {2}}, rungs=(0.2, 0.6)))
-    assert (outcomes[0], outcomes[2]) == (Stopped(0), Stopped(2))
-    assert sizes[:16] == [4] * 4 + [3] * 8 + [2] * 4
-    for one, other in zip(alone, (outcomes[1], outcomes[3]), strict=True):
-        assert_same(one, other, problem)
-        assert isinstance(other, SearchResult)
-        assert len(other.curve) == len(one.curve)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["prediction", "prediction+hidden", "intermediate"])
-def test_a_cut_student_that_stops_leaves_the_population_and_the_others_do_not_notice(
-    problem: Problem, loss: Loss, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The widest stops in the middle, another one later: the padding stays, the work does not."""
-    stages = (replace(RECOVER, loss=loss), replace(RECOVER, name="after", epochs=1))
-    members = [replace(QUICK, target_ratio=ratio, stages=stages) for ratio in (0.3, 0.8, 0.5, 0.2)]
-    alone = [search_alone(members[slot], problem) for slot in (0, 3)]
-    fuse_as_a_gpu_does(monkeypatch)
-    sizes = counted_students(monkeypatch)
-    outcomes = run(members, problem, RecordingProgress({9: {1}, 24: {2}}))
-    assert outcomes[1:3] == [Stopped(1), Stopped(2)]
-    assert sizes == [4] * 10 + [3] * 15 + [2] * 20
-    for one, other in zip(alone, (outcomes[0], outcomes[3]), strict=True):
-        assert_same(one, other, problem)
-        assert isinstance(other, SearchResult)
-        assert len(other.curve) == len(one.curve) == 45
-
-
-def test_a_rung_is_reached_at_its_share_of_all_stages(problem: Problem) -> None:
-    """8 steps search, 30 recover; the same trial whoever listens, worth what a cut model is."""
-    seen: list[tuple[float, int, float]] = []
-
-    class Listening(RecordingProgress):
-        def report(self, slot: int, rung: float, metric: float, cost: float) -> None:
-            super().report(slot, rung, metric, cost)
-            seen.append((rung, self.steps, cost / problem.cost_full))
-
-    result = search_alone(QUICK, problem)
-    (heard,) = run([QUICK], problem, Listening(rungs=(0.1, 0.5, 0.999)))
-    assert_same(result, heard, problem)
-    ratio = problem.cost.exact(result.architecture) / problem.cost_full
-    assert [(rung, step) for rung, step, _ in seen] == [(0.1, 3), (0.5, 18)]  # 0.999 is the end
-    assert seen[1][2] == ratio
-    assert abs(seen[0][2] - QUICK.target_ratio) <= QUICK.tolerance * QUICK.target_ratio
-
-
 @pytest.mark.parametrize(
     ("epochs", "batch_size", "steps"),
     [(1, 16, 15), (2 / 3, 32, 5), (0.1 * 3, 8, 9), (0.5, 7, 18), (3, 239, 4), (1e-9, 16, 1)],
@@ -264,37 +181,15 @@ def test_steps_are_rounded_up_but_for_the_last_digits_of_a_float(
     assert steps_in(epochs, problem, batch_size) == steps
 
 
-def test_what_is_not_finite_is_not_reported_and_stops_nobody(problem: Problem) -> None:
-    """A FLOPs weight that overflows float32 spoils one alpha; then a metric that is no number."""
+def test_an_alpha_that_is_not_finite_fails_its_own_student_alone(problem: Problem) -> None:
+    """A FLOPs weight that overflows float32 spoils one alpha."""
     members = [
         MaskSearch(batch_size=16, tolerance=0.1, flops_weight=weight, stages=(SEARCH, RECOVER))
         for weight in (1e39, 1.0)
     ]
-    progress = RecordingProgress(rungs=(0.1,))
-    spoilt, sound = run(members, problem, progress)
+    spoilt, sound = run(members, problem)
     assert isinstance(spoilt, SearchFailure)
     assert isinstance(sound, SearchResult)
-    assert progress.reported.keys() == {(1, 0.1)}
-
-    silent = RecordingProgress(rungs=(0.1, 0.5))
-    blind = replace(problem, select_worth=lambda model: float("nan"))
-    (result,) = run([QUICK], blind, silent)
-    assert isinstance(result, SearchResult)
-    assert silent.reported == {}
-
-
-@pytest.mark.parametrize(
-    ("rungs", "steps", "at"),
-    [
-        ((0.25, 0.5), 8, {2: 0.25, 4: 0.5}),
-        ((0.01, 0.02, 0.6), 5, {1: 0.02, 3: 0.6}),
-        ((0.5,), 1, {}),
-        ((0.5,), 0, {}),
-        ((), 9, {}),
-    ],
-)
-def test_steps_of_rungs(rungs: tuple[float, ...], steps: int, at: dict[int, float]) -> None:
-    assert rung_steps(rungs, steps) == at
 
 
 @pytest.fixture(scope="module")
@@ -306,9 +201,7 @@ def shallow(problem: Problem) -> Problem:
 
 
 @pytest.mark.parametrize("method", [QUICK, MaskSearch.preset("seed", batch_size=16, tolerance=0.1)])
-def test_the_four_steps_run_and_each_learns(
-    shallow: Problem, method: FisherSearch | MaskSearch
-) -> None:
+def test_the_four_steps_run_and_each_learns(shallow: Problem, method: MaskSearch) -> None:
     stages = tuple(replace(stage, epochs=2, learning_rate=2e-3) for stage in FOUR_STEPS)
     result = search_alone(replace(method, stages=stages, target_ratio=0.6), shallow)
     for stage in stages:
@@ -320,7 +213,8 @@ def test_the_four_steps_run_and_each_learns(
 def test_hidden_states_are_learnt_beside_the_logits(problem: Problem) -> None:
     def recovered(loss: Loss) -> tuple[float, float]:
         stages = (Stage(name="recover", epochs=4, learning_rate=1e-3, loss=loss),)
-        model = search_alone(replace(QUICK, stages=stages, target_ratio=0.5), problem).model
+        once = FisherSearch(batch_size=16, tolerance=0.1, stages=stages)
+        model = search_alone(once, problem).model
         batch = problem.train.batch(np.arange(32), "cpu")
         student, teacher = Trace(), Trace()
         with torch.no_grad():

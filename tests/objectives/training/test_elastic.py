@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,7 +165,7 @@ def test_the_whole_size_alone_is_plain_distillation(
 ) -> None:
     own = stage()
     training = training_of(problem, order, [model_of(order, COUNTS[0])], own)
-    training.run(SilentProgress(), frozenset({0}), tmp_path / "checkpoint")
+    training.run(SilentProgress(), tmp_path / "checkpoint")
     population = Population.of([problem.student])
     plain = StageTraining(
         problem, [0], population, own, [own.learning_rate], None, batch_size=16, seed=0
@@ -189,11 +189,10 @@ class KilledAt(RecordingProgress):
         super().__init__()
         self.step = step
 
-    def advance(self) -> Set[int]:
-        asked = super().advance()
+    def advance(self) -> None:
+        super().advance()
         if self.steps > self.step:
             raise KilledError
-        return asked
 
 
 @pytest.mark.parametrize("schedule", ["linear", "constant"])
@@ -205,7 +204,7 @@ def test_after_a_kill_it_goes_on_from_the_last_pass_to_the_same_weights(
 
     def trained(progress: RecordingProgress, checkpoint: Path) -> ElasticTraining:
         training = training_of(problem, order, models, own, sizes=3)
-        training.run(progress, frozenset({0}), checkpoint)
+        training.run(progress, checkpoint)
         return training
 
     wanted = trained(RecordingProgress(), tmp_path / "other")
@@ -227,12 +226,12 @@ def test_a_damaged_checkpoint_is_no_checkpoint(
     problem: Problem, order: Order, tmp_path: Path
 ) -> None:
     models, checkpoint = [model_of(order, COUNTS[0])], tmp_path / "checkpoint"
-    training_of(problem, order, models, stage()).run(SilentProgress(), {0}, checkpoint)
+    training_of(problem, order, models, stage()).run(SilentProgress(), checkpoint)
     whole = checkpoint.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", b"{}"):
         checkpoint.write_bytes(damaged)
         progress = RecordingProgress()
-        training_of(problem, order, models, stage()).run(progress, {0}, checkpoint)
+        training_of(problem, order, models, stage()).run(progress, checkpoint)
         assert progress.began == [0]
         (note,) = progress.notes
         assert "checkpoint' is damaged (" in note

@@ -14,7 +14,7 @@ from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.student import keep_layers
 from objectives.measures.cost import Cost, Flops, Params, Units
 from objectives.measures.latency import Conditions, Latency
-from objectives.methods.fisher_search import FisherSearch
+from objectives.methods.mask_search import MaskSearch
 from objectives.methods.random_pruning import RandomPruning
 from objectives.problem import Problem
 from objectives.search.one_shot import Chosen
@@ -129,7 +129,7 @@ def test_a_search_goes_at_the_rate_of_what_it_is_to_lose(
 
     monkeypatch.setattr(objectives.training.stage_training, "PopulationOptimizer", Seen)
     search = Stage(name="search", epochs=0.2, searches=True, learning_rate=1e-3)
-    method = FisherSearch(batch_size=16, tolerance=0.1, target_ratio=0.9, stages=(search, RECOVER))
+    method = MaskSearch(batch_size=16, tolerance=0.1, target_ratio=0.9, stages=(search, RECOVER))
     other = counting(problem, "params")
     result = search_alone(method, other)
     rates: Sequence[float] = torch.cat(seen).tolist()

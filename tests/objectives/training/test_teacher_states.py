@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def test_looked_up_is_computed(fresh: Problem) -> None:
     rows = [5, 0, len(fresh.train) - 1, 17]
     computed = hidden(fresh, rows)
     progress = RecordingProgress()
-    assert keep_states(fresh, torch.float32, progress) == set()
+    keep_states(fresh, torch.float32, progress)
     assert progress.steps == progress.wanted[0] > 1
     looked_up = hidden(fresh, rows)
     assert len(looked_up) == fresh.teacher.config.num_hidden_layers + 1
@@ -94,14 +93,3 @@ def test_another_teacher_other_rows_and_another_precision_have_their_own(fresh: 
     keep_states(fresh, torch.bfloat16, RecordingProgress())
     assert len(list(fresh.cache.glob("*.npy"))) == 4
     assert not torch.equal(hidden(fresh, [0])[1], hidden(other, [0])[1])
-
-
-def test_who_is_asked_to_stop_meanwhile_stops(fresh: Problem) -> None:
-    class Impatient(RecordingProgress):
-        def advance(self) -> Set[int]:
-            super().advance()
-            return {0} if len(self.wanted) == 1 else set()
-
-    [outcome] = type(METHOD).search([METHOD], fresh, seed=0, progress=(progress := Impatient()))
-    assert type(outcome).__name__ == "Stopped"
-    assert progress.taken[1:] in ([], [1])

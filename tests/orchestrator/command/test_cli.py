@@ -337,7 +337,6 @@ def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) 
         (["front", "nowhere"], "'nowhere' is no run folder"),
         (["report", "nowhere"], "'nowhere' is no run folder"),
         (["report", "one", "other"], "name it with --out FILE.html"),
-        (["report", "one", "--watch", "--out", "front.svg"], "must end in .html"),
         (["serve-storage", "--storage", "grpc://a:1"], "a grpc storage cannot be served"),
         (["dashboard", "nowhere"], "'nowhere' is no run folder"),
         (["export", "nowhere", "--trial", "0", "--out", "m"], "'nowhere' is no run folder"),

@@ -35,7 +35,7 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, Stopped
+from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult
 from objectives.text.augmentation import Augmentation
 from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
@@ -85,8 +85,6 @@ class Scripted(SearchMethod):
         for slot, member in enumerate(members):
             if member.end == "fail":
                 yield SearchFailure(slot, "the loss is nan at step 3")
-            elif member.end == "stop":
-                yield Stopped(slot)
             elif member.end == "raise":
                 raise ZeroDivisionError("a bug in the method")
             elif member.end == "too large" or (member.end == "memory" and len(members) > 2):
@@ -475,9 +473,17 @@ def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) ->
     assert run.trials[0].failure == "the method gave no outcome for it"
 
 
-def test_a_stopped_trial_is_pruned_and_counts(study: Study, tmp_path: Path) -> None:
-    run = run_study(scripted(study, "stop", "result"), out=tmp_path / "run", device="cpu")
-    assert [t.state for t in run.trials] == ["stopped", "finished"]
+def test_a_trial_that_an_earlier_version_stopped_is_read_and_counts(
+    study: Study, tmp_path: Path
+) -> None:
+    one = scripted(study, "result")
+    run_study(one, out=tmp_path / "run", device="cpu")
+    trial = load_optuna_study(tmp_path / "run").ask(dict(one.space))
+    reported = {"share": 1 / 3, "stage": "search", "metric": 0.7, "cost": 400_000}
+    trial.set_user_attr("rung:0.3333", reported)
+    trial.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+    run = run_study(one, trials=2, out=tmp_path / "run", device="cpu")
+    assert [t.state for t in run.trials] == ["finished", "stopped"]
 
 
 def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None:
@@ -645,21 +651,21 @@ def test_another_student_in_the_folder_is_another_study(
 
 def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: Path) -> None:
     """Either knob alone is good; together they are not, which no range can say."""
-    data = optuna.distributions.CategoricalDistribution(["alpha", "train"])
+    stages = tuple(Stage(name=n, epochs=0.1, searches=True) for n in ("first", "search"))
     wrong = replace(
         study,
-        method=replace(study.method, unrolled_step=0.1),  # type: ignore[call-arg]
+        method=replace(study.method, stages=stages),  # type: ignore[call-arg]
         space={
-            "alpha_data": data,
-            "alpha_loss": optuna.distributions.CategoricalDistribution(["labels", "teacher"]),
+            "stages.search.keep": optuna.distributions.CategoricalDistribution(["best", "last"]),
+            "stages.search.searches": optuna.distributions.CategoricalDistribution([True, False]),
         },
         first=(
-            {"alpha_data": "train", "alpha_loss": "teacher"},
-            {"alpha_data": "alpha", "alpha_loss": "labels"},
+            {"stages.search.keep": "best", "stages.search.searches": True},
+            {"stages.search.keep": "last", "stages.search.searches": True},
         ),
     )
     run = run_study(wrong, trials=1, out=tmp_path / "run", device="cpu")
-    assert str(run.trials[0].failure).startswith("MaskSearch.unrolled_step is 0.1, but alpha sh")
+    assert str(run.trials[0].failure).startswith("stage 'search': keep='best' is for stages aft")
     assert run.trials[1].state == "finished"
 
 

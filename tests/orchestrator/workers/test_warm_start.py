@@ -29,7 +29,7 @@ from orchestrator.workers.warm_start import WARM_START, clipped
 
 SPACE: dict[str, BaseDistribution] = {
     "target_ratio": FloatDistribution(0.3, 0.9),
-    "refresh": IntDistribution(2, 8),
+    "batch_size": IntDistribution(12, 20),
     "squares": CategoricalDistribution(("logits", "loss")),
 }
 
@@ -39,11 +39,7 @@ def study(tiny_study_file: Path) -> Study:
     """Trials of a tenth of a second."""
     return replace(
         load_study(tiny_study_file),
-        method=FisherSearch(
-            batch_size=16,
-            tolerance=0.3,
-            stages=(Stage(name="search", epochs=0.1, searches=True),),
-        ),
+        method=FisherSearch(tolerance=0.3, stages=(Stage(name="recover", epochs=0.1),)),
         space=SPACE,
         first=(),
         trials=6,
@@ -113,7 +109,7 @@ def test_knobs_out_of_range_are_moved_to_the_edge(
     moved = 0
     for trial, other in zip(run.trials[2:4], earlier.front[:2], strict=True):
         assert trial.knobs["target_ratio"] == min(max(other.knobs["target_ratio"], 0.55), 0.6)
-        assert trial.knobs["refresh"] == other.knobs["refresh"]
+        assert trial.knobs["batch_size"] == other.knobs["batch_size"]
         moved += trial.knobs != other.knobs
     assert moved
 
@@ -136,16 +132,16 @@ def test_the_nearest_run_comes_first(study: Study, earlier: RunRecord, tmp_path:
     ("space", "message"),
     [
         (
-            {name: SPACE[name] for name in ("target_ratio", "refresh")},
-            "tuned refresh, squares, target_ratio; this study tunes refresh, target_ratio; name",
+            {name: SPACE[name] for name in ("target_ratio", "batch_size")},
+            "tuned batch_size, squares, target_ratio; this study tunes batch_size, target_ratio; ",
         ),
         (
             {**SPACE, "squares": CategoricalDistribution(("loss",))},
             r"drew squares from Categorical.*, which Categorical.* does not hold",
         ),
         (
-            {**SPACE, "refresh": CategoricalDistribution((2, 4))},
-            r"drew refresh from IntDistribution.*, which Categorical.* does not hold",
+            {**SPACE, "batch_size": CategoricalDistribution((2, 4))},
+            r"drew batch_size from IntDistribution.*, which Categorical.* does not hold",
         ),
     ],
 )

@@ -64,7 +64,7 @@ def test_everything_is_drawn_offline(
         shown = page.locator("#front .scatterlayer .trace:has(.js-line) .point").count()
         assert shown == len(front)
         figures = drawn(page)
-        assert len(figures) >= 10
+        assert len(figures) >= 9
         assert all(sum(kinds) > 0 for kinds in figures.values()), figures
         assert not page.evaluate(UNRANGED)
         heat_maps = {name: kinds[3] for name, kinds in figures.items() if kinds[3]}
@@ -244,13 +244,13 @@ def test_a_reader_may_be_faster_than_the_figures(
     page.keyboard.press("Enter")
     assert page.locator("#card h3").inner_text() == f"trial {second}"
     page.select_option("#axis", "params")
-    page.locator("details[data-figure=timeline] summary").click()
+    page.locator("details[data-figure=consensus] summary").click()
     assert page.locator("#front[data-drawn]").count() == 0
     page.evaluate("letPlotlyCome()")
     page.wait_for_selector("body[data-ready]", state="attached", timeout=60_000)
     assert page.locator("#curve .js-line").count() == 2
     assert page.locator("#front .xtitle").text_content() == "params"
-    assert page.locator("details[data-figure=timeline] table").count() == 1
+    assert page.locator("details[data-figure=consensus] table").count() == 1
     assert tab.seen == []
 
 
@@ -281,7 +281,7 @@ def test_downloads_hold_the_numbers(
         assert (row["metric"] == "") == (trial.result is None)
     data = json.loads(download(page.locator("#json")))
     assert data["format"] == "maskfront-report-1"
-    for name in ("front", "consensus", "timeline"):
+    for name in ("front", "consensus", "slices"):
         details = page.locator(f"details[data-figure={name}]")
         details.locator("summary").click()
         table = download(details.locator("button"))
@@ -383,25 +383,6 @@ def test_a_thousand_trials_are_drawn(
 
 
 @pytest.mark.slow
-def test_a_stopped_trial_stands_where_it_was_stopped(
-    mixed_run: RunRecord, tmp_path: Path, open_tab: OpenTab
-) -> None:
-    tab = open_tab()
-    page = tab.open_report(write_report([mixed_run], tmp_path / "report.html"))
-    where = """() => { const trace = front.data.find((one) => one.name === 'stopped early');
-        return [trace.x, trace.y]; }"""
-    assert page.evaluate(where) == [[0.45], [0.75]]
-    for unit, x in (("flops@16", 450_000), ("params", None)):
-        page.select_option("#axis", unit)
-        assert page.evaluate(where) == [[x], [0.75]]
-    page.select_option("#pick", "0 5")
-    way = "33% trained: accuracy 0.7500 at FLOPs ratio 0.4500"
-    assert way in page.locator("#card").inner_text()
-    assert f"stopped: {way}" in page.locator("#trials").inner_text()
-    assert tab.seen == []
-
-
-@pytest.mark.slow
 def test_several_runs_are_drawn(
     make_many: Callable[..., RunRecord], tmp_path: Path, open_tab: OpenTab, pictures: Path
 ) -> None:
@@ -410,7 +391,7 @@ def test_several_runs_are_drawn(
     page = tab.open_whole(write_report(runs, tmp_path / "report.html"))
     assert tab.seen == []
     figures = drawn(page)
-    assert {"attainment", "architectures", "architectures-1", "architectures-2"} <= set(figures)
+    assert {"architectures", "architectures-1", "architectures-2"} <= set(figures)
     assert all(sum(kinds) > 0 for kinds in figures.values()), figures
     page.screenshot(path=pictures / "report-several.png", full_page=True)
 

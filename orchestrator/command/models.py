@@ -1,0 +1,251 @@
+"""The verbs about models: taken out of a run, distilled further, timed, or made in one go."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from orchestrator.command.options import AsJson, Device, Run
+from orchestrator.command.shared import CommandConsole, interrupted, show_end
+from orchestrator.errors import RunError
+from orchestrator.terminal import say_to_stderr
+
+
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
+    trial: Annotated[int | None, typer.Option(help="This finished trial.")] = None,
+    max_ratio: Annotated[
+        float | None, typer.Option(help="The best model of the front at most this large.")
+    ] = None,
+    min_metric: Annotated[
+        float | None, typer.Option(help="The cheapest model of the front at least this good.")
+    ] = None,
+    knee: Annotated[
+        bool, typer.Option("--knee", help="The model where the front bends most.")
+    ] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file too.")] = False,
+    int8: Annotated[
+        bool,
+        typer.Option("--int8", help="ONNX in int8 too, measured on the data of --study-file."),
+    ] = False,
+    int4: Annotated[
+        bool,
+        typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8."),
+    ] = False,
+    study_file: Annotated[
+        Path | None,
+        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+    ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
+    ] = None,
+) -> None:
+    """Write a model that transformers loads anywhere: chosen by trial, size, metric or knee."""
+    from orchestrator.runs.records import read_run
+    from reports.choice import choose
+
+    record = read_run(run)
+    number = choose(record, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+    if (int8 or int4) != (study_file is not None):
+        raise RunError(
+            "--int8 or --int4 and --study-file go together: what few bits lose is measured on the "
+            "study's own data, which a run folder does not hold"
+        )
+
+    from objectives.device import quiet_libraries  # what was refused above need not wait for torch
+    from orchestrator.study_file import load_study_of
+    from reports.exporting.export import export as export_model
+    from reports.exporting.hub import check_push, push
+
+    if push_to_hub is not None:
+        check_push(push_to_hub)
+    quiet_libraries()
+    study = None if study_file is None else load_study_of(study_file, record.name)
+    exported = export_model(
+        record,
+        number,
+        out,
+        onnx=onnx,
+        int8=study if int8 else None,
+        int4=study if int4 else None,
+    )
+    result = next(trial.result for trial in record.finished if trial.number == number)
+    typer.echo(
+        f"{exported.folder}  (trial {number}: {record.metric_name} {result.metric:.4f}, held out "
+        f"{result.heldout_metric:.4f}, {result.cost_name} ratio {result.ratio:.3f})"
+    )
+    for note in exported.notes:
+        typer.echo(f"  {note}")
+    if push_to_hub is not None:
+        typer.echo(push(out, push_to_hub))
+
+
+def polish(
+    context: typer.Context,
+    run: Run,
+    study_file: Annotated[
+        Path,
+        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+    ],
+    trial: Annotated[
+        list[int] | None, typer.Option(help="This finished trial, repeatable; else the front.")
+    ] = None,
+    epochs: Annotated[float, typer.Option(help="Passes over the train rows.")] = 6,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the polished models; RUN-polished by default.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Distil models of a run further, each on its own, into a run beside it."""
+    from orchestrator.polishing import polish as polish_models
+    from orchestrator.runs.records import read_run
+    from orchestrator.study_file import load_study_of
+
+    record, console = read_run(run), CommandConsole()
+    with interrupted("finished trials are kept, polish again to go on"):
+        polished = polish_models(
+            record,
+            load_study_of(study_file, record.name),
+            trials=trial,
+            epochs=epochs,
+            out=out,
+            device=device,
+            command=shlex.join(["maskfront", *context.obj]),
+            console=console,
+        )
+    show_end(polished, console)
+
+
+def bench(
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="Exported models, models of trials, or one run: all models of its front.",
+        ),
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="The model to compare with; the unpruned twin of the first by default."),
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(help="Sequences in a batch, repeatable; 1, 8 and 32 by default."),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(help="Tokens in a sequence, repeatable; by default the run's own, else 128."),
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="eager, bfloat16, compile, onnxruntime, onnxruntime-int8 or "
+            "onnxruntime-int4, repeatable; all by default."
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Timed forward passes of each model.")] = 20,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of one operation on the CPU.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    study_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="STUDY.py",
+            help="The file that the run was launched from: bfloat16 and int8 of its models and of "
+            "the unpruned one are scored too.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time models side by side: FLOPs ratio against milliseconds and megabytes."""
+    from objectives.delivery.bench import bench as bench_models
+    from objectives.device import choose_device, quiet_libraries
+    from objectives.engines.names import check_engines
+    from orchestrator.runs.records import read_run
+    from orchestrator.runs.run_folder import RunFolder
+    from orchestrator.study_file import load_study_of
+    from reports.speed import bench_front, keep_speeds
+    from reports.timings import timings_document, timings_table
+
+    quiet_libraries()
+    of_front = len(models) == 1 and RunFolder(models[0]).exists()
+    record = read_run(models[0]) if of_front else None
+    if record is None and study_file is not None:
+        raise RunError("--study-file goes with a run: models alone were made from no study")
+    study = None if record is None or study_file is None else load_study_of(study_file, record.name)
+    time_all = (
+        partial(bench_models, models) if record is None else partial(bench_front, record, study)
+    )
+    timed = time_all(
+        against=against,
+        batches=batch or (1, 8, 32),
+        lengths=length or (128 if record is None else int(record.definition["seq_len"]),),
+        engines=check_engines(engine),
+        rounds=rounds,
+        threads=threads,
+        device=choose_device(device),
+        say=say_to_stderr,
+    )
+    if as_json:
+        typer.echo(json.dumps(timings_document(timed), indent=2))
+    else:
+        Console().print(timings_table(timed))
+    if record is not None:
+        kept = keep_speeds(record, timed)
+        if not as_json:
+            typer.echo(f"kept in {kept}; maskfront report shows it")
+
+
+def compress(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A fine-tuned classifier: folder or hub name.")
+    ],
+    data: Annotated[
+        Path, typer.Option(help="Texts without labels: one a line (.txt), or a table.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
+    text: Annotated[str, typer.Option(help="The column of the text, in a table.")] = "text",
+    max_ms: Annotated[
+        float | None,
+        typer.Option(help="The nearest model of which one text takes at most so long."),
+    ] = None,
+    min_agreement: Annotated[
+        float, typer.Option(help="Else the fastest that answers such a share as before.")
+    ] = 0.98,
+    max_length: Annotated[int, typer.Option(help="Tokens at which texts are cut off.")] = 128,
+) -> None:
+    """Make a classifier smaller and faster in minutes, with a handful of texts and no labels."""
+    from objectives.device import quiet_libraries
+    from orchestrator.compressing import compress as compress_model
+
+    quiet_libraries()
+    with interrupted("what was finished is kept, the same command goes on"):
+        found = compress_model(
+            model,
+            data,
+            out=out,
+            text=text,
+            max_ms=max_ms,
+            min_agreement=min_agreement,
+            max_length=max_length,
+            command=shlex.join(["maskfront", *context.obj]),
+            console=CommandConsole(),
+            say=say_to_stderr,
+        )
+    typer.echo(
+        f"{found.exported.folder}  ({found.milliseconds:.2f} ms a text in int8, "
+        f"{found.speed_up:.2f} times as fast as before; answers {found.agreement:.1%} of the "
+        "held-out texts as before)"
+    )
+    for note in found.exported.notes:
+        typer.echo(f"  {note}")
+    typer.echo(f"all sizes: {found.run.folder / 'report.html'}")
