@@ -45,8 +45,8 @@ from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut, shape_of
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 from objectives.bert.student import keep_layers
-from objectives.delivery.onnx_model import open_session, run_session, write_int8, write_onnx
 from objectives.device import matmul_dtype, quiet_libraries
+from objectives.engines.onnx_model import open_session, run_session, write_int8, write_onnx
 from objectives.measures.budget import discretise
 from objectives.measures.cost import Flops
 from objectives.measures.evaluate import metric_of, predict

@@ -41,14 +41,13 @@ from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.device import quiet_libraries
 from objectives.engines.onnx_model import (
     open_session,
-    predict_onnx,
     run_session,
     write_int4,
     write_int8,
     write_onnx,
 )
-from objectives.measures.evaluate import INPUTS, divergence, metric_of
-from objectives.measures.latency import milliseconds
+from objectives.engines.timing import milliseconds
+from objectives.measures.evaluate import INPUTS, divergence, metric_of, predict_with
 from objectives.progress import SilentProgress
 from objectives.text.data import Split
 from objectives.workbench.workbench import Workbench
@@ -146,7 +145,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             if not file.is_file():
                 write(kernel, whole, file, bench.problem.train, arguments.rows)
         taken = [times(files, batch, arguments.length, arguments.rounds) for batch in BATCHES]
-        answers = [predict_onnx(file, select) for file in files]
+        answers = [predict_with(partial(run_session, open_session(file)), select) for file in files]
         for place, kernel in enumerate(KERNELS):
             faster = [of_batch[0] / of_batch[place] for of_batch in taken]
             yield {

@@ -14,10 +14,9 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 
 from objectives.errors import UserError
-from objectives.methods.fisher_search import FisherSearch
+from objectives.methods.cross_distillation import CrossDistillation
 from objectives.text.roles import count_texts
 from objectives.text.task import Task
-from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
 from orchestrator.errors import RunError
 from orchestrator.launching import launch
@@ -30,9 +29,8 @@ from reports.speed import Speed, TimedModel, Worth, bench_front, keep_speeds, re
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 """Shares of the FLOPs that are tried."""
 _ENGINE = "onnxruntime-int8"
-_STEPS = 120
-"""Of distillation, for each of them."""
-_BATCH = 16
+_MOST = 1000
+"""Texts that choose, that judge, and that the weights are solved on: more change little."""
 _FEWEST = 20
 """Texts: fewer tell no two sizes apart."""
 
@@ -68,11 +66,11 @@ def compress(
     console: Console | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Compressed:
-    """Cut, distil and quantise a classifier with a few texts, none of them labelled.
+    """Cut and quantise a classifier with a few texts, none of them labelled and nothing trained.
 
-    Heads and FFN neurons of the least Fisher worth go, the rest is distilled for some steps, and
-    the weights become int8. A quarter of the texts, at most 1,000, chooses the size; another, which
-    nothing sees, says what it is worth.
+    Heads and FFN neurons go for which the others can make up, the weights of these are solved for
+    (`CrossDistillation`), and become int8. A quarter of the texts chooses the size; another, which
+    nothing sees, says what it is worth; the rest is what weights are solved on.
 
     Args:
         model: folder or hub name of a fine-tuned classifier of BERT's kin.
@@ -132,19 +130,13 @@ def _study(name: str, model: str, data: str | Path, text: str, max_length: int) 
     texts = count_texts(task)
     if texts < _FEWEST:
         raise UserError(f"'{data}' has {texts} different texts; compress needs {_FEWEST} or more")
-    quarter, alpha = min(texts // 4, 1000), min(texts // 5, 500)
-    train = min(texts - 2 * quarter - alpha, _STEPS * _BATCH)
-    stage = Stage(
-        name="recover",
-        epochs=_STEPS * _BATCH / train,
-        learning_rate=3e-4,
-        loss="prediction+hidden",
-    )
+    quarter = min(texts // 4, _MOST)
+    train = min(texts - 2 * quarter - 1, _MOST)
     return Study(
         name=name,
-        task=replace(task, train=train, alpha=alpha, select=quarter, heldout=quarter),
+        task=replace(task, train=train, alpha=1, select=quarter, heldout=quarter),
         teacher=Teacher(checkpoint=model),
-        method=FisherSearch(stages=(stage,), batch_size=_BATCH),
+        method=CrossDistillation(rows=_MOST),
         space={"target_ratio": FloatDistribution(min(RATIOS), 1)},
         first=tuple({"target_ratio": ratio} for ratio in RATIOS),
         trials=len(RATIOS),

@@ -33,7 +33,6 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sixty texts, a line each, in the folder that the test works in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(compressing, "RATIOS", (1.0, 0.5))
-    monkeypatch.setattr(compressing, "_STEPS", 4)
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(planted_rows()["text"][:60]), encoding="utf-8")
     return file
