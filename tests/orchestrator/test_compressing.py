@@ -53,6 +53,7 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     AutoModelForSequenceClassification.from_pretrained(made, trust_remote_code=True)
     card = (made / "README.md").read_text(encoding="utf-8")
     assert "agreement in onnxruntime-int8, held-out split" in card
+    assert "| rows | 60 rows read; train 29, alpha 1, selection 15, held out 15 |" in card
     text = texts.read_text(encoding="utf-8").splitlines()[0]
     page = (tmp_path / "runs" / "small" / "report.html").read_text(encoding="utf-8")
     assert text not in card
