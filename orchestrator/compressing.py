@@ -13,6 +13,7 @@ from pathlib import Path
 from optuna.distributions import FloatDistribution
 from rich.console import Console
 
+from objectives.engines.serving import check_engine
 from objectives.errors import UserError
 from objectives.methods.cross_distillation import CrossDistillation
 from objectives.text.roles import count_texts
@@ -30,7 +31,7 @@ RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 """Shares of the FLOPs that are tried."""
 _ENGINE = "onnxruntime-int8"
 _MOST = 1000
-"""Texts that choose, that judge, and that the weights are solved on: more change little."""
+"""Texts that choose, that judge, and that the weights are solved on: more would take longer."""
 _FEWEST = 20
 """Texts: fewer tell no two sizes apart."""
 
@@ -92,10 +93,12 @@ def compress(
 
     Raises:
         RunError: if the folder is taken, and if no model is so fast.
-        UserError: for a model or a file that cannot be read, or too few texts.
+        UserError: for a model or a file that cannot be read, too few texts, and without the extra
+            "onnx".
     """
     out = Path(out)
     check_free(out)
+    check_engine(_ENGINE, "cpu")
     study = _study(out.resolve().name, str(model), data, text, max_length)
     launch(study, command=command, console=console)
     run = load_run(Path("runs") / study.name)
