@@ -25,12 +25,12 @@ from objectives.bert.exporting import save_model
 from objectives.cache import content_key, written_whole
 from objectives.device import choose_device, quiet_libraries
 from objectives.errors import MaskfrontError
+from objectives.methods.baselines.head_importance import HeadImportance
+from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
+from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
-from objectives.methods.head_importance import HeadImportance
-from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import MaskSearch
-from objectives.methods.random_pruning import RandomPruning
 from objectives.methods.width_search import WidthSearch
 from objectives.search_method import SearchMethod
 from objectives.session import Session

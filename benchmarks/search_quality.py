@@ -44,12 +44,12 @@ from torch.nn import functional
 from benchmarks.replayed import chosen
 from objectives.device import quiet_libraries
 from objectives.measures.evaluate import predict
+from objectives.methods.baselines.head_importance import HeadImportance
+from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
+from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
-from objectives.methods.head_importance import HeadImportance
-from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import MaskSearch
-from objectives.methods.random_pruning import RandomPruning
 from objectives.progress import SilentProgress
 from objectives.search.one_shot import OneShot
 from objectives.search.staged_method import StagedMethod

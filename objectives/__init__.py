@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from objectives.delivery.bench import bench
     from objectives.errors import MaskfrontError, UserError
+    from objectives.methods.baselines.head_importance import HeadImportance
+    from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
+    from objectives.methods.baselines.random_pruning import RandomPruning
     from objectives.methods.binary_bert import BinaryBert
     from objectives.methods.cross_distillation import CrossDistillation
     from objectives.methods.elastic_search import ElasticSearch
     from objectives.methods.fisher_pruning import FisherPruning
     from objectives.methods.fisher_search import FisherSearch
-    from objectives.methods.head_importance import HeadImportance
-    from objectives.methods.magnitude_pruning import MagnitudePruning
     from objectives.methods.mask_search import MaskSearch
     from objectives.methods.mrem import Mrem
     from objectives.methods.polish import Polish
-    from objectives.methods.random_pruning import RandomPruning
     from objectives.methods.ternary_bert import TernaryBert
     from objectives.methods.width_search import WidthSearch
     from objectives.problem import Problem
@@ -82,12 +82,12 @@ _HOMES = {
     "ElasticSearch": "objectives.methods.elastic_search",
     "FisherPruning": "objectives.methods.fisher_pruning",
     "FisherSearch": "objectives.methods.fisher_search",
-    "HeadImportance": "objectives.methods.head_importance",
-    "MagnitudePruning": "objectives.methods.magnitude_pruning",
+    "HeadImportance": "objectives.methods.baselines.head_importance",
+    "MagnitudePruning": "objectives.methods.baselines.magnitude_pruning",
     "MaskSearch": "objectives.methods.mask_search",
     "Mrem": "objectives.methods.mrem",
     "Polish": "objectives.methods.polish",
-    "RandomPruning": "objectives.methods.random_pruning",
+    "RandomPruning": "objectives.methods.baselines.random_pruning",
     "TernaryBert": "objectives.methods.ternary_bert",
     "WidthSearch": "objectives.methods.width_search",
     "Problem": "objectives.problem",

@@ -13,6 +13,7 @@ from pathlib import Path
 from optuna.distributions import FloatDistribution
 from rich.console import Console
 
+from objectives.engines.names import Engine
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError
 from objectives.methods.cross_distillation import CrossDistillation
@@ -29,7 +30,7 @@ from reports.speed import Speed, TimedModel, Worth, bench_front, keep_speeds, re
 
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 """Shares of the FLOPs that are tried."""
-_ENGINE = "onnxruntime-int8"
+_ENGINE: Engine = "onnxruntime-int8"
 _MOST = 1000
 """Texts that choose, that judge, and that the weights are solved on: more would take longer."""
 _FEWEST = 20

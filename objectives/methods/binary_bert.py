@@ -27,9 +27,9 @@ from objectives.bert.splitting import HALVES, in_halves
 from objectives.errors import UserError, check_ranges
 from objectives.measures.bits import bytes_of
 from objectives.measures.evaluate import nearness, predict
+from objectives.measures.knapsack import best_within
 from objectives.problem import Problem
 from objectives.search.few_bits import FewBits
-from objectives.search.knapsack import best_within
 from objectives.training.stages import Stage
 
 

@@ -29,17 +29,17 @@ from torch import Tensor
 from objectives.device import on_device, quiet_libraries, to_device
 from objectives.measures.evaluate import predict, score
 from objectives.measures.latency import Conditions, Latency
+from objectives.methods.baselines.head_importance import HeadImportance
+from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
+from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.binary_bert import BinaryBert
 from objectives.methods.cross_distillation import CrossDistillation
 from objectives.methods.elastic_search import ElasticSearch
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
-from objectives.methods.head_importance import HeadImportance
-from objectives.methods.magnitude_pruning import MagnitudePruning
 from objectives.methods.mask_search import PRESETS, MaskSearch
 from objectives.methods.mrem import Mrem
 from objectives.methods.polish import Polish
-from objectives.methods.random_pruning import RandomPruning
 from objectives.methods.ternary_bert import TernaryBert
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem

@@ -181,17 +181,17 @@ def test_methods_are_compared_and_a_stopped_comparison_goes_on(
     out = tmp_path / "out"
     asked: dict[str, Any] = {"seeds": (0, 1), "epochs": 0.5, "device": "cpu", "picture": ".html"}
     tables = compare.contest(
-        task, teacher, out, methods=("random", "fisher-search"), trials=1, **asked
+        task, teacher, out, methods=("random", "fisher-once"), trials=1, **asked
     )
     assert (out / "comparison.md").read_text() == tables
-    assert "| fisher-search |" in tables
+    assert "| fisher-once |" in tables
     assert (out / "comparison.html").is_file()
     kept = {file.name for file in (out / "samples").iterdir()}
     assert kept
     first = read_run(out / "random-0").trials
     shutil.rmtree(out / "cache")  # which may be
-    compare.contest(task, teacher, out, methods=("random", "fisher-search"), trials=2, **asked)
-    again = [read_run(out / f"{name}-{s}") for name in ("random", "fisher-search") for s in (0, 1)]
+    compare.contest(task, teacher, out, methods=("random", "fisher-once"), trials=2, **asked)
+    again = [read_run(out / f"{name}-{s}") for name in ("random", "fisher-once") for s in (0, 1)]
     assert [len(run.trials) for run in again] == [2, 2, 2, 2]
     assert again[0].trials[:1] == first
     assert [run.knobs["target_ratio"] for run in again[0].trials] == list(compare.FIRST[:2])

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut
-from objectives.methods.head_importance import HeadImportance
-from objectives.methods.random_pruning import RandomPruning
+from objectives.methods.baselines.head_importance import HeadImportance
+from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.problem import Problem
 from objectives.search.importance import first_order_of_student
 from objectives.training.population import Population

@@ -9,7 +9,7 @@ import torch
 
 from objectives.bert.architecture import BertArchitecture, units_of
 from objectives.bert.cutting import cut
-from objectives.methods.magnitude_pruning import MagnitudePruning, mean_squares
+from objectives.methods.baselines.magnitude_pruning import MagnitudePruning, mean_squares
 from objectives.problem import Problem
 from objectives.training.stages import Stage
 from tests.conftest import TINY

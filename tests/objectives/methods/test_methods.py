@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import pytest
 
@@ -13,7 +13,11 @@ from objectives import methods
 from objectives.search_method import SearchMethod
 from tests.objectives.conformance import SearchMethodConformance
 
-NAMES = sorted(module.name for module in iter_modules(methods.__path__))
+NAMES = sorted(
+    module.name.removeprefix("objectives.methods.")
+    for module in walk_packages(methods.__path__, "objectives.methods.")
+    if not module.ispkg
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -26,9 +30,9 @@ def test_a_file_defines_one_method(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_has_a_conformance_test(name: str) -> None:
-    file = Path(__file__).with_name(f"test_{name}.py")
-    assert file.is_file(), f"objectives/methods/{name}.py has no {file.name} in tests"
-    module = import_module(f"tests.objectives.methods.test_{name}")
+    file = Path(__file__).with_name(f"test_{name.rpartition('.')[2]}.py")
+    assert file.is_file(), f"objectives.methods.{name} has no {file.name} in tests"
+    module = import_module(f"tests.objectives.methods.{file.stem}")
     classes = [
         value
         for key, value in vars(module).items()

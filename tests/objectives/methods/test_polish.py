@@ -13,8 +13,8 @@ import torch
 from objectives.bert.exporting import save_model
 from objectives.errors import UserError
 from objectives.measures.evaluate import predict
+from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.polish import Polish
-from objectives.methods.random_pruning import RandomPruning
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod, SearchResult
 from objectives.training.stages import Stage

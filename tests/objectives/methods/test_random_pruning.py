@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from objectives.errors import UserError
-from objectives.methods.random_pruning import RandomPruning
+from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.problem import Problem
 from objectives.search.one_shot import evenly
 from objectives.training.stages import Stage

@@ -13,7 +13,7 @@ from objectives.bert.packing import PackedEmbedding, PackedLinear
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.bert.quantising import dense, quantised
 from objectives.errors import UserError
-from objectives.methods.random_pruning import RandomPruning
+from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
 from objectives.training.losses import prediction_loss

@@ -14,8 +14,8 @@ from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.student import keep_layers
 from objectives.measures.cost import Cost, Flops, Params, Units
 from objectives.measures.latency import Conditions, Latency
+from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.mask_search import MaskSearch
-from objectives.methods.random_pruning import RandomPruning
 from objectives.problem import Problem
 from objectives.search.one_shot import Chosen
 from objectives.search.staged_search import staged_search

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from objectives.search.knapsack import best_within
+from objectives.measures.knapsack import best_within
 
 things = st.lists(st.tuples(st.integers(-3, 20).map(float), st.integers(0, 30)), max_size=15)
 
