@@ -137,8 +137,8 @@ def measure(bench: Workbench, searched: SearchMethod, seed: int) -> dict[str, An
         "heldout": score.heldout_metric,
         "bytes": score.bytes,
         "reached": score.cost / bench.problem.cost_full,
-        "heads": outcome.architecture.heads_per_layer,
-        "ffn": outcome.architecture.ffn_per_layer,
+        "heads": score.widths.get("heads", ()),
+        "ffn": score.widths.get("ffn", ()),
         "seconds": seconds,
         "processor_seconds": processor,
     }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
     from objectives.methods.baselines.random_pruning import RandomPruning
     from objectives.methods.binary_bert import BinaryBert
+    from objectives.methods.cell_search import CellSearch
     from objectives.methods.cross_distillation import CrossDistillation
     from objectives.methods.elastic_search import ElasticSearch
     from objectives.methods.fisher_pruning import FisherPruning
@@ -42,6 +43,7 @@ __all__ = [
     "Alpha",
     "Augmentation",
     "BinaryBert",
+    "CellSearch",
     "CrossDistillation",
     "ElasticSearch",
     "Fidelity",
@@ -78,6 +80,7 @@ _HOMES = {
     "MaskfrontError": "objectives.errors",
     "UserError": "objectives.errors",
     "BinaryBert": "objectives.methods.binary_bert",
+    "CellSearch": "objectives.methods.cell_search",
     "CrossDistillation": "objectives.methods.cross_distillation",
     "ElasticSearch": "objectives.methods.elastic_search",
     "FisherPruning": "objectives.methods.fisher_pruning",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.runs.records import FinishedTrial, RunRecord, read_run
-from orchestrator.runs.results import Measured, divergence_texts, short_size
+from orchestrator.runs.results import Measured, divergence_texts, ratio_text, short_size
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.terminal import visible
 
@@ -220,5 +220,5 @@ def front_table(run: RunRecord) -> Table:
 
 
 def _cells(model: Measured) -> tuple[str, ...]:
-    numbers = (f"{model.metric:.4f}", f"{model.heldout_metric:.4f}", f"{model.ratio:.3f}")
+    numbers = (f"{model.metric:.4f}", f"{model.heldout_metric:.4f}", ratio_text(model.ratio))
     return (*divergence_texts(model), *numbers, *map(short_size, model.sizes.values()))

@@ -29,7 +29,7 @@ from orchestrator.runs.records import (
     pareto_front,
     trial_record,
 )
-from orchestrator.runs.results import DIVERGENCE
+from orchestrator.runs.results import DIVERGENCE, ratio_text
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 from orchestrator.storage.urls import hidden, parse_url
@@ -92,7 +92,7 @@ class Status:
                 f"worker     {worker['name']} on {worker['device']}: {doing}, last beat {beat} ago"
             )
         for trial in self.front:
-            size = f"{trial.result.cost_name} ratio {trial.result.ratio:.3f}"
+            size = f"{trial.result.cost_name} ratio {ratio_text(trial.result.ratio)}"
             far = trial.result.divergences.get(DIVERGENCE)
             worth = f"{trial.result.metric:.4f}" if far is None else f"{DIVERGENCE} {far:.4g}"
             lines.append(f"front      trial {trial.number}: {worth} at {size}")

@@ -23,11 +23,11 @@ class Kept:
 
     @property
     def shares(self) -> tuple[tuple[float | None, ...], ...]:
-        """Kept units as a share of the layer's; None where the student has no such layer."""
+        """Kept units as a share of the layer's; None where there is no such layer."""
         layers = len(self.totals)
         return tuple(
             tuple(
-                row[layer] / self.totals[layer] if layer < len(row) else None
+                row[layer] / self.totals[layer] if layer < len(row) and self.totals[layer] else None
                 for layer in range(layers)
             )
             for row in self.counts

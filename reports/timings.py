@@ -11,6 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from orchestrator.runs.results import ratio_text
+
 if TYPE_CHECKING:
     from objectives.delivery.bench import Bench, Timing
 
@@ -83,7 +85,7 @@ def timings_table(bench: Bench) -> Table:
                 worth = worths.get((row["model"], engine))
                 cells = [f"{worth.metric:.4f}", f"{worth.heldout_metric:.4f}"] if worth else []
             table.add_row(
-                *(escape(_short(row["model"])), f"{row['flops_ratio']:.3f}"),
+                *(escape(_short(row["model"])), ratio_text(row["flops_ratio"])),
                 *(f"{row['bytes'] / 1e6:.1f}", f"{middle:.2f}", f"{row['speed_up']:.2f}"),
                 *cells,
             )

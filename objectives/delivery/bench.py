@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 from objectives.bert.adapters import ADAPTERS, as_bert
 from objectives.bert.pretrained import has_tokenizer, load_tokenizer
 from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
+from objectives.cells.cell_classifier import CellForSequenceClassification
 from objectives.delivery.exported import load_model
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
 from objectives.engines.serving import Run, serve
@@ -218,14 +219,14 @@ def _load(
 
 
 def _classifier(folder: Path) -> PreTrainedModel:
-    """The classifier of a folder: cut, a BERT, or one of its kin as a BERT."""
+    """The classifier of a folder: cut, a cell, a BERT, or one of its kin as a BERT."""
     model = load_model(folder)
     kind = model.config.model_type
-    if isinstance(model, PrunedBertForSequenceClassification):
+    if isinstance(model, PrunedBertForSequenceClassification | CellForSequenceClassification):
         return model
     if kind not in ADAPTERS:
         raise UserError(
-            f"'{folder}': it is of the kind '{kind}'; maskfront times cut models, and those of the "
+            f"'{folder}': it is of the kind '{kind}'; maskfront times its own, and those of the "
             f"kinds {', '.join(ADAPTERS)}"
         )
     model = as_bert(model)

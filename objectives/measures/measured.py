@@ -8,6 +8,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
+from objectives.measures.bits import bytes_of
+from objectives.measures.evaluate import count_parameters
+
 
 class WrongCostError(Exception):
     """A model does not cost what its architecture says."""
@@ -27,3 +30,12 @@ def measured_flops(model: PreTrainedModel, seq_len: int) -> int:
         functional_call(model, shadows, kwargs={"input_ids": tokens})
     flops: int = counter.get_total_flops()
     return flops
+
+
+def measured_costs(model: PreTrainedModel, seq_len: int) -> dict[str, int]:
+    """FLOPs of one sequence, parameters and bytes of a model as it is, by the units of costs."""
+    return {
+        f"flops@{seq_len}": measured_flops(model, seq_len),
+        "params": count_parameters(model),
+        "bytes": bytes_of(model.state_dict()),
+    }

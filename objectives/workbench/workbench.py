@@ -34,7 +34,7 @@ from objectives.measures.evaluate import (
     score,
 )
 from objectives.measures.latency import load_latency
-from objectives.measures.measured import WrongCostError, measured_flops
+from objectives.measures.measured import WrongCostError, measured_costs
 from objectives.problem import Problem
 from objectives.session import Session
 from objectives.text import task as tasks
@@ -109,12 +109,8 @@ class Workbench:
 
         Raises WrongCostError if the model does not cost what a search predicts of its architecture.
         """
-        measured: dict[str, float] = {
-            self.flops.unit: measured_flops(model, self.flops.seq_len),
-            "params": count_parameters(model),
-            "bytes": bytes_of(model.state_dict()),
-        }
-        predicted = {}
+        measured = measured_costs(model, self.flops.seq_len)
+        predicted: dict[str, float] = {}
         if isinstance(architecture, BertArchitecture):
             costs = (self.flops, self.problem.counted)
             predicted = {cost.unit: cost.exact(architecture) for cost in costs}
@@ -130,10 +126,10 @@ class Workbench:
             self.teacher_answers,
             splits,
             self.metric,
-            params=int(measured["params"]),
-            bytes=int(measured["bytes"]),
+            params=measured["params"],
+            bytes=measured["bytes"],
             cost=(predicted | measured)[self.problem.counted.unit],
-            flops=int(measured[self.flops.unit]),
+            flops=measured[self.flops.unit],
             widths=architecture.sizes(),
         )
 

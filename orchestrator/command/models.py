@@ -60,6 +60,7 @@ def export(
         )
 
     from objectives.device import quiet_libraries  # what was refused above need not wait for torch
+    from orchestrator.runs.results import ratio_text
     from orchestrator.study_file import load_study_of
     from reports.exporting.export import export as export_model
     from reports.exporting.hub import check_push, push
@@ -79,7 +80,7 @@ def export(
     result = next(trial.result for trial in record.finished if trial.number == number)
     typer.echo(
         f"{exported.folder}  (trial {number}: {record.metric_name} {result.metric:.4f}, held out "
-        f"{result.heldout_metric:.4f}, {result.cost_name} ratio {result.ratio:.3f})"
+        f"{result.heldout_metric:.4f}, {result.cost_name} ratio {ratio_text(result.ratio)})"
     )
     for note in exported.notes:
         typer.echo(f"  {note}")

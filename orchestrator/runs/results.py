@@ -123,6 +123,11 @@ def divergence_words(model: Measured) -> str:
     return "".join(f"{name} {text}, " for name, text in texts)
 
 
+def ratio_text(ratio: float) -> str:
+    """A share of the cost for people: three decimals, below a hundredth two digits."""
+    return f"{ratio:.3f}" if ratio >= 0.01 else f"{ratio:.2g}"
+
+
 def size_text(size: float) -> str:
     """A size for people: what is counted in full, what is measured to three decimals."""
     return f"{size:,}" if isinstance(size, int) else f"{size:,.3f}"

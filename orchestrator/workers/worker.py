@@ -46,6 +46,7 @@ from orchestrator.runs.results import (
     TrialResult,
     UnprunedResult,
     divergence_words,
+    ratio_text,
 )
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.trial_files import write_trial
@@ -273,12 +274,13 @@ class Worker:
             assert told.state is TrialState.COMPLETE, told.state
             missed = "" if result.violation <= 0 else ", outside its budget"
             of_bits = result.budget_name != result.cost_name
-            reached = f"{result.budget_name} ratio {result.reached:.3f}, " * of_bits
+            reached = f"{result.budget_name} ratio {ratio_text(result.reached)}, " * of_bits
             self._ended(
                 number,
                 f"{divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
                 f"(held out {result.heldout_metric:.4f}) at {result.cost_name} ratio "
-                f"{result.ratio:.3f}, {reached}asked {result.target_ratio:.3f}{missed}{missing}",
+                f"{ratio_text(result.ratio)}, {reached}asked {ratio_text(result.target_ratio)}"
+                f"{missed}{missing}",
                 counts=True,
             )
 

@@ -30,13 +30,14 @@ def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequ
     from huggingface_hub import ModelCardData
 
     result, unpruned = trial.result, run.unpruned
+    cut = bool(result.heads_per_layer)
     base = "student" if "student" in run.sources else "teacher"
     license_ = run.sources.get(f"{base} license")
     front_matter = ModelCardData(
         license=license_,
         library_name="transformers",
         pipeline_tag="text-classification",
-        tags=["maskfront", "pruning", "bert"],
+        tags=["maskfront", *(("pruning", "bert") if cut else ("distillation",))],
     )
     metrics = {
         f"{run.metric_name}, selection split": (result.metric, unpruned.metric),
@@ -51,6 +52,8 @@ def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequ
         result=result,
         unpruned=unpruned,
         plain=plain,
+        cut=cut,
+        percent=f"{100 * result.ratio:.2g}" if result.ratio < 0.1 else f"{100 * result.ratio:.1f}",
         max_length=run.definition["task.max_length"],
         pair="text pair" in run.sources,
         notes=notes,

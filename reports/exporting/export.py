@@ -44,7 +44,7 @@ def export(
     """Write a finished trial's model to `out`, to be loaded where maskfront is not installed.
 
     The folder holds model.safetensors, config.json, the tokenizer, a model card README.md,
-    architecture.json, result.json, and pruned_bert.py unless the model is a plain BERT. It is
+    architecture.json, result.json, and its classes unless the model is a plain BERT. It is
     written whole or not at all, and over nothing.
 
     Args:
@@ -74,8 +74,8 @@ def export(
         )
     check_free(out)
 
-    from objectives.bert.exporting import write_model
     from objectives.cache import written_whole  # torch, which a front does without
+    from objectives.delivery.exported import write_model
 
     studies = {"int8": int8, "int4": int4}
     inputs = {name: inputs_of(run, study) for name, study in studies.items() if study is not None}

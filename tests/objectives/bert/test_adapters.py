@@ -31,8 +31,8 @@ from objectives.bert import pretrained
 from objectives.bert.adapters import ADAPTERS, AdaptedBert, as_bert
 from objectives.bert.architecture import BertArchitecture
 from objectives.bert.cutting import cut, shape_of
-from objectives.bert.exporting import write_model
 from objectives.bert.student import keep_layers, load_student
+from objectives.delivery.exported import write_model
 from objectives.errors import UserError
 from objectives.measures.cost import Flops, Params
 from objectives.measures.evaluate import count_parameters, predict

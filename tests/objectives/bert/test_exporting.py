@@ -15,8 +15,9 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.bert.cutting import cut
-from objectives.bert.exporting import plain_bert, save_model, write_model
+from objectives.bert.exporting import plain_bert, save_model
 from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.delivery.exported import write_model
 from objectives.measures.evaluate import predict
 from objectives.problem import Problem
 from tests.conftest import TINY

@@ -1,0 +1,189 @@
+"""Cell search: a student of a few operations, trained from nothing on what the teacher says.
+
+A trial is one genotype: `Study.space` names its places ("operations[0]", "width"), and the outer
+study's sampler is the strategy. What the student has of the teacher is the embeddings of its words,
+frozen, in as few dimensions as it is wide: the map begins with the principal components and learns;
+in the end embeddings and map are one table, so that the map costs nothing (AdaBERT, Chen et al.
+2020, takes the embeddings, too). The loss is that of the logits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from objectives.cells.cell_classifier import CellConfig, CellForSequenceClassification
+from objectives.cells.genotype import Genotype
+from objectives.device import to_device
+from objectives.errors import UserError, check_ranges
+from objectives.measures.measured import measured_costs
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
+from objectives.training.losses import prediction_loss
+from objectives.training.optimisation import linear_schedule, weight_optimizer
+
+_POINTS = 100
+"""Rows of a learning curve, at most."""
+_LARGEST_GRADIENT = 1.0
+"""Norm of all gradients together, beyond which they are scaled down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellSearch(SearchMethod):
+    """Students of convolutions, attention, gates and poolings, for ratios below a tenth."""
+
+    per_slot: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
+
+    width: int = 128
+    """D, dimensions of the hidden states: a multiple of 16."""
+    operations: tuple[str, ...] = ("conv5", "conv5")
+    """Of the blocks, in their order: names of `objectives.cells.operations.OPERATIONS`, or "none",
+    where there is no block. A knob "operations[0]" is one of them."""
+    epochs: float = 8
+    """Passes over the train split. > 0."""
+    learning_rate: float = 3e-3
+    """Peak of AdamW's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
+    batch_size: int = 32
+    """Sequences in a batch of `train`. >= 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(
+            self,
+            {
+                "epochs": (self.epochs > 0, "> 0"),
+                "learning_rate": (self.learning_rate > 0, "> 0"),
+                "batch_size": (self.batch_size >= 1, ">= 1"),
+            },
+        )
+        Genotype(self.width, self.operations)
+
+    def shortened(self, share: float) -> Self:
+        """With this share of the epochs."""
+        return replace(self, epochs=self.epochs * share)
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Train the student of each member, one after another."""
+        for slot, member in enumerate(members):
+            genotype = Genotype(member.width, member.operations)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                student = _student(genotype, problem)
+            try:
+                curve = member._train(student, problem, seed, progress)
+            except FloatingPointError as error:
+                yield SearchFailure(slot, str(error))
+                continue
+            student.words = _one_table(student.words)
+            student.train(False)
+            yield SearchResult(
+                slot=slot,
+                architecture=genotype,
+                model=student,
+                target_ratio=_ratio(student, problem),
+                tolerance=0.0,
+                curve=curve,
+            )
+
+    def _train(
+        self,
+        student: CellForSequenceClassification,
+        problem: Problem,
+        seed: int,
+        progress: Progress,
+    ) -> list[CurvePoint]:
+        """Let the student learn the teacher's answers; returns its learning curve.
+
+        Raises FloatingPointError where the loss is not finite.
+        """
+        steps = max(1, round(self.epochs * len(problem.train) / self.batch_size))
+        weights = {n: w for n, w in student.named_parameters() if w.requires_grad}
+        optimizer = weight_optimizer(weights, self.learning_rate)
+        schedule = linear_schedule(optimizer, steps)
+        batches = problem.train.shuffled(self.batch_size, seed, problem.device)
+        curve: list[CurvePoint] = []
+        every = math.ceil(steps / _POINTS)
+        losses: list[Tensor] = []
+        progress.begin("learn", steps)
+        student.train()
+        for step, batch in enumerate(islice(batches, steps), start=1):
+            logits = student(batch.input_ids, batch.attention_mask, batch.token_type_ids).logits
+            loss = prediction_loss(logits[None], problem.teacher_logits[batch.rows]).sum()
+            loss.backward()
+            nn.utils.clip_grad_norm_(list(weights.values()), _LARGEST_GRADIENT)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad(set_to_none=True)
+            progress.advance()
+            losses.append(loss.detach())
+            if step % every == 0 or step == steps:
+                mean, losses = float(torch.stack(losses).mean()), []
+                curve.append({"stage": "learn", "step": step, "loss": mean})
+                if not math.isfinite(mean):
+                    raise FloatingPointError(f"the loss is {mean} at step {step} of stage learn")
+        return curve
+
+
+def _student(genotype: Genotype, problem: Problem) -> CellForSequenceClassification:
+    """A new student; its words are the teacher's, frozen, and a map that learns."""
+    teacher = problem.teacher
+    words = teacher.bert.embeddings.word_embeddings.weight.detach()
+    config = CellConfig(
+        vocab_size=len(words),
+        hidden_size=genotype.width,
+        operations=genotype.blocks,
+        type_vocab_size=teacher.config.type_vocab_size,
+        max_position_embeddings=teacher.config.max_position_embeddings,
+        id2label=teacher.config.id2label,
+        label2id=teacher.config.label2id,
+    )
+    student = CellForSequenceClassification(config)
+    fewer = nn.Linear(words.shape[1], genotype.width, bias=False)
+    nn.init.zeros_(fewer.weight)
+    with torch.no_grad():
+        main = _principal_components(words.cpu())[: genotype.width]
+        fewer.weight[: len(main)] = main
+        nn.init.zeros_(student.types.weight)
+    student.words = nn.Sequential(nn.Embedding.from_pretrained(words.cpu(), freeze=True), fewer)
+    return to_device(student, problem.device)
+
+
+def _principal_components(words: Tensor) -> Tensor:
+    """Of embeddings (V, E), as rows (E, E), the first the largest: scaled so that what they give
+    of a word has a mean square of 1 in the largest."""
+    centred = words - words.mean(0)
+    values, vectors = torch.linalg.eigh(centred.T @ centred / len(words))
+    components: Tensor = vectors.T.flip(0) / values[-1].sqrt()
+    return components
+
+
+@torch.no_grad()
+def _one_table(words: nn.Module) -> nn.Embedding:
+    """Embeddings and their map as embeddings of fewer dimensions."""
+    table, fewer = words.children()
+    one: nn.Embedding = nn.Embedding.from_pretrained(fewer(table.weight), freeze=False)
+    return one
+
+
+def _ratio(student: CellForSequenceClassification, problem: Problem) -> float:
+    """What the student costs, as a share of the unpruned model.
+
+    Raises UserError where the study counts what only a cut BERT has a price of.
+    """
+    measured = measured_costs(student, problem.seq_len)
+    if problem.counted.unit not in measured:
+        raise UserError(
+            f"CellSearch: its students are no BERTs, and have no {problem.counted.unit} before "
+            "they are served; count flops, params or bytes, and see milliseconds in bench"
+        )
+    return measured[problem.counted.unit] / problem.counted_full
