@@ -22,6 +22,8 @@ from objectives.cells.cell_classifier import CellConfig, CellForSequenceClassifi
 from objectives.cells.genotype import Genotype
 from objectives.device import to_device
 from objectives.errors import UserError, check_ranges
+from objectives.measures.bits import Bytes
+from objectives.measures.cost import Flops, Params
 from objectives.measures.measured import measured_costs
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -73,7 +75,15 @@ class CellSearch(SearchMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Train the student of each member, one after another."""
+        """Train the student of each member, one after another.
+
+        Raises UserError where the study counts what only a cut BERT has a price of.
+        """
+        if not isinstance(problem.counted, Flops | Params | Bytes):
+            raise UserError(
+                f"CellSearch: its students are no BERTs, and have no {problem.counted.unit}; count "
+                "flops, params or bytes, and see milliseconds in bench"
+            )
         for slot, member in enumerate(members):
             genotype = Genotype(member.width, member.operations)
             with torch.random.fork_rng(devices=[]):
@@ -86,11 +96,12 @@ class CellSearch(SearchMethod):
                 continue
             student.words = _one_table(student.words)
             student.train(False)
+            cost = measured_costs(student, problem.seq_len)[problem.counted.unit]
             yield SearchResult(
                 slot=slot,
                 architecture=genotype,
                 model=student,
-                target_ratio=_ratio(student, problem),
+                target_ratio=cost / problem.counted_full,
                 tolerance=0.0,
                 curve=curve,
             )
@@ -111,12 +122,10 @@ class CellSearch(SearchMethod):
         optimizer = weight_optimizer(weights, self.learning_rate)
         schedule = linear_schedule(optimizer, steps)
         batches = problem.train.shuffled(self.batch_size, seed, problem.device)
-        curve: list[CurvePoint] = []
-        every = math.ceil(steps / _POINTS)
         losses: list[Tensor] = []
         progress.begin("learn", steps)
         student.train()
-        for step, batch in enumerate(islice(batches, steps), start=1):
+        for batch in islice(batches, steps):
             logits = student(batch.input_ids, batch.attention_mask, batch.token_type_ids).logits
             loss = prediction_loss(logits[None], problem.teacher_logits[batch.rows]).sum()
             loss.backward()
@@ -126,12 +135,23 @@ class CellSearch(SearchMethod):
             optimizer.zero_grad(set_to_none=True)
             progress.advance()
             losses.append(loss.detach())
-            if step % every == 0 or step == steps:
-                mean, losses = float(torch.stack(losses).mean()), []
-                curve.append({"stage": "learn", "step": step, "loss": mean})
-                if not math.isfinite(mean):
-                    raise FloatingPointError(f"the loss is {mean} at step {step} of stage learn")
-        return curve
+        return _curve(torch.stack(losses).tolist())
+
+
+def _curve(losses: Sequence[float]) -> list[CurvePoint]:
+    """Means over as many steps as leave `_POINTS` rows at most.
+
+    Raises FloatingPointError where one is not finite.
+    """
+    every = math.ceil(len(losses) / _POINTS)
+    curve: list[CurvePoint] = []
+    for first in range(0, len(losses), every):
+        some = losses[first : first + every]
+        step, mean = first + len(some), sum(some) / len(some)
+        if not math.isfinite(mean):
+            raise FloatingPointError(f"the loss is {mean} at step {step} of stage learn")
+        curve.append({"stage": "learn", "step": step, "loss": mean})
+    return curve
 
 
 def _student(genotype: Genotype, problem: Problem) -> CellForSequenceClassification:
@@ -173,17 +193,3 @@ def _one_table(words: nn.Module) -> nn.Embedding:
     table, fewer = words.children()
     one: nn.Embedding = nn.Embedding.from_pretrained(fewer(table.weight), freeze=False)
     return one
-
-
-def _ratio(student: CellForSequenceClassification, problem: Problem) -> float:
-    """What the student costs, as a share of the unpruned model.
-
-    Raises UserError where the study counts what only a cut BERT has a price of.
-    """
-    measured = measured_costs(student, problem.seq_len)
-    if problem.counted.unit not in measured:
-        raise UserError(
-            f"CellSearch: its students are no BERTs, and have no {problem.counted.unit} before "
-            "they are served; count flops, params or bytes, and see milliseconds in bench"
-        )
-    return measured[problem.counted.unit] / problem.counted_full

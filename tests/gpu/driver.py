@@ -33,6 +33,7 @@ from objectives.methods.baselines.head_importance import HeadImportance
 from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.binary_bert import BinaryBert
+from objectives.methods.cell_search import CellSearch
 from objectives.methods.cross_distillation import CrossDistillation
 from objectives.methods.elastic_search import ElasticSearch
 from objectives.methods.fisher_pruning import FisherPruning
@@ -71,7 +72,7 @@ STILL = replace(RECOVER, learning_rate=1e-9, quantised=True)
 RANKED = {"start": "fisher"}
 """Where all alphas start alike, three steps leave ties, which rounding decides."""
 
-METHODS: dict[str, StagedMethod] = {
+METHODS: dict[str, StagedMethod | CellSearch] = {
     "FisherSearch": FisherSearch(stages=(RECOVER,)),
     "FisherSearch, all spaces": FisherSearch(
         stages=(RECOVER,), spaces=("heads", "ffn", "qk", "v", "input_qkv")
@@ -95,6 +96,9 @@ METHODS: dict[str, StagedMethod] = {
         weight_bits=32, input_bits=32, embedding_bits=32, rows=64, modules=2, steps=3, batch_size=16
     ),
     "Polish": Polish(trials="trials", stages=(RECOVER,)),
+    "CellSearch": CellSearch(
+        width=16, operations=("conv3", "attention", "max3"), epochs=0.375, learning_rate=1e-3
+    ),
     # A last digit may turn a code, after which two trainings part: so next to no steps.
     "TernaryBert": TernaryBert(stages=(STILL,), input_bits=32),
     "BinaryBert": BinaryBert(
@@ -103,6 +107,7 @@ METHODS: dict[str, StagedMethod] = {
 }
 LOOPS = {
     "Mrem": "members learn one after another",
+    "CellSearch": "members learn one after another",
     "MaskSearch, seed": "the heads to close are chosen student by student",
     "TernaryBert": "weights are rounded student by student",
     "BinaryBert": "each student is trained alone",
@@ -190,13 +195,15 @@ def on_gpu(bench: Workbench) -> Problem:
     )
 
 
-def examine(method: StagedMethod, bench: Workbench, gpu: StandIn | Cuda) -> Found:
+def examine(method: StagedMethod | CellSearch, bench: Workbench, gpu: StandIn | Cuda) -> Found:
     """Search on both devices; compare."""
-    members: list[StagedMethod] = (
-        [replace(method, trial=number) for number in range(len(RATIOS))]
-        if isinstance(method, Polish)
-        else [replace(method, target_ratio=ratio) for ratio in RATIOS]
-    )
+    members: list[StagedMethod] | list[CellSearch]
+    if isinstance(method, CellSearch):
+        members = [replace(method, learning_rate=method.learning_rate * ratio) for ratio in RATIOS]
+    elif isinstance(method, Polish):
+        members = [replace(method, trial=number) for number in range(len(RATIOS))]
+    else:
+        members = [replace(method, target_ratio=ratio) for ratio in RATIOS]
     with gpu.plugged_in():
         problem = on_gpu(bench)
         watched, of_six = Watched(gpu), Watched(gpu)
@@ -268,7 +275,7 @@ def launch_in_bfloat16(checkpoint: str, folder: Path) -> None:
         name="gpu",
         task=TASK,
         teacher=replace(TEACHER, checkpoint=checkpoint, precision="auto"),
-        method=replace(METHODS["FisherSearch"], precision="auto"),
+        method=FisherSearch(stages=(RECOVER,), precision="auto"),
         space={"target_ratio": FloatDistribution(0.3, 0.7)},
         trials=4,
         population=2,
@@ -317,7 +324,9 @@ def drive(checkpoint: str, masked_lm: str, folder: Path, named: Sequence[str]) -
     found, failed = {}, []
     for name in named or METHODS:
         try:
-            own = replace(METHODS[name], precision="float32")
+            own = METHODS[name]
+            if isinstance(own, StagedMethod):
+                own = replace(own, precision="float32")
             if isinstance(own, Polish):
                 own = replace(own, trials=trials)
             found[name] = asdict(examine(own, benches.get(name, bench), gpu))
