@@ -35,6 +35,19 @@ def test_a_student_with_fewer_layers_leaves_cells_empty(make_run: Any, make_tria
     assert list(architectures_figure(view).data[0].text[0]) == [2, ""]
 
 
+def test_models_that_are_no_bert_have_kinds_of_their_own(make_run: Any, make_trial: Any) -> None:
+    """Where no model of the front has an operation there is nothing to have a share of."""
+    trials = [make_trial(0, 500_000, 0.8), make_trial(1, 600_000, 0.9)]
+    cells = [{"conv5": (16, 0)}, {"conv5": (32, 0), "gated": (0, 32)}]
+    own = [
+        replace(trial, result=replace(trial.result, widths=widths))
+        for trial, widths in zip(trials, cells, strict=True)
+    ]
+    conv5, gated = architectures_view(make_run(own)).kinds
+    assert conv5.shares == ((0.5, None), (1.0, None))
+    assert gated.shares == ((None, None), (None, 1.0))
+
+
 def test_other_widths_are_drawn_where_more_is_gone_than_the_heads(
     make_run: Any, make_trial: Any
 ) -> None:

@@ -22,7 +22,7 @@ from orchestrator.runs.records import (
     pareto_front,
     trial_record,
 )
-from orchestrator.runs.results import TrialResult, UnprunedResult, size_text
+from orchestrator.runs.results import TrialResult, UnprunedResult, ratio_text, size_text
 
 
 def trial(number: int, metric: float, flops: int, *, target: float | None = None) -> FinishedTrial:
@@ -83,6 +83,13 @@ def test_a_trial_on_the_edge_of_its_band_is_feasible() -> None:
 def test_a_count_stays_whole_and_a_time_is_rounded_for_people() -> None:
     assert size_text(22_348_434_432) == "22,348,434,432"
     assert size_text(1234.5678) == "1,234.568"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(1.0, "1.000"), (0.01, "0.010"), (0.0092, "0.0092"), (6.37e-5, "6.4e-05")]
+)
+def test_a_ratio_below_a_hundredth_keeps_two_digits(ratio: float, text: str) -> None:
+    assert ratio_text(ratio) == text
 
 
 @pytest.mark.parametrize("unit", ["params", "ms@cpu-2threads-b1-s16"])
