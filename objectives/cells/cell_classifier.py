@@ -19,12 +19,10 @@ from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from .operations import OPERATIONS
+from .operations import FAR, OPERATIONS
 
 CODE = tuple(Path(__file__).with_name(name) for name in (Path(__file__).name, "operations.py"))
 """What an exported model carries: this file, and the one that it imports."""
-_FAR = -1e4
-"""Below all hidden states, for padding that must not be a maximum."""
 
 
 class CellConfig(PreTrainedConfig):
@@ -97,7 +95,7 @@ class CellForSequenceClassification(PreTrainedModel):
         for block in self.blocks:
             hidden_BSD = block(hidden_BSD, mask_BS1)
         mean_BD = hidden_BSD.sum(1) / mask_BS1.sum(1).clamp_min(1)
-        highest_BD = hidden_BSD.masked_fill(mask_BS1 == 0, _FAR).amax(1)
+        highest_BD = hidden_BSD.masked_fill(mask_BS1 == 0, FAR).amax(1)
         pooled = self.pooler(self.LayerNorm(torch.cat([mean_BD, highest_BD], dim=-1)))
         logits = self.classifier(pooled.tanh())
         loss = None if labels is None else self.loss_function(labels, logits, self.config)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 HEAD_DIM = 16
 """Of an attention. Widths are multiples of it."""
-_FAR = -1e4
+FAR = -1e4
 """Below all hidden states, for padding that must not be a maximum."""
 
 
@@ -82,7 +82,7 @@ class Pooling(nn.Module):
         if self.kind == "mean":
             sums = _of_three(hidden_BSD * mask_BS1, 0.0).sum(-1)
             return sums / _of_three(mask_BS1, 0.0).sum(-1).clamp_min(1)
-        highest: Tensor = _of_three(hidden_BSD.masked_fill(mask_BS1 == 0, _FAR), _FAR).amax(-1)
+        highest: Tensor = _of_three(hidden_BSD.masked_fill(mask_BS1 == 0, FAR), FAR).amax(-1)
         return highest
 
 

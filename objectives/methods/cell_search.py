@@ -164,6 +164,7 @@ def _student(genotype: Genotype, problem: Problem) -> CellForSequenceClassificat
         operations=genotype.blocks,
         type_vocab_size=teacher.config.type_vocab_size,
         max_position_embeddings=teacher.config.max_position_embeddings,
+        pad_token_id=teacher.config.pad_token_id,
         id2label=teacher.config.id2label,
         label2id=teacher.config.label2id,
     )
