@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("tests.objectives.conformance")
 torch.set_num_threads(1)  # a tiny matmul costs less than waking a second thread
 quiet_libraries()
+# A runner in the background (nohup, &) ignores Ctrl-C, and so would what the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
