@@ -84,6 +84,7 @@ class CellForSequenceClassification(PreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         **_: Any,
     ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
@@ -92,14 +93,19 @@ class CellForSequenceClassification(PreTrainedModel):
         hidden_BSD = self.words(input_ids) + self.types(types)
         mask_BS1 = mask[..., None].to(hidden_BSD.dtype)
         hidden_BSD = hidden_BSD * mask_BS1
+        states = [hidden_BSD]
         for block in self.blocks:
             hidden_BSD = block(hidden_BSD, mask_BS1)
+            states.append(hidden_BSD)
         mean_BD = hidden_BSD.sum(1) / mask_BS1.sum(1).clamp_min(1)
         highest_BD = hidden_BSD.masked_fill(mask_BS1 == 0, FAR).amax(1)
         pooled = self.pooler(self.LayerNorm(torch.cat([mean_BD, highest_BD], dim=-1)))
         logits = self.classifier(pooled.tanh())
         loss = None if labels is None else self.loss_function(labels, logits, self.config)
-        output = SequenceClassifierOutput(loss=loss, logits=logits)
+        asked = output_hidden_states or self.config.output_hidden_states
+        output = SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=tuple(states) if asked else None
+        )
         if not (self.config.return_dict if return_dict is None else return_dict):
             return output.to_tuple()
         return output

@@ -4,7 +4,7 @@ A trial is one genotype: `Study.space` names its places ("operations[0]", "width
 study's sampler is the strategy. What the student has of the teacher is the embeddings of its words,
 frozen, in as few dimensions as it is wide: the map begins with the principal components and learns;
 in the end embeddings and map are one table, so that the map costs nothing (AdaBERT, Chen et al.
-2020, takes the embeddings, too). The loss is that of the logits.
+2020, takes the embeddings, too). The loss is that of the logits and, if asked, of hidden states.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from objectives.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.cells.genotype import Genotype
@@ -28,8 +29,10 @@ from objectives.measures.measured import measured_costs
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
-from objectives.training.losses import prediction_loss
+from objectives.training.losses import prediction_loss, teaching_layer
 from objectives.training.optimisation import linear_schedule, weight_optimizer
+from objectives.training.population import Trace
+from objectives.training.teacher_states import keep_states, teacher_trace
 
 _POINTS = 100
 """Rows of a learning curve, at most."""
@@ -54,6 +57,9 @@ class CellSearch(SearchMethod):
     """Peak of AdamW's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
     batch_size: int = 32
     """Sequences in a batch of `train`. >= 1."""
+    hidden_weight: float = 0.0
+    """Weight of the hidden states beside the logits: each block learns, through a map of its own,
+    what the teacher's layer at its depth says. 1 helps four blocks, two hardly. >= 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,6 +69,7 @@ class CellSearch(SearchMethod):
                 "epochs": (self.epochs > 0, "> 0"),
                 "learning_rate": (self.learning_rate > 0, "> 0"),
                 "batch_size": (self.batch_size >= 1, ">= 1"),
+                "hidden_weight": (self.hidden_weight >= 0, ">= 0"),
             },
         )
         Genotype(self.width, self.operations)
@@ -88,9 +95,9 @@ class CellSearch(SearchMethod):
             genotype = Genotype(member.width, member.operations)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                student = _student(genotype, problem)
+                student, fits = _student(genotype, problem), _fits(genotype, problem)
             try:
-                curve = member._train(student, problem, seed, progress)
+                curve = member._train(student, fits, problem, seed, progress)
             except FloatingPointError as error:
                 yield SearchFailure(slot, str(error))
                 continue
@@ -109,6 +116,7 @@ class CellSearch(SearchMethod):
     def _train(
         self,
         student: CellForSequenceClassification,
+        fits: nn.ModuleList,
         problem: Problem,
         seed: int,
         progress: Progress,
@@ -119,6 +127,9 @@ class CellSearch(SearchMethod):
         """
         steps = max(1, round(self.epochs * len(problem.train) / self.batch_size))
         weights = {n: w for n, w in student.named_parameters() if w.requires_grad}
+        if self.hidden_weight:
+            weights |= {f"fits.{name}": weight for name, weight in fits.named_parameters()}
+            keep_states(problem, torch.float32, progress)
         optimizer = weight_optimizer(weights, self.learning_rate)
         schedule = linear_schedule(optimizer, steps)
         batches = problem.train.shuffled(self.batch_size, seed, problem.device)
@@ -126,8 +137,15 @@ class CellSearch(SearchMethod):
         progress.begin("learn", steps)
         student.train()
         for batch in islice(batches, steps):
-            logits = student(batch.input_ids, batch.attention_mask, batch.token_type_ids).logits
-            loss = prediction_loss(logits[None], problem.teacher_logits[batch.rows]).sum()
+            answer = student(
+                *(batch.input_ids, batch.attention_mask, batch.token_type_ids),
+                output_hidden_states=True,
+            )
+            loss = prediction_loss(answer.logits[None], problem.teacher_logits[batch.rows]).sum()
+            if self.hidden_weight:
+                teacher = teacher_trace(problem, batch, torch.float32, with_scores=False)
+                hidden = _hidden_loss(answer.hidden_states, teacher, batch.attention_mask, fits)
+                loss = loss + self.hidden_weight * hidden
             loss.backward()
             nn.utils.clip_grad_norm_(list(weights.values()), _LARGEST_GRADIENT)
             optimizer.step()
@@ -136,6 +154,22 @@ class CellSearch(SearchMethod):
             progress.advance()
             losses.append(loss.detach())
         return _curve(torch.stack(losses).tolist())
+
+
+def _hidden_loss(
+    states_BSD: Sequence[Tensor], teacher: Trace, attended_BS: Tensor, fits: nn.ModuleList
+) -> Tensor:
+    """Squared errors of what each block gives, mapped, against the normed hidden states of the
+    teacher's layer at its depth: a scalar, means over tokens and dimensions, summed over blocks."""
+    layers = len(teacher.hidden) - 1
+    share_BS = attended_BS / attended_BS.sum()
+    total = share_BS.new_zeros(())
+    for block, fit in enumerate(fits, start=1):
+        wanted_BSE = teacher.hidden[teaching_layer(block, len(fits), layers)][0]
+        wanted_BSE = functional.layer_norm(wanted_BSE, wanted_BSE.shape[-1:])
+        errors_BS = (fit(states_BSD[block]) - wanted_BSE).square().mean(-1)
+        total = total + (errors_BS * share_BS).sum()
+    return total
 
 
 def _curve(losses: Sequence[float]) -> list[CurvePoint]:
@@ -177,6 +211,12 @@ def _student(genotype: Genotype, problem: Problem) -> CellForSequenceClassificat
         nn.init.zeros_(student.types.weight)
     student.words = nn.Sequential(nn.Embedding.from_pretrained(words.cpu(), freeze=True), fewer)
     return to_device(student, problem.device)
+
+
+def _fits(genotype: Genotype, problem: Problem) -> nn.ModuleList:
+    """Of each block a map from its hidden states to the teacher's."""
+    sizes = genotype.width, problem.teacher.config.hidden_size
+    return to_device(nn.ModuleList(nn.Linear(*sizes) for _ in genotype.blocks), problem.device)
 
 
 def _principal_components(words: Tensor) -> Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from objectives import CellSearch, UserError
 from objectives.cells.cell_classifier import CellForSequenceClassification
@@ -47,6 +49,33 @@ def test_embeddings_and_their_map_end_as_one_table(problem: Problem) -> None:
     assert own.shape == (len(words), 16)
     fit = torch.linalg.lstsq(words, own)
     assert torch.allclose(words @ fit.solution, own, atol=1e-4)
+
+
+def test_hidden_states_are_learnt_where_they_weigh(problem: Problem) -> None:
+    """The same first weights, nearer to a linear image of the teacher's last states."""
+    method = CellSearch(width=16, operations=("conv3",), epochs=30, batch_size=16)
+    wanted = hidden_states(problem.teacher, problem)
+    left = [
+        unexplained(hidden_states(search_alone(own, problem).model, problem), wanted)
+        for own in (method, replace(method, hidden_weight=10.0))
+    ]
+    assert left[1] < 0.95 * left[0]
+
+
+def hidden_states(model: Any, problem: Problem) -> torch.Tensor:
+    """(tokens, dimensions) after the last layer, of the alpha split."""
+    batch = next(iter(problem.alpha.in_order(len(problem.alpha), "cpu")))
+    with torch.no_grad():
+        said = model(batch.input_ids, batch.attention_mask.long(), output_hidden_states=True)
+    states: torch.Tensor = said.hidden_states[-1][batch.attention_mask.bool()]
+    return functional.layer_norm(states, states.shape[-1:])
+
+
+def unexplained(states: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Mean square of what no linear map of `states` gives of `wanted`."""
+    known = torch.cat([states, torch.ones(len(states), 1)], dim=1)
+    solved = torch.linalg.lstsq(known, wanted, driver="gelsd").solution
+    return float((known @ solved - wanted).square().mean())
 
 
 def test_the_ratio_is_that_of_the_model(problem: Problem) -> None:
