@@ -21,7 +21,6 @@ from rich.console import Console
 from benchmarks.comparison.figure import comparison_figure, comparison_tables
 from benchmarks.comparison.numbers import RATIOS, compare
 from benchmarks.comparison.resampled import Resampled
-from objectives.bert.exporting import save_model
 from objectives.cache import content_key, written_whole
 from objectives.device import choose_device, quiet_libraries
 from objectives.errors import MaskfrontError
@@ -34,6 +33,7 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
 from objectives.search_method import SearchMethod
 from objectives.session import Session
+from objectives.students.bert.exporting import save_model
 from objectives.text.glue import glue
 from objectives.text.task import Task
 from objectives.training.stages import Stage

@@ -29,17 +29,17 @@ from torch import Tensor
 
 from benchmarks.elastic import RATE, elastic, workbench
 from objectives import ElasticSearch, Stage
-from objectives.bert.architecture import BertArchitecture
-from objectives.bert.cutting import cut
-from objectives.bert.linears import matmuls
 from objectives.device import matmul_dtype, quiet_libraries
 from objectives.measures.budget import units_that_fit
 from objectives.problem import Problem
 from objectives.progress import SilentProgress
-from objectives.training.elastic import ElasticTraining, Order, rows_of
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.cutting import cut
+from objectives.students.bert.linears import matmuls
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.training.teacher_states import keep_states
+from objectives.weights.elastic import ElasticTraining, Order, rows_of
 
 RESULTS = Path(__file__).parent / "results" / "elastic_step.json"
 SMALLEST = 0.05

@@ -41,15 +41,15 @@ from torch.nn import functional
 
 from benchmarks.search_quality import TEACHER_EPOCHS
 from objectives import ElasticSearch, MaskSearch, Stage, Teacher, glue
-from objectives.bert.architecture import BertArchitecture
 from objectives.device import quiet_libraries
 from objectives.measures.evaluate import predict
 from objectives.methods.elastic_search import ELASTIC
 from objectives.problem import Problem
 from objectives.progress import SilentProgress
-from objectives.search.staged_method import StagedMethod
 from objectives.search_method import SearchResult
 from objectives.session import Session
+from objectives.staged_method import StagedMethod
+from objectives.students.bert.architecture import BertArchitecture
 from objectives.text.data import Split
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.workbench import Workbench, prepare

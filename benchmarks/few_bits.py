@@ -41,7 +41,7 @@ from benchmarks.elastic import workbench
 from benchmarks.search_quality import measure
 from objectives import BinaryBert, Stage, TernaryBert
 from objectives.device import quiet_libraries
-from objectives.search.few_bits import FewBits
+from objectives.strategies.few_bits import FewBits
 from objectives.training.stages import Loss
 
 Row = dict[str, Any]

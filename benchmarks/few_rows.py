@@ -46,14 +46,14 @@ from torch import Tensor
 
 from benchmarks.elastic import workbench
 from objectives import CrossDistillation, FisherPruning, FisherSearch, SearchResult, Stage
+from objectives.compression.reconstruction import held
+from objectives.compression.side_by_side import RECONSTRUCTION, side_by_side
 from objectives.device import quiet_libraries
 from objectives.problem import Problem
 from objectives.progress import SilentProgress
-from objectives.search.importance import worth_per_price
-from objectives.search.reconstruction import held
-from objectives.search.side_by_side import RECONSTRUCTION, side_by_side
-from objectives.search.staged_method import StagedMethod
-from objectives.search.surgeon import rises
+from objectives.staged_method import StagedMethod
+from objectives.strategies.importance import worth_per_price
+from objectives.strategies.surgeon import rises
 from objectives.workbench.workbench import Workbench
 
 Row = dict[str, Any]

@@ -41,10 +41,6 @@ from torch.nn import functional
 
 from benchmarks.elastic import RATE, workbench
 from benchmarks.search_quality import TOLERANCE
-from objectives.bert.architecture import BertArchitecture
-from objectives.bert.cutting import cut, shape_of
-from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
-from objectives.bert.student import keep_layers
 from objectives.device import matmul_dtype, quiet_libraries
 from objectives.engines.onnx_model import open_session, run_session, write_int8, write_onnx
 from objectives.measures.budget import discretise
@@ -53,7 +49,14 @@ from objectives.measures.evaluate import metric_of, predict
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
 from objectives.progress import SilentProgress
-from objectives.search.importance import importance_of_student
+from objectives.strategies.importance import importance_of_student
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.cutting import cut, shape_of
+from objectives.students.bert.pruned_bert import (
+    PrunedBertConfig,
+    PrunedBertForSequenceClassification,
+)
+from objectives.students.bert.student import keep_layers
 from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss, prediction_loss
 from objectives.training.optimisation import PopulationOptimizer

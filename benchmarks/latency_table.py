@@ -27,16 +27,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from objectives.bert.adapters import as_bert
-from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits
-from objectives.bert.cutting import cut, shape_of
-from objectives.bert.pretrained import load_classifier
 from objectives.device import quiet_libraries
 from objectives.engines import timing
 from objectives.engines.names import ENGINES, check_engines
 from objectives.engines.serving import serve
 from objectives.measures.latency import load_latency
 from objectives.session import Session
+from objectives.students.bert.adapters import as_bert
+from objectives.students.bert.architecture import BertArchitecture, BertShape, LayerUnits
+from objectives.students.bert.cutting import cut, shape_of
+from objectives.students.bert.pretrained import load_classifier
 from studies._quickstart_data import minilm
 
 SHARES = (0.9, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)

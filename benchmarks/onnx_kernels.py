@@ -37,7 +37,6 @@ from rich.table import Table
 
 from benchmarks.post_training import workbench
 from objectives import FisherSearch, SearchResult, Stage
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.device import quiet_libraries
 from objectives.engines.onnx_model import (
     open_session,
@@ -49,6 +48,7 @@ from objectives.engines.onnx_model import (
 from objectives.engines.timing import milliseconds
 from objectives.measures.evaluate import INPUTS, divergence, metric_of, predict_with
 from objectives.progress import SilentProgress
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.text.data import Split
 from objectives.workbench.workbench import Workbench
 

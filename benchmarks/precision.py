@@ -29,7 +29,7 @@ from benchmarks.teacher_states import METHOD, RATIOS, RECOVER, seconds_of_step
 from benchmarks.timing import describe
 from objectives.device import Precision, multiplies_bfloat16, quiet_libraries
 from objectives.methods.mask_search import MaskSearch
-from objectives.search.staged_method import StagedMethod
+from objectives.staged_method import StagedMethod
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 TOKENS = 512

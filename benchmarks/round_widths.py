@@ -23,9 +23,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
 from objectives.delivery.bench import bench
 from objectives.device import quiet_libraries
+from objectives.students.bert.pruned_bert import (
+    PrunedBertConfig,
+    PrunedBertForSequenceClassification,
+)
 from reports.timings import timings_document
 
 MULTIPLES = (8, 16, 32)

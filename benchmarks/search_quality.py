@@ -51,10 +51,10 @@ from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.progress import SilentProgress
-from objectives.search.one_shot import OneShot
-from objectives.search.staged_method import StagedMethod
 from objectives.search_method import SearchMethod, SearchResult
 from objectives.session import Session
+from objectives.staged_method import StagedMethod
+from objectives.strategies.one_shot import OneShot
 from objectives.text.glue import glue
 from objectives.text.task import Task
 from objectives.training.stages import Loss, Stage

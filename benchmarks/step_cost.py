@@ -50,7 +50,7 @@ from objectives.device import (
 )
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
-from objectives.search.staged_method import StagedMethod
+from objectives.staged_method import StagedMethod
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

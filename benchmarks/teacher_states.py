@@ -30,7 +30,7 @@ from objectives.device import quiet_libraries
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
 from objectives.progress import SilentProgress
-from objectives.search.staged_method import StagedMethod
+from objectives.staged_method import StagedMethod
 from objectives.training import teacher_states
 from objectives.training.stages import Stage
 

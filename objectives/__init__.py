@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from objectives.methods.width_search import WidthSearch
     from objectives.problem import Problem
     from objectives.progress import Progress
-    from objectives.search.one_shot import OneShot, ScopedOneShot
-    from objectives.search.staged_method import StagedMethod
-    from objectives.search.staged_search import Alpha, staged_search
     from objectives.search_method import SearchFailure, SearchMethod, SearchResult
+    from objectives.staged_method import StagedMethod
+    from objectives.strategies.one_shot import OneShot, ScopedOneShot
     from objectives.text.augmentation import Augmentation
     from objectives.text.glue import glue
     from objectives.text.task import Task
     from objectives.training.stages import FOUR_STEPS, Stage
+    from objectives.weights.independent import Alpha, staged_search
     from objectives.workbench.fidelity import Fidelity
     from objectives.workbench.teacher import Teacher
 
@@ -95,11 +95,11 @@ _HOMES = {
     "WidthSearch": "objectives.methods.width_search",
     "Problem": "objectives.problem",
     "Progress": "objectives.progress",
-    "OneShot": "objectives.search.one_shot",
-    "ScopedOneShot": "objectives.search.one_shot",
-    "StagedMethod": "objectives.search.staged_method",
-    "Alpha": "objectives.search.staged_search",
-    "staged_search": "objectives.search.staged_search",
+    "OneShot": "objectives.strategies.one_shot",
+    "ScopedOneShot": "objectives.strategies.one_shot",
+    "StagedMethod": "objectives.staged_method",
+    "Alpha": "objectives.weights.independent",
+    "staged_search": "objectives.weights.independent",
     "SearchFailure": "objectives.search_method",
     "SearchMethod": "objectives.search_method",
     "SearchResult": "objectives.search_method",

@@ -15,9 +15,9 @@ from filelock import FileLock
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert import pretrained
 from objectives.cache import content_key, written_whole
 from objectives.measures.cost import Cost
+from objectives.students.bert import pretrained
 from objectives.text.data import Split
 from objectives.text.vocabulary import Vocabulary
 

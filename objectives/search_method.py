@@ -19,9 +19,9 @@ from objectives.progress import Progress
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from objectives.architecture import Architecture
-    from objectives.bert.architecture import BertShape
     from objectives.problem import Problem
+    from objectives.students.bert.architecture import BertShape
+    from objectives.students.family import Architecture
 
 CurvePoint = Mapping[str, float | str]
 """One row of a learning curve: stage, step, and what the method measures there."""

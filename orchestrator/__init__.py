@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.compressing import Compressed, compress
+    from orchestrator.command.compressing import Compressed, compress
+    from orchestrator.command.launching import launch
+    from orchestrator.command.polishing import polish
+    from orchestrator.command.run import Run, load_run
     from orchestrator.dashboard.server import serve
     from orchestrator.errors import RunError
-    from orchestrator.launching import launch
-    from orchestrator.polishing import polish
-    from orchestrator.run import Run, load_run
     from orchestrator.study import Study
     from orchestrator.study_file import load_study
     from orchestrator.workers.loop import work
@@ -34,14 +34,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Compressed": "orchestrator.compressing",
-    "compress": "orchestrator.compressing",
+    "Compressed": "orchestrator.command.compressing",
+    "compress": "orchestrator.command.compressing",
     "serve": "orchestrator.dashboard.server",
     "RunError": "orchestrator.errors",
-    "launch": "orchestrator.launching",
-    "polish": "orchestrator.polishing",
-    "Run": "orchestrator.run",
-    "load_run": "orchestrator.run",
+    "launch": "orchestrator.command.launching",
+    "polish": "orchestrator.command.polishing",
+    "Run": "orchestrator.command.run",
+    "load_run": "orchestrator.command.run",
     "Study": "orchestrator.study",
     "load_study": "orchestrator.study_file",
     "work": "orchestrator.workers.loop",

@@ -17,8 +17,6 @@ from optuna.distributions import (
     distribution_to_json,
 )
 
-from objectives.bert.architecture import BertShape
-from objectives.bert.pretrained import license_of
 from objectives.engines.names import ENGINES, Engine
 from objectives.errors import UserError, check_ranges, check_types, did_you_mean
 from objectives.knobs import settings, with_knobs
@@ -26,6 +24,8 @@ from objectives.measures.cost import CostName, check_priced
 from objectives.measures.evaluate import Objective
 from objectives.measures.latency import Latency
 from objectives.search_method import SearchMethod, spaces_of
+from objectives.students.bert.architecture import BertShape
+from objectives.students.bert.pretrained import license_of
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity

@@ -17,8 +17,8 @@ from reports.choice import model_folder
 from reports.timings import timings_document
 
 if TYPE_CHECKING:
-    from objectives.bert.pretrained import Classifier
     from objectives.delivery.bench import Bench
+    from objectives.students.bert.pretrained import Classifier
     from objectives.workbench.inputs import Inputs
     from orchestrator.study import Study
 

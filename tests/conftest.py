@@ -22,10 +22,10 @@ from hypothesis import HealthCheck, settings
 from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 
 from objectives import device
-from objectives.bert.architecture import BertShape
 from objectives.device import quiet_libraries
 from objectives.problem import Problem
 from objectives.session import Session
+from objectives.students.bert.architecture import BertShape
 from objectives.text.task import Task
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher

@@ -67,7 +67,10 @@ HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "pandas", "plo
             HEAVY - {"sklearn", "plotly"},
         ),
         ("import objectives, objectives.errors, orchestrator.errors", set()),
-        ("import objectives.bert", {"torch", "transformers", "scipy"}),  # scipy: transformers' own
+        (
+            "import objectives.students.bert",
+            {"torch", "transformers", "scipy"},
+        ),  # scipy: transformers' own
     ],
 )
 def test_what_an_import_loads(code: str, allowed: set[str]) -> None:

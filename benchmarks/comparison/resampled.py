@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from objectives.bert import pretrained
 from objectives.cache import content_key, kept_array
 from objectives.measures.bootstrap import RESAMPLES, Samples, resampled_metrics
 from objectives.measures.evaluate import answers_of, predict
+from objectives.students.bert import pretrained
 from objectives.text.data import Split
 from objectives.workbench.inputs import Inputs
 

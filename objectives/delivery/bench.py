@@ -22,10 +22,6 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from objectives.bert.adapters import ADAPTERS, as_bert
-from objectives.bert.pretrained import has_tokenizer, load_tokenizer
-from objectives.bert.pruned_bert import PrunedBertConfig, PrunedBertForSequenceClassification
-from objectives.cells.cell_classifier import CellForSequenceClassification
 from objectives.delivery.exported import load_model
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
 from objectives.engines.serving import Run, serve
@@ -34,6 +30,13 @@ from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Interval
 from objectives.measures.evaluate import metric_with_interval, predict_with
 from objectives.measures.measured import measured_flops
+from objectives.students.bert.adapters import ADAPTERS, as_bert
+from objectives.students.bert.pretrained import has_tokenizer, load_tokenizer
+from objectives.students.bert.pruned_bert import (
+    PrunedBertConfig,
+    PrunedBertForSequenceClassification,
+)
+from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.text.data import Split
 from objectives.text.task import Metric
 from objectives.workbench.inputs import Inputs

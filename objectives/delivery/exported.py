@@ -14,15 +14,15 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from objectives.bert import pruned_bert
-from objectives.bert.cutting import FOREIGN
-from objectives.bert.exporting import plain_bert, save_model, save_tokenizer
-from objectives.bert.pretrained import load_tokenizer
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.cells import cell_classifier
 from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError, first_line
 from objectives.measures.evaluate import metric_of, predict_with
+from objectives.students.bert import pruned_bert
+from objectives.students.bert.cutting import FOREIGN
+from objectives.students.bert.exporting import plain_bert, save_model, save_tokenizer
+from objectives.students.bert.pretrained import load_tokenizer
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.cells import cell_classifier
 from objectives.workbench.inputs import Inputs
 
 _PER_LAYER_NAMES = (

@@ -25,7 +25,7 @@ BITS: Mapping[str, int] = {
 }
 """Of the weights: whoever has fewer than `FULL_BITS` gives other answers."""
 FULL_BITS = 32
-"""Here again, as `objectives.bert` imports torch."""
+"""Here again, as `objectives.students.bert` imports torch."""
 
 
 def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:

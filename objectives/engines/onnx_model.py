@@ -20,8 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from objectives.bert.quantising import dense
 from objectives.errors import UserError
+from objectives.students.bert.quantising import dense
 from objectives.text.data import INPUTS
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from objectives.bert.quantising import dense
 from objectives.device import to_device
 from objectives.engines.names import Engine
 from objectives.engines.onnx_model import (
@@ -27,6 +26,7 @@ from objectives.engines.onnx_model import (
     write_onnx,
 )
 from objectives.errors import UserError
+from objectives.students.bert.quantising import dense
 
 Feeds = Mapping[str, Tensor]
 Run = Callable[[Feeds], Tensor]

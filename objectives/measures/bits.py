@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits, Widths
-from objectives.bert.linears import INPUTS, LINEARS, Linear, areas, matmuls
-from objectives.bert.quantising import ROUNDED_EMBEDDINGS, WORDS
 from objectives.measures.cost import Cost, Count, Flops
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits, Widths
+from objectives.students.bert.linears import INPUTS, LINEARS, Linear, areas, matmuls
+from objectives.students.bert.quantising import ROUNDED_EMBEDDINGS, WORDS
 
 _SIZES = {"I64": 8, "F32": 4, "U8": 1}
 """Bytes of a number of each type, in the order in which safetensors lays them out."""

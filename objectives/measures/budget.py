@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import BertArchitecture, Widths
 from objectives.measures.cost import Cost
+from objectives.students.bert.architecture import BertArchitecture, Widths
 
 TargetSchedule = Literal["geometric", "linear", "cubic", "constant"]
 """How the target ratio falls while a search goes on."""

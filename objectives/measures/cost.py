@@ -19,7 +19,8 @@ from typing import ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import (
+from objectives.errors import UserError
+from objectives.students.bert.architecture import (
     SPACES,
     BertArchitecture,
     BertShape,
@@ -27,8 +28,7 @@ from objectives.bert.architecture import (
     Widths,
     units_of,
 )
-from objectives.bert.linears import LINEARS, PRODUCTS, areas, matmuls
-from objectives.errors import UserError
+from objectives.students.bert.linears import LINEARS, PRODUCTS, areas, matmuls
 
 CostName = Literal["flops", "params", "units", "latency", "bytes", "bitops"]
 """What a study may count; "latency" is `objectives.measures.latency.Latency`, the last two are in

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 from transformers import PreTrainedModel
 
-from objectives.bert.cutting import count_labels
-from objectives.bert.packing import PackedEmbedding, PackedLinear
 from objectives.device import to_device
 from objectives.measures.bootstrap import Interval, bootstrap_interval
 from objectives.progress import Progress
+from objectives.students.bert.cutting import count_labels
+from objectives.students.bert.packing import PackedEmbedding, PackedLinear
 from objectives.text.data import INPUTS, Labels, Split
 from objectives.text.task import Metric, metric_value
 

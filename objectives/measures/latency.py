@@ -22,12 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits, Widths
-from objectives.bert.cutting import cut, shape_of
-from objectives.bert.linears import AXES
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.bert.quantising import keep_pieces
-from objectives.bert.student import keep_layers
 from objectives.cache import content_key, made_anew, written_whole
 from objectives.engines.names import Engine
 from objectives.engines.serving import serve
@@ -36,6 +30,12 @@ from objectives.errors import first_line
 from objectives.measures.cost import Cost, Count, check_priced
 from objectives.progress import Progress
 from objectives.session import Session
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits, Widths
+from objectives.students.bert.cutting import cut, shape_of
+from objectives.students.bert.linears import AXES
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.bert.quantising import keep_pieces
+from objectives.students.bert.student import keep_layers
 
 _REPEATS = 15
 _LAYERS = 3

@@ -20,16 +20,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from objectives.bert.architecture import BertArchitecture
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.bert.quantising import quantised
-from objectives.bert.splitting import HALVES, in_halves
 from objectives.errors import UserError, check_ranges
 from objectives.measures.bits import bytes_of
 from objectives.measures.evaluate import nearness, predict
 from objectives.measures.knapsack import best_within
 from objectives.problem import Problem
-from objectives.search.few_bits import FewBits
+from objectives.strategies.few_bits import FewBits
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.bert.quantising import quantised
+from objectives.students.bert.splitting import HALVES, in_halves
 from objectives.training.stages import Stage
 
 

@@ -19,8 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from objectives.cells.cell_classifier import CellConfig, CellForSequenceClassification
-from objectives.cells.genotype import Genotype
 from objectives.device import to_device
 from objectives.errors import UserError, check_ranges
 from objectives.measures.bits import Bytes
@@ -29,6 +27,8 @@ from objectives.measures.measured import measured_costs
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
+from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
+from objectives.students.cells.genotype import Genotype
 from objectives.training.losses import prediction_loss, teaching_layer
 from objectives.training.optimisation import linear_schedule, weight_optimizer
 from objectives.training.population import Trace
@@ -49,7 +49,7 @@ class CellSearch(SearchMethod):
     width: int = 128
     """D, dimensions of the hidden states: a multiple of 16."""
     operations: tuple[str, ...] = ("conv5", "conv5")
-    """Of the blocks, in their order: names of `objectives.cells.operations.OPERATIONS`, or "none",
+    """Of the blocks, in their order: names in `students.cells.operations.OPERATIONS`, or "none",
     where there is no block. A knob "operations[0]" is one of them."""
     epochs: float = 8
     """Passes over the train split. > 0."""

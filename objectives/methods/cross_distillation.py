@@ -23,13 +23,13 @@ import numpy as np
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import BertArchitecture
+from objectives.compression.reconstruction import solved
+from objectives.compression.side_by_side import Pair
 from objectives.errors import check_ranges
 from objectives.problem import Problem
-from objectives.search.one_shot import OneShot
-from objectives.search.reconstruction import solved
-from objectives.search.side_by_side import Pair
-from objectives.search.surgeon import surgeon_worth
+from objectives.strategies.one_shot import OneShot
+from objectives.strategies.surgeon import surgeon_worth
+from objectives.students.bert.architecture import BertArchitecture
 from objectives.text.data import Batch
 from objectives.training.stages import Stage
 

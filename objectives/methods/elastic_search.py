@@ -27,23 +27,23 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import BertArchitecture, BertShape, units_of
 from objectives.cache import content_key
 from objectives.device import matmul_dtype, to_device
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import places, units_that_fit
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search.importance import importance_at, importance_of_student
-from objectives.search.one_shot import Chosen, OneShot, evenly
-from objectives.search.staged_method import StagedMethod
-from objectives.search.staged_search import staged_search
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult
-from objectives.training.elastic import ElasticTraining, Model, Order
+from objectives.staged_method import StagedMethod
+from objectives.strategies.importance import importance_at, importance_of_student
+from objectives.strategies.one_shot import Chosen, OneShot, evenly
+from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
 from objectives.training.losses import check_comparable
 from objectives.training.population import EMBEDDINGS
 from objectives.training.stages import Loss, Stage
 from objectives.training.teacher_states import keep_states
+from objectives.weights.elastic import ElasticTraining, Model, Order
+from objectives.weights.independent import staged_search
 
 ELASTIC = Stage(name="elastic", epochs=18, learning_rate=6e-4, loss="prediction+hidden")
 """The training that all trials share. docs/elastic.md has its rate beside others."""

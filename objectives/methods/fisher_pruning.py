@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import BertArchitecture
+from objectives.compression.reconstruction import reconstructed
 from objectives.problem import Problem
-from objectives.search.importance import fisher_blocks_of_student, worth_per_price
-from objectives.search.one_shot import OneShot
-from objectives.search.rearrangement import rearranged
-from objectives.search.reconstruction import reconstructed
+from objectives.strategies.importance import fisher_blocks_of_student, worth_per_price
+from objectives.strategies.one_shot import OneShot
+from objectives.strategies.rearrangement import rearranged
+from objectives.students.bert.architecture import BertArchitecture
 
 
 @dataclass(frozen=True, kw_only=True)

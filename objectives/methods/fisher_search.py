@@ -21,8 +21,8 @@ from torch import Tensor
 
 from objectives.errors import check_ranges
 from objectives.problem import Problem
-from objectives.search.importance import Squares, importance_of_student
-from objectives.search.one_shot import OneShot
+from objectives.strategies.importance import Squares, importance_of_student
+from objectives.strategies.one_shot import OneShot
 
 
 @dataclass(frozen=True, kw_only=True)

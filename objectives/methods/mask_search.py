@@ -19,30 +19,30 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import BertArchitecture, BertShape
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import TargetSchedule, hinge_loss, scheduled_ratio
 from objectives.measures.evaluate import predict
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search.alpha_optimizers import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
-from objectives.search.descending_alpha import DescendingAlpha
-from objectives.search.importance import importance_of_student
-from objectives.search.relaxation import (
+from objectives.search_method import Outcome
+from objectives.staged_method import StagedMethod
+from objectives.strategies.alpha_optimizers import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
+from objectives.strategies.descending_alpha import DescendingAlpha
+from objectives.strategies.importance import importance_of_student
+from objectives.strategies.relaxation import (
     constant_alpha,
     geometric_temperature,
     ranked_alpha,
     sigmoid_masks,
     softmax_masks,
 )
-from objectives.search.staged_method import StagedMethod
-from objectives.search.staged_search import staged_search
-from objectives.search_method import Outcome
+from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Stage
+from objectives.weights.independent import staged_search
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {

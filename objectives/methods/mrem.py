@@ -23,22 +23,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from objectives.bert.cutting import cut, shape_of
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.bert.quantising import round_embeddings
 from objectives.device import matmul_dtype, to_device
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search.few_bits import FewBits
-from objectives.search.staged_method import StagedMethod
-from objectives.search.staged_search import finished, not_finite
 from objectives.search_method import CurvePoint, Outcome
+from objectives.staged_method import StagedMethod
+from objectives.strategies.few_bits import FewBits
+from objectives.students.bert.cutting import cut, shape_of
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.bert.quantising import round_embeddings
 from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss
 from objectives.training.optimisation import linear_schedule
 from objectives.training.population import Population, Trace
 from objectives.training.stages import Stage
+from objectives.weights.independent import finished, not_finite
 
 
 @dataclass(frozen=True, kw_only=True)

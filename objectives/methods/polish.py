@@ -14,17 +14,17 @@ from typing import ClassVar, Self
 import torch
 from safetensors import SafetensorError
 
-from objectives.bert.architecture import BertArchitecture
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.device import to_device
 from objectives.errors import UserError, check_ranges, first_line
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search.one_shot import Chosen
-from objectives.search.staged_method import StagedMethod
-from objectives.search.staged_search import staged_search
 from objectives.search_method import Outcome
+from objectives.staged_method import StagedMethod
+from objectives.strategies.one_shot import Chosen
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.training.stages import Stage
+from objectives.weights.independent import staged_search
 
 
 @dataclass(frozen=True, kw_only=True)

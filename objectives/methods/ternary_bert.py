@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from objectives.search.few_bits import FewBits
+from objectives.strategies.few_bits import FewBits
 from objectives.training.stages import Stage
 
 

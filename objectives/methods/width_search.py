@@ -29,22 +29,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from objectives.bert.architecture import BertArchitecture, BertShape, units_of
 from objectives.device import on_device
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search.alpha_optimizers import AlphaAdam
-from objectives.search.descending_alpha import DescendingAlpha
-from objectives.search.importance import importance_of_student
-from objectives.search.relaxation import gumbel_noise, two_sampled
-from objectives.search.staged_method import StagedMethod
-from objectives.search.staged_search import staged_search
 from objectives.search_method import Outcome
+from objectives.staged_method import StagedMethod
+from objectives.strategies.alpha_optimizers import AlphaAdam
+from objectives.strategies.descending_alpha import DescendingAlpha
+from objectives.strategies.importance import importance_of_student
+from objectives.strategies.relaxation import gumbel_noise, two_sampled
+from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
 from objectives.training.losses import task_loss
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Stage
+from objectives.weights.independent import staged_search
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from objectives.bert import pretrained
 from objectives.cache import content_key, made_anew, written_whole
 from objectives.errors import check_ranges, check_types
 from objectives.session import Session
+from objectives.students.bert import pretrained
 from objectives.text.replacements import MaskedLM, Sentence, find_options, open_masked_lm
 from objectives.text.task import Examples
 from objectives.text.word_vectors import WordVectors, read_glove

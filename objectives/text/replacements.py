@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
-from objectives.bert import pretrained
 from objectives.device import to_device
 from objectives.errors import UserError
 from objectives.progress import Progress
+from objectives.students.bert import pretrained
 from objectives.text.data import Split
 from objectives.text.word_vectors import WordVectors
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import torch
 
-from objectives.bert.architecture import BertArchitecture, units_of
-from objectives.bert.cutting import shape_of
 from objectives.measures.cost import Cost, Flops
 from objectives.problem import Problem
+from objectives.students.bert.architecture import BertArchitecture, units_of
+from objectives.students.bert.cutting import shape_of
 
 
 def flops_lost(problem: Problem, architecture: BertArchitecture) -> float:

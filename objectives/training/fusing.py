@@ -17,8 +17,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import Widths
-from objectives.bert.linears import INPUTS, LINEARS, PER_HEAD
+from objectives.students.bert.architecture import Widths
+from objectives.students.bert.linears import INPUTS, LINEARS, PER_HEAD
 
 Model = Sequence[Widths[int]]
 """How much is left of each layer of a model."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from objectives.bert.architecture import BertShape
 from objectives.errors import UserError
+from objectives.students.bert.architecture import BertShape
 from objectives.training.population import Trace
 from objectives.training.stages import Loss
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from objectives.bert.linears import AXES, LINEARS
+from objectives.students.bert.linears import AXES, LINEARS
 
 
 def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:

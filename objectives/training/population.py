@@ -17,12 +17,12 @@ from torch.nn import functional
 from transformers.activations import ACT2FN
 from transformers.models.bert.modeling_bert import BertEmbeddings
 
-from objectives.bert.architecture import BertArchitecture, Widths
-from objectives.bert.cutting import head_dim_of, widths_of
-from objectives.bert.pretrained import Classifier
-from objectives.bert.pruned_bert import PrunedBertConfig
 from objectives.device import autocast
 from objectives.errors import UserError
+from objectives.students.bert.architecture import BertArchitecture, Widths
+from objectives.students.bert.cutting import head_dim_of, widths_of
+from objectives.students.bert.pretrained import Classifier
+from objectives.students.bert.pruned_bert import PrunedBertConfig
 from objectives.text.data import Batch
 from objectives.training.fusing import fuse, in_eights, joint, take
 from objectives.training.masking import masked_weights

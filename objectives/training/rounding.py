@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from objectives.bert import packing
-from objectives.bert.architecture import BertArchitecture
-from objectives.bert.linears import LINEARS
-from objectives.bert.quantising import rounded
+from objectives.students.bert import packing
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.linears import LINEARS
+from objectives.students.bert.quantising import rounded
 
 _POOLER = "bert.pooler.dense.weight"
 

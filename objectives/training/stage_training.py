@@ -9,12 +9,12 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import BertArchitecture
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.device import autocast
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss, intermediate_loss, prediction_loss
 from objectives.training.optimisation import PopulationOptimizer

@@ -7,11 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from objectives.bert.cutting import count_labels
-from objectives.bert.pretrained import Classifier, fingerprint_of
 from objectives.cache import kept_array
 from objectives.measures.evaluate import EVALUATION_BATCH, predict
 from objectives.session import Session
+from objectives.students.bert.cutting import count_labels
+from objectives.students.bert.pretrained import Classifier, fingerprint_of
 from objectives.text.data import Split
 
 

@@ -9,12 +9,12 @@ from functools import cached_property
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from objectives.bert import pretrained
-from objectives.bert.architecture import BertShape
-from objectives.bert.cutting import shape_of
-from objectives.bert.student import check_student
 from objectives.errors import UserError
 from objectives.measures.evaluate import predict
+from objectives.students.bert import pretrained
+from objectives.students.bert.architecture import BertShape
+from objectives.students.bert.cutting import shape_of
+from objectives.students.bert.student import check_student
 from objectives.text import task as tasks
 from objectives.text.augmentation import Augmentation, Augmenter, read_augmentation
 from objectives.text.data import Split

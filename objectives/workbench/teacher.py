@@ -12,14 +12,14 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel
 
-from objectives.bert import pretrained
-from objectives.bert.adapters import as_bert
-from objectives.bert.exporting import save_model
 from objectives.cache import content_key, made_anew, written_whole
 from objectives.device import Precision, autocast, matmul_dtype, to_device
 from objectives.errors import UserError, check_ranges, check_types, first_line
 from objectives.measures.bootstrap import Interval
 from objectives.session import Session
+from objectives.students.bert import pretrained
+from objectives.students.bert.adapters import as_bert
+from objectives.students.bert.exporting import save_model
 from objectives.text.data import Labels, Split
 from objectives.text.task import Metric, metric_value
 from objectives.training.losses import task_loss

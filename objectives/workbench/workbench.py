@@ -13,10 +13,6 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
-from objectives.architecture import Architecture
-from objectives.bert.architecture import BertArchitecture
-from objectives.bert.cutting import shape_of
-from objectives.bert.student import keep_layers, load_student
 from objectives.engines.names import BITS, FULL_BITS, Engine
 from objectives.engines.serving import serve
 from objectives.measures.bits import BitOps, Bytes, bytes_of
@@ -37,6 +33,10 @@ from objectives.measures.latency import load_latency
 from objectives.measures.measured import WrongCostError, measured_costs
 from objectives.problem import Problem
 from objectives.session import Session
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.cutting import shape_of
+from objectives.students.bert.student import keep_layers, load_student
+from objectives.students.family import Architecture
 from objectives.text import task as tasks
 from objectives.text.augmentation import augment
 from objectives.text.data import Split

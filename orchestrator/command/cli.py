@@ -76,7 +76,7 @@ def run(
     ] = None,
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
-    from orchestrator.launching import launch
+    from orchestrator.command.launching import launch
     from orchestrator.study_file import load_study
 
     console = CommandConsole()

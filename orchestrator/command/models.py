@@ -105,7 +105,7 @@ def polish(
     device: Device = "auto",
 ) -> None:
     """Distil models of a run further, each on its own, into a run beside it."""
-    from orchestrator.polishing import polish as polish_models
+    from orchestrator.command.polishing import polish as polish_models
     from orchestrator.runs.records import read_run
     from orchestrator.study_file import load_study_of
 
@@ -226,7 +226,7 @@ def compress(
 ) -> None:
     """Make a classifier smaller and faster in minutes, with a handful of texts and no labels."""
     from objectives.device import quiet_libraries
-    from orchestrator.compressing import compress as compress_model
+    from orchestrator.command.compressing import compress as compress_model
 
     quiet_libraries()
     with interrupted("what was finished is kept, the same command goes on"):

@@ -60,7 +60,7 @@ def interrupted(remark: str) -> Iterator[None]:
 
 def show_front(run: RunRecord, console: Console) -> None:
     """The front as a table, and a sentence where it has no model."""
-    from orchestrator.run import front_table
+    from orchestrator.command.run import front_table
     from reports.pareto import answer, pareto_view
 
     console.print(front_table(run))

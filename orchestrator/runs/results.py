@@ -55,7 +55,7 @@ class Measured:
     heldout_divergence: float | None = None
     widths: Mapping[str, tuple[int, ...]]
     """How much is left of each layer: `Architecture.sizes`; of the unpruned model, that of ratio 1.
-    BERT's kinds of units are called as in `objectives.bert.architecture.Widths`."""
+    BERT's kinds of units are called as in `objectives.students.bert.architecture.Widths`."""
     objective: str = "metric"
     """What the study compares models by, beside the cost: `Study.objective`."""
 

@@ -36,8 +36,8 @@ def write_trial(
     `full` are the sizes of the unpruned model. Raises OSError if the disk refuses.
     """
     # Only where models are trained.
-    from objectives.bert.exporting import save_model, save_tokenizer
     from objectives.cache import written_whole
+    from objectives.students.bert.exporting import save_model, save_tokenizer
 
     with written_whole(folder) as unfinished:
         unfinished.mkdir(parents=True)
@@ -64,7 +64,7 @@ def read_layers(folder: Path) -> list[dict[str, Any]]:
     """The layers of a trial's architecture.json, each unit list by its name; none if it is gone
     or damaged (`damage` says so).
 
-    What `objectives.bert.architecture.BertArchitecture.from_json` reads and checks, without torch.
+    What `BertArchitecture.from_json` reads and checks, without torch.
     """
     path = folder / _ARCHITECTURE
     if not path.is_file():

@@ -116,9 +116,9 @@ def _outside(result: TrialResult) -> str:
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> list[str]:
     """The file in float32 and those in the bits that are named, each with what it loses."""
-    from objectives.bert.pretrained import load_tokenizer
     from objectives.delivery.exported import load_model, score_onnx
     from objectives.engines.onnx_model import write_int4, write_int8, write_onnx
+    from objectives.students.bert.pretrained import load_tokenizer
 
     (folder / "onnx").mkdir()
     whole = folder / "onnx" / "model.onnx"

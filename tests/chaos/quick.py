@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
-from objectives.bert.cutting import cut
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome, SearchMethod, SearchResult
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.cutting import cut
 
 BUSY = "CHAOS_BUSY"
 """Environment variable: a folder in which a worker that has begun to search leaves its pid."""

@@ -16,7 +16,7 @@ from optuna.artifacts import FileSystemArtifactStore, download_artifact, get_all
 from optuna.trial import FrozenTrial, TrialState
 from safetensors import safe_open
 
-from objectives.bert.architecture import BertArchitecture
+from objectives.students.bert.architecture import BertArchitecture
 from orchestrator.runs.records import BUDGET, RESULT, load_optuna_study, trial_record
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.locks import kernel_lock

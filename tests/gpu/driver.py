@@ -44,9 +44,9 @@ from objectives.methods.polish import Polish
 from objectives.methods.ternary_bert import TernaryBert
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
-from objectives.search.staged_method import StagedMethod
 from objectives.search_method import SearchResult
 from objectives.session import Session
+from objectives.staged_method import StagedMethod
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.training.stages import Stage

@@ -19,10 +19,10 @@ import torch
 from filelock import FileLock
 
 from objectives import methods
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import score
 from objectives.session import Session
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare

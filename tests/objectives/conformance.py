@@ -16,9 +16,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from objectives.bert.architecture import FULL_BITS, BertArchitecture
-from objectives.bert.cutting import widths_of
-from objectives.bert.pretrained import Classifier
 from objectives.errors import UserError
 from objectives.knobs import matches, settings, with_knobs
 from objectives.measures.cost import Params
@@ -31,6 +28,9 @@ from objectives.search_method import (
     SearchResult,
     populations,
 )
+from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
+from objectives.students.bert.cutting import widths_of
+from objectives.students.bert.pretrained import Classifier
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Loss, Stage

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.measures.evaluate import predict
 from objectives.problem import Problem
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from tests.conftest import MARKERS, SPECIAL, TINY
 
 PLANTED = BertArchitecture(

@@ -11,11 +11,11 @@ from typing import ClassVar, Self
 
 from optuna.distributions import FloatDistribution
 
-from objectives.bert.architecture import BertArchitecture
-from objectives.bert.cutting import cut
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome, SearchMethod, SearchResult
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.cutting import cut
 from orchestrator.study import Study
 from tests.waiting import wait_for
 

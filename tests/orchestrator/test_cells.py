@@ -13,8 +13,8 @@ import pytest
 from optuna.distributions import CategoricalDistribution
 
 from objectives import CellSearch
-from objectives.cells.genotype import Genotype
 from objectives.delivery.bench import bench
+from objectives.students.cells.genotype import Genotype
 from orchestrator import Run, launch
 from orchestrator.study_file import load_study
 
@@ -71,6 +71,6 @@ def test_a_model_runs_where_maskfront_is_not(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (answer,) = json.loads(done.stdout.splitlines()[-1])
     assert answer["score"] > 0
-    assert "import objectives.cells" in (out / "README.md").read_text()
+    assert "import objectives.students.cells" in (out / "README.md").read_text()
     (timing,) = bench([out], batches=[1], lengths=[8], engines=["eager"], rounds=2).timings
     assert timing.flops > 0

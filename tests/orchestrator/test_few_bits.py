@@ -11,12 +11,12 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from rich.console import Console
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.bert.quantising import dense
 from objectives.delivery.bench import bench
 from objectives.engines import onnx_model
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.bert.quantising import dense
 from objectives.text.vocabulary import Vocabulary
 from orchestrator import Run, Study, launch
 from orchestrator.study_file import load_study

@@ -10,11 +10,11 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler
 
-from objectives.bert.architecture import BertShape
 from objectives.errors import UserError
 from objectives.measures.budget import TargetSchedule
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
+from objectives.students.bert.architecture import BertShape
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from orchestrator import Study

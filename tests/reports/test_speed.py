@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from optuna.distributions import FloatDistribution
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
-from objectives.bert.cutting import cut
 from objectives.delivery.exported import load_model, score_onnx
 from objectives.engines.onnx_model import write_int8, write_onnx
 from objectives.errors import UserError
 from objectives.measures.evaluate import score
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.cutting import cut
 from objectives.text.roles import load
 from objectives.text.task import Task
 from objectives.workbench.teacher import Teacher

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from objectives.problem import Problem
-from objectives.search.importance import first_order_of_student
-from objectives.search.one_shot import OneShot
+from objectives.strategies.importance import first_order_of_student
+from objectives.strategies.one_shot import OneShot
 
 _LEAST = 1e-30
 """Least norm of a layer: one that does not matter at all has importances of 0."""

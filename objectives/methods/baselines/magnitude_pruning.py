@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import BertShape, units_of
-from objectives.bert.linears import AXES, LINEARS
 from objectives.problem import Problem
-from objectives.search.one_shot import ScopedOneShot
+from objectives.strategies.one_shot import ScopedOneShot
+from objectives.students.bert.architecture import BertShape, units_of
+from objectives.students.bert.linears import AXES, LINEARS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import units_of
 from objectives.errors import check_ranges
 from objectives.problem import Problem
-from objectives.search.one_shot import ScopedOneShot
+from objectives.strategies.one_shot import ScopedOneShot
+from objectives.students.bert.architecture import units_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,6 @@ from transformers import (
     AlbertForSequenceClassification,
 )
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
-from objectives.bert.cutting import cut
 from objectives.delivery.bench import UNPRUNED, Bench, bench
 from objectives.delivery.exported import load_model
 from objectives.engines import onnx_model
@@ -26,6 +24,8 @@ from objectives.errors import UserError
 from objectives.measures.cost import Flops
 from objectives.measures.evaluate import count_parameters
 from objectives.problem import Problem
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.cutting import cut
 from tests.conftest import TINY
 from tests.kin import write_kin
 from tests.objectives.conformance import random_states

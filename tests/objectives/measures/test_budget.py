@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits, units_of
 from objectives.measures.budget import discretise, hinge_loss, scheduled_ratio
 from objectives.measures.cost import Cost, Flops, Params, Units
-from tests.objectives.strategies import COMBINATIONS, EACH_COMBINATION, masks_of
+from objectives.students.bert.architecture import BertArchitecture, BertShape, LayerUnits, units_of
+from tests.objectives.hypothesis_strategies import COMBINATIONS, EACH_COMBINATION, masks_of
 
 COST = Flops(BertShape(layers=2, hidden=8, heads=3, head_dim=4, ffn=6, labels=2), seq_len=5)
 SPACES = {"heads": 3, "ffn": 6}

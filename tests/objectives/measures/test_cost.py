@@ -9,14 +9,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectives.bert.architecture import SPACES, BertArchitecture, BertShape, LayerUnits, units_of
-from objectives.bert.cutting import cut
 from objectives.measures.cost import Cost, Flops, Params, Units
 from objectives.measures.evaluate import count_parameters
 from objectives.problem import Problem
+from objectives.students.bert.architecture import (
+    SPACES,
+    BertArchitecture,
+    BertShape,
+    LayerUnits,
+    units_of,
+)
+from objectives.students.bert.cutting import cut
 from tests.conftest import TINY
 from tests.objectives.conformance import counted_flops
-from tests.objectives.strategies import (
+from tests.objectives.hypothesis_strategies import (
     EACH_COMBINATION,
     architectures,
     masks_of,

@@ -15,8 +15,6 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits, Widths, units_of
-from objectives.bert.cutting import widths_of
 from objectives.cache import content_key
 from objectives.engines.names import Engine
 from objectives.engines.serving import Served
@@ -26,9 +24,17 @@ from objectives.measures.budget import discretise
 from objectives.measures.latency import Conditions, Latency, load_latency, monotone
 from objectives.problem import Problem
 from objectives.session import Session
+from objectives.students.bert.architecture import (
+    BertArchitecture,
+    BertShape,
+    LayerUnits,
+    Widths,
+    units_of,
+)
+from objectives.students.bert.cutting import widths_of
 from tests.conftest import TINY
 from tests.objectives.conformance import RecordingProgress, random_states
-from tests.objectives.strategies import architectures, masks_of
+from tests.objectives.hypothesis_strategies import architectures, masks_of
 
 SHAPE = BertShape(layers=3, hidden=8, heads=4, head_dim=2, ffn=10, labels=2)
 TABLE = Latency(

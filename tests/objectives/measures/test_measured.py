@@ -10,15 +10,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
-from objectives.bert.adapters import as_bert
-from objectives.bert.architecture import BertArchitecture, LayerUnits
-from objectives.bert.cutting import cut, shape_of
-from objectives.bert.linears import matmuls
-from objectives.bert.pretrained import load_classifier
-from objectives.bert.pruned_bert import PrunedBertAttention
 from objectives.measures.cost import Flops
 from objectives.measures.measured import measured_flops
 from objectives.problem import Problem
+from objectives.students.bert.adapters import as_bert
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.cutting import cut, shape_of
+from objectives.students.bert.linears import matmuls
+from objectives.students.bert.pretrained import load_classifier
+from objectives.students.bert.pruned_bert import PrunedBertAttention
 from tests.conftest import TINY
 from tests.kin import write_kin
 

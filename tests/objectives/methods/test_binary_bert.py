@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from objectives.bert.packing import PackedLinear
 from objectives.errors import UserError
 from objectives.measures.bits import bytes_of
 from objectives.methods.binary_bert import BinaryBert
 from objectives.methods.ternary_bert import TernaryBert
 from objectives.problem import Problem
-from objectives.search.few_bits import FewBits
 from objectives.search_method import SearchResult
+from objectives.strategies.few_bits import FewBits
+from objectives.students.bert.packing import PackedLinear
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import (
@@ -24,8 +24,8 @@ from tests.objectives.conformance import (
     run,
     search_alone,
 )
-from tests.objectives.search.test_few_bits import far
-from tests.objectives.search.test_staged_search import fuse_as_a_gpu_does
+from tests.objectives.strategies.test_few_bits import far
+from tests.objectives.weights.test_independent import fuse_as_a_gpu_does
 
 TERNARY = Stage(name="ternary", epochs=0.5, learning_rate=1e-3, quantised=True)
 BINARY = replace(TERNARY, name="binary")

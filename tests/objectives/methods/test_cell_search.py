@@ -10,12 +10,12 @@ import torch
 from torch.nn import functional
 
 from objectives import CellSearch, UserError
-from objectives.cells.cell_classifier import CellForSequenceClassification
 from objectives.measures.cost import Units
 from objectives.measures.evaluate import divergence, predict
 from objectives.measures.measured import measured_flops
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
+from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from tests.objectives.conformance import SearchMethodConformance, run, search_alone
 
 

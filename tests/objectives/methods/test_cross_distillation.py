@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
-from objectives.bert.cutting import cut
+from objectives.compression.reconstruction import least, reconstructed
+from objectives.compression.side_by_side import Pair
 from objectives.errors import UserError
 from objectives.measures.evaluate import predict
 from objectives.methods.cross_distillation import CrossDistillation
 from objectives.problem import Problem
-from objectives.search.reconstruction import least, reconstructed
-from objectives.search.side_by_side import Pair
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.cutting import cut
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance, logits_of, search_alone

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-from objectives.bert.architecture import BertArchitecture, BertShape
 from objectives.errors import UserError
 from objectives.knobs import with_knobs
 from objectives.methods.elastic_search import ElasticSearch, uniform
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
+from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.text.data import Batch
-from objectives.training.elastic import ElasticTraining, Model
 from objectives.training.stages import Stage
+from objectives.weights.elastic import ElasticTraining, Model
 from tests.objectives.conformance import (
     PruningConformance,
     RecordingProgress,

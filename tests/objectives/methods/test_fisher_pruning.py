@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
-from objectives.bert.cutting import cut
+from objectives.compression.reconstruction import _factors, reconstructed
 from objectives.errors import UserError
 from objectives.measures.budget import discretise
 from objectives.measures.evaluate import predict
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.problem import Problem
-from objectives.search.importance import (
+from objectives.strategies.importance import (
     fisher_blocks_of_student,
     importance_of_student,
     row_gradients,
 )
-from objectives.search.rearrangement import rearranged
-from objectives.search.reconstruction import _factors, reconstructed
+from objectives.strategies.rearrangement import rearranged
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.cutting import cut
 from objectives.training.population import Population
 from objectives.training.stages import Stage
 from tests.conftest import TINY

@@ -12,7 +12,7 @@ from objectives.errors import UserError
 from objectives.measures.budget import discretise
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
-from objectives.search.importance import importance_of_student
+from objectives.strategies.importance import importance_of_student
 from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
 from tests.objectives.conformance import (

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from objectives.bert.architecture import BertArchitecture, units_of
-from objectives.bert.cutting import cut
 from objectives.methods.baselines.magnitude_pruning import MagnitudePruning, mean_squares
 from objectives.problem import Problem
+from objectives.students.bert.architecture import BertArchitecture, units_of
+from objectives.students.bert.cutting import cut
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance

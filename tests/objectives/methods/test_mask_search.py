@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
 from objectives.errors import UserError
 from objectives.methods.mask_search import PRESETS, GradientAlpha, MaskSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchResult
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.text.data import Batch
 from objectives.training.population import Population
 from objectives.training.stage_training import Masks, StageTraining

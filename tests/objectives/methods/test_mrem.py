@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
-from objectives.bert.architecture import BertArchitecture
-from objectives.bert.packing import rounded_inputs
-from objectives.bert.quantising import rounded
 from objectives.errors import UserError
 from objectives.methods.mrem import Mrem, _At, _Reconstruction
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchMethod, SearchResult
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.packing import rounded_inputs
+from objectives.students.bert.quantising import rounded
 from objectives.training.losses import hidden_loss
 from objectives.training.population import Population, Trace
 from objectives.training.stages import Stage

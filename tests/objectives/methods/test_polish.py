@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from objectives.bert.exporting import save_model
 from objectives.errors import UserError
 from objectives.measures.evaluate import predict
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.polish import Polish
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod, SearchResult
+from objectives.students.bert.exporting import save_model
 from objectives.training.stages import Stage
 from tests.objectives.conformance import SearchMethodConformance, search_alone
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from objectives.bert.packing import PackedLinear
 from objectives.methods.ternary_bert import TernaryBert
 from objectives.problem import Problem
+from objectives.students.bert.packing import PackedLinear
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance, search_alone
-from tests.objectives.search.test_few_bits import far
+from tests.objectives.strategies.test_few_bits import far
 
 INSIDE = Stage(name="inside", epochs=0.5, learning_rate=1e-3, loss="intermediate", quantised=True)
 SAID = Stage(name="said", epochs=0.5, learning_rate=1e-3, quantised=True)

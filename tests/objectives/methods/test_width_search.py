@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.bert.architecture import BertArchitecture
 from objectives.errors import UserError
 from objectives.methods.width_search import WidthAlpha, WidthSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
+from objectives.students.bert.architecture import BertArchitecture
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance, run, search_alone

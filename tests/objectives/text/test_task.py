@@ -16,8 +16,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from objectives.bert.pretrained import load_tokenizer
 from objectives.errors import UserError
+from objectives.students.bert.pretrained import load_tokenizer
 from objectives.text.roles import load
 from objectives.text.task import ROLES, Examples, LabelledText, Task, metric_value, tokenise
 from tests.conftest import planted_rows

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
-from objectives.bert.cutting import cut
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.errors import UserError
 from objectives.problem import Problem
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.cutting import cut
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.text.data import Batch
 from objectives.training.optimisation import weight_optimizer
 from objectives.training.population import Population
 from tests.conftest import TINY
-from tests.objectives.strategies import architectures
+from tests.objectives.hypothesis_strategies import architectures
 
 EVERY_SPACE = ("heads", "ffn", "qk", "v", "input_qkv")
 

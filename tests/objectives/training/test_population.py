@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertForSequenceClassification
 
-from objectives.bert.architecture import SPACES, units_of
-from objectives.bert.cutting import cut
-from objectives.bert.pretrained import Classifier
 from objectives.problem import Problem
+from objectives.students.bert.architecture import SPACES, units_of
+from objectives.students.bert.cutting import cut
+from objectives.students.bert.pretrained import Classifier
 from objectives.text.data import Batch
 from objectives.training.population import Population
 from tests.conftest import TINY
 from tests.objectives.conformance import ATOL
-from tests.objectives.strategies import EACH_COMBINATION, architectures, masks_of
+from tests.objectives.hypothesis_strategies import EACH_COMBINATION, architectures, masks_of
 
 
 @pytest.fixture(scope="module")

@@ -11,22 +11,22 @@ import torch
 from torch import Tensor
 
 from objectives import device
-from objectives.bert.adapters import as_bert
-from objectives.bert.architecture import units_of
-from objectives.bert.pretrained import load_classifier
 from objectives.device import matmul_dtype, multiplies_bfloat16
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
+from objectives.students.bert.adapters import as_bert
+from objectives.students.bert.architecture import units_of
+from objectives.students.bert.pretrained import load_classifier
 from objectives.text.data import Batch
 from objectives.training.population import Population, Trace
 from objectives.training.stages import Loss, Stage
 from tests.conftest import TINY
 from tests.kin import write_kin
 from tests.objectives.conformance import search_alone
-from tests.objectives.strategies import EACH_COMBINATION
+from tests.objectives.hypothesis_strategies import EACH_COMBINATION
 
 ROUNDING = 2**-8
 """How far apart two neighbours in bfloat16 are, as a share of them."""

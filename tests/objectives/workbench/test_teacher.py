@@ -15,10 +15,10 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from objectives.bert import pretrained
-from objectives.bert.pretrained import label_order
 from objectives.errors import UserError
 from objectives.session import Session
+from objectives.students.bert import pretrained
+from objectives.students.bert.pretrained import label_order
 from objectives.text.data import Split
 from objectives.text.task import Metric
 from objectives.workbench.teacher import (

@@ -19,9 +19,6 @@ from transformers import (
     BertForSequenceClassification,
 )
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
-from objectives.bert.cutting import cut
-from objectives.bert.pretrained import load_tokenizer, take_outputs
 from objectives.engines.names import Engine
 from objectives.engines.serving import serve
 from objectives.errors import UserError
@@ -35,6 +32,9 @@ from objectives.measures.evaluate import (
 )
 from objectives.measures.measured import WrongCostError
 from objectives.session import Session
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.cutting import cut
+from objectives.students.bert.pretrained import load_tokenizer, take_outputs
 from objectives.text.data import Split
 from objectives.text.roles import load
 from objectives.text.task import Task

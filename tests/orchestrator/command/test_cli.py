@@ -18,7 +18,8 @@ import pytest
 from optuna_dashboard import get_note
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from orchestrator import Study, launching
+from orchestrator import Study
+from orchestrator.command import launching
 from orchestrator.command.shared import next_commands
 from orchestrator.errors import RunError
 from orchestrator.runs.records import load_optuna_study, read_run

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from orchestrator.runs.damage import damages
 from orchestrator.runs.heat_map import draw_heat_map
 from orchestrator.runs.trial_files import read_curve, read_layers

@@ -26,8 +26,6 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from objectives.bert.architecture import BertArchitecture, BertShape, LayerUnits
-from objectives.bert.cutting import cut
 from objectives.errors import UserError
 from objectives.measures import latency
 from objectives.measures.cost import CostName, Flops
@@ -36,6 +34,8 @@ from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult
+from objectives.students.bert.architecture import BertArchitecture, BertShape, LayerUnits
+from objectives.students.bert.cutting import cut
 from objectives.text.augmentation import Augmentation
 from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench

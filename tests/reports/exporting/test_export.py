@@ -19,16 +19,16 @@ from huggingface_hub import metadata_load
 from optuna.distributions import FloatDistribution
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, pipeline
 
-from objectives.bert.architecture import BertArchitecture, LayerUnits
-from objectives.bert.cutting import cut
-from objectives.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.bert.quantising import quantised
-from objectives.bert.splitting import in_halves
 from objectives.engines import onnx_model
 from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.cutting import cut
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.bert.quantising import quantised
+from objectives.students.bert.splitting import in_halves
 from objectives.text.roles import load
 from objectives.text.task import Task
 from objectives.workbench.teacher import Teacher

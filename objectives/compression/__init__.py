@@ -1,0 +1,1 @@
+"""What is done to the weights after the units are chosen: least-squares reconstruction."""

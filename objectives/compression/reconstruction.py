@@ -1,0 +1,109 @@
+"""What the kept units of a block give back is fitted so that the block's output stays the same.
+
+Block after block, attention and FFN: the weights of the output projection are those with which the
+sum before the LayerNorm comes nearest to that of the unpruned model on the same text, by linear
+least squares. Either a unit has one factor for all its weights (Kwon et al. 2022, section 4.3), or
+all weights are free.
+
+Unlike the paper's code: every block is fitted, heads without an intercept, the damping is that of
+the equations themselves, and a block whose factors grow too large is left out, not all after it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from objectives.compression.side_by_side import RECONSTRUCTION, Pair, columns_of, side_by_side
+from objectives.problem import Problem
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.text.data import Batch
+
+_BATCH_SIZE = 32
+_DAMPING = 1.0
+"""Of the distance from factors of 1, beside the squared error summed over tokens and dimensions."""
+_LARGEST = 10.0
+"""A block in which a factor goes beyond that is left as it is."""
+
+
+@torch.no_grad()
+def reconstructed(
+    problem: Problem, architecture: BertArchitecture
+) -> BertForSequenceClassification:
+    """A copy of the student: output projections 0 at closed units, scaled at the others.
+
+    The alpha split is the text. For architectures that cut heads and FFN neurons alone.
+    """
+    student = copy.deepcopy(problem.student)
+    sizes = {"heads": problem.cost.shape.head_dim, "ffn": 1}
+    columns = columns_of(architecture, problem)
+    batches = problem.alpha.in_order(_BATCH_SIZE, problem.device)
+    for fit in side_by_side(problem.student, student, batches, [RECONSTRUCTION], columns):
+        kept, size = columns[fit.space][fit.layer], sizes[fit.space]
+        fit.weight.mul_(kept)
+        if kept.any():
+            left = fit.weight[:, kept].double()
+            lacks = ((fit.towards - left @ fit.second) * left).sum(0)
+            factors = _factors(fit.second * (left.T @ left), lacks, len(lacks) // size)
+            fit.weight[:, kept] *= factors.repeat_interleave(size).to(fit.weight)
+    return student
+
+
+@torch.no_grad()
+def solved(
+    problem: Problem,
+    architecture: BertArchitecture,
+    batches: Sequence[Batch],
+    pairs: Sequence[Pair],
+    damping: float,
+) -> BertForSequenceClassification:
+    """A copy of the student: output projections 0 at closed units, at the others the weights of
+    least error.
+
+    They are held at those of the unpruned model by `damping`, so that what no row tells of stays.
+    For architectures that cut heads and FFN neurons alone.
+    """
+    student, columns = copy.deepcopy(problem.student), columns_of(architecture, problem)
+    for fit in side_by_side(problem.student, student, batches, pairs, columns):
+        kept = columns[fit.space][fit.layer]
+        fit.weight.mul_(kept)
+        if kept.any():
+            near = fit.weight[:, kept].double()
+            fit.weight[:, kept] = least(fit.second, fit.towards, near, damping).to(fit.weight)
+    return student
+
+
+def least(second: Tensor, towards: Tensor, near: Tensor, damping: float) -> Tensor:
+    """The weights of least error, (E, width), with a pull to those that they are to be near.
+
+    `second` is A, `towards` B of the least squares.
+    """
+    damped = held(second, damping)
+    pull = (damped - second).diagonal() * near
+    weight: Tensor = torch.linalg.solve(damped, (towards + pull).T).T
+    return weight
+
+
+def held(second: Tensor, damping: float) -> Tensor:
+    """Second moments, with this share of their mean added to each: (width, width)."""
+    added = damping * second.diagonal().mean().clamp_min(torch.finfo(torch.float32).tiny)
+    return second + added * torch.eye(len(second)).to(second)
+
+
+def _factors(products: Tensor, towards: Tensor, units: int) -> Tensor:
+    """The factor of each kept unit of a block, (units,) float64.
+
+    With C the contributions of the units to the sum, one column each, and e what the sum lacks
+    while all factors are 1, their change is (C'C + damping)^-1 C'e. `products` is C'C and `towards`
+    C'e, with a row for each dimension of a unit.
+    """
+    size = len(towards) // units
+    gram = products.view(units, size, units, size).sum((1, 3))
+    error = towards.view(units, size).sum(1)
+    damping = _DAMPING * torch.eye(units, dtype=gram.dtype, device=gram.device)
+    factors = 1 + torch.linalg.solve(gram + damping, error)
+    return factors if factors.abs().max() <= _LARGEST else torch.ones_like(factors)

@@ -1,1 +1,0 @@
-"""What search methods share: their bases, stages, how alpha learns, worths of units."""

@@ -1,0 +1,1 @@
+"""Who chooses: rankings of units, and gradients that move architecture variables."""

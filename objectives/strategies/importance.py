@@ -1,0 +1,209 @@
+"""What a unit is worth: Fisher information of its mask (Kwon et al. 2022).
+
+Two kinds of squares. Of the *loss* on the labels: the empirical Fisher information, as the paper
+has it; a sequence that the model is sure of counts for next to nothing. Of the *logits*: the
+diagonal of the Gauss-Newton matrix of their squared error, how far the answer moves when the unit
+closes, whether or not it was right; it needs no labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from objectives.problem import Problem
+from objectives.students.bert.architecture import BertShape, units_of
+from objectives.students.bert.cutting import shape_of
+from objectives.text.data import Batch, Split
+from objectives.training.losses import sequence_losses
+from objectives.training.population import Population
+
+Squares = Literal["loss", "logits"]
+
+RowGradients = Iterator[tuple[str, Tensor]]
+"""Of one batch after the other, and of each searched space: (B, layers, *units_of)."""
+
+_BATCH_SIZE = 32
+
+
+def row_gradients(
+    population: Population, batch: Batch, masks: Mapping[str, Tensor], squares: Squares
+) -> dict[str, Tensor]:
+    """The gradient of each sequence at these masks: of each space (K, B, layers, *units_of).
+
+    `masks` maps each space to (K, layers, *units_of). Gradients are taken for each sequence, not
+    for the mean of a batch, in which they would cancel. The logits' are those of one axis of their
+    deviations from their mean (a shift of all changes no answer), another for each sequence in
+    turn, scaled so that the squares of a few sequences stand for all axes.
+    """
+    rows = len(batch.rows)
+    of_each = {
+        space: mask.detach()[:, None].expand(-1, rows, *mask.shape[1:]).clone().requires_grad_()
+        for space, mask in masks.items()
+    }
+    logits = population.logits(batch, row_masks=of_each)
+    values = (
+        sequence_losses(logits, batch.labels)
+        if squares == "loss"
+        else (logits * directions(batch.rows, logits.shape[-1]).to(logits)).sum(-1)
+    )
+    gradients = torch.autograd.grad(values.sum(), list(of_each.values()))
+    return dict(zip(of_each, gradients, strict=True))
+
+
+def gradients_of_rows(
+    model: BertForSequenceClassification,
+    split: Split,
+    shape: BertShape,
+    spaces: tuple[str, ...],
+    squares: Squares,
+    device: str,
+    masks: Mapping[str, Tensor] | None = None,
+) -> RowGradients:
+    """The gradients of all rows at these masks, (1, layers, *units_of) of each space, else at open
+    ones; a batch at a time."""
+    population = Population.of([model])
+    for weight in population.weights.values():
+        weight.requires_grad_(False)
+    masks = masks or {
+        space: torch.ones(1, shape.layers, *units_of(shape, space), device=device)
+        for space in spaces
+    }
+    for batch in split.in_order(_BATCH_SIZE, device):
+        for space, gradient in row_gradients(population, batch, masks, squares).items():
+            yield space, gradient[0]
+
+
+def mean_over_rows(
+    gradients: RowGradients, rows: int, of_gradients: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """Mean over so many rows of a function of their gradients, (layers, *units_of) each."""
+    total: dict[str, Tensor] = {}
+    for space, gradient in gradients:
+        part = of_gradients(gradient).sum(0) / rows
+        if space in total:
+            total[space] += part
+        else:
+            total[space] = part
+    return total
+
+
+def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:
+    """Mean over so many rows of the products of any two gradients of a layer, on the CPU.
+
+    (layers, units, units) each: large, so a layer is added at a time, in place.
+    """
+    total: dict[str, Tensor] = {}
+    for space, gradient in gradients:
+        _, layers, units = gradient.shape
+        if space not in total:
+            total[space] = gradient.new_zeros(layers, units, units)
+        for block, of_layer in zip(total[space], gradient.unbind(1), strict=True):
+            block += torch.einsum("ri,rj->ij", of_layer, of_layer) / rows
+    return {space: blocks.cpu() for space, blocks in total.items()}
+
+
+def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
+    """Mean |dL/dmask| of the student of a problem on its alpha split (Michel et al. 2019, eq. 2).
+
+    (layers, *units_of) each, worked out once a launch. L is the task's loss of one sequence.
+    """
+    return _worked_out_once(
+        problem, "first order", spaces, "loss", partial(mean_over_rows, of_gradients=Tensor.abs)
+    )
+
+
+def importance_of_student(
+    problem: Problem, spaces: tuple[str, ...], squares: Squares
+) -> dict[str, Tensor]:
+    """Mean of the squared gradients of the student on the alpha split, worked out once a launch; of
+    a student that is some layers of its teacher those in the teacher.
+
+    (layers, *units_of) each. With the loss, half of it estimates how much the task's loss rises
+    when the unit closes.
+    """
+    return _worked_out_once(
+        problem,
+        "fisher importance",
+        spaces,
+        squares,
+        partial(mean_over_rows, of_gradients=Tensor.square),
+    )
+
+
+def worth_per_price(
+    problem: Problem, spaces: tuple[str, ...], squares: Squares
+) -> dict[str, Tensor]:
+    """The same over the price of a unit of its kind."""
+    price = problem.cost.of_one_unit()
+    worth = importance_of_student(problem, spaces, squares)
+    return {space: value / price[space] for space, value in worth.items()}
+
+
+def importance_at(
+    problem: Problem,
+    student: BertForSequenceClassification,
+    masks: Mapping[str, Tensor],
+    squares: Squares,
+) -> dict[str, Tensor]:
+    """The importance in another student at these masks, (1, layers, *units_of) of each space."""
+    gradients = gradients_of_rows(
+        student, problem.alpha, problem.cost.shape, tuple(masks), squares, problem.device, masks
+    )
+    return mean_over_rows(gradients, len(problem.alpha), Tensor.square)
+
+
+def fisher_blocks_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
+    """The Fisher information of each layer's masks of a space, (layers, units, units) on the CPU.
+
+    Mean over the alpha split of the products of two gradients of the loss; its diagonal is
+    `importance_of_student`. For the spaces heads and ffn.
+    """
+    return _worked_out_once(problem, "fisher blocks", spaces, "loss", _mean_products)
+
+
+def _worked_out_once(
+    problem: Problem,
+    name: str,
+    spaces: tuple[str, ...],
+    squares: Squares,
+    mean: Callable[[RowGradients, int], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    key = (name, spaces, squares)
+    if key not in problem.memory:
+        # Without its neighbours a layer is fed what it never saw, until it has been trained: what
+        # its units are worth shows in the teacher.
+        layers = problem.student_layers
+        model = problem.student if layers is None else problem.teacher
+        gradients = gradients_of_rows(
+            model, problem.alpha, shape_of(model.config), spaces, squares, problem.device
+        )
+        found = mean(gradients, len(problem.alpha))
+        if layers is not None:
+            found = {space: worth[list(layers)] for space, worth in found.items()}
+        problem.memory[key] = found
+    worked_out: dict[str, Tensor] = problem.memory[key]
+    return worked_out
+
+
+def directions(rows: Tensor, outputs: int) -> Tensor:
+    """For each sequence one axis of the space of its logits' differences, in turn: (B, C)."""
+    if outputs == 1:
+        return torch.ones(len(rows), 1, device=rows.device)
+    axes = _axes(outputs, rows.device)
+    chosen: Tensor = axes[rows % len(axes)]
+    return chosen
+
+
+@cache
+def _axes(outputs: int, device: torch.device) -> Tensor:
+    """Orthonormal axes of that space, (C - 1, C), times the root of C - 1: the square along one
+    stands for all."""
+    centred = torch.eye(outputs) - 1 / outputs
+    axes: Tensor = torch.linalg.qr(centred).Q.T[:-1] * (outputs - 1) ** 0.5
+    return axes.to(device)

@@ -1,0 +1,153 @@
+"""Methods that choose the units once, cut, and distil what is left: the baselines of a search.
+
+Such a method says what each unit is worth. The rest is the same for all, and the same as for the
+searches: the budget is met by `budget.discretise`, the stages are those of `staged_search`, so that
+a comparison is one of the choice of units. Without stages the student is cut and no more.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from objectives.measures.budget import places
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import Outcome
+from objectives.staged_method import StagedMethod
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.training.stage_training import Masks, StageTraining
+from objectives.weights.independent import staged_search
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(StagedMethod):
+    """Base of the methods that rank units once. Without `stages` a student stays as it was cut."""
+
+    with_search: ClassVar[bool] = False
+
+    def idle(self) -> Mapping[str, str]:
+        """Without stages nothing is trained; what a unit is worth takes batches of its own."""
+        names = () if self.stages else ("batch_size", "precision")
+        return {
+            **super().idle(),
+            **dict.fromkeys(names, "it acts in stages, and there are none"),
+            "tolerance": "units that are ranked once fill the budget up to R",
+        }
+
+    @abc.abstractmethod
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """What is kept first.
+
+        Args:
+            problem: what the method works on.
+            seed: of the study.
+
+        Returns:
+            Of each searched space (layers, *units_of(shape, space)); higher is better.
+        """
+
+    def choose(self, problem: Problem, seed: int) -> BertArchitecture:
+        """The units of highest worth inside the budget.
+
+        Args:
+            problem: what the method works on.
+            seed: of the study.
+
+        Returns:
+            The units that stay.
+        """
+        return self.within_budget(self.worth(problem, seed), problem)
+
+    def student(
+        self, problem: Problem, architecture: BertArchitecture, seed: int
+    ) -> BertForSequenceClassification:
+        """The whole model that the architecture is cut from.
+
+        Args:
+            problem: what the method works on.
+            architecture: the units that stay.
+            seed: of the study.
+
+        Returns:
+            By default the student of the problem.
+        """
+        del architecture, seed
+        return problem.student
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Choose for each member, then cut and distil all as one population."""
+        chosen = [member.choose(problem, seed) for member in members]
+        students = [
+            member.student(problem, architecture, seed)
+            for member, architecture in zip(members, chosen, strict=True)
+        ]
+        return staged_search(
+            members, problem, Chosen(chosen), seed=seed, progress=progress, students=students
+        )
+
+
+Scope = Literal["global", "layer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopedOneShot(OneShot):
+    """Base of those whose units compete in the model or in their layer."""
+
+    scope: Scope = "global"
+    """Who competes: all units of the model, or those of each layer for equal shares."""
+
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """What `worth_of_units` says; within a layer its order alone counts."""
+        worth = self.worth_of_units(problem, seed)
+        return evenly(worth) if self.scope == "layer" else worth
+
+    @abc.abstractmethod
+    def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """As `worth`, if all units of the model compete.
+
+        Args:
+            problem: what the method works on.
+            seed: of the study.
+
+        Returns:
+            Of each searched space (layers, *units_of(shape, space)); higher is better.
+        """
+
+
+def evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same order within each set of a layer, and equal shares of all sets: (layers, *units_of).
+
+    A unit gives way when its share of the set does, whatever the others are worth. Of equals the
+    first is worth the most.
+    """
+    shares = {}
+    for space, value in worth.items():
+        shares[space] = (value.shape[-1] - 1 - places(value)).double() / value.shape[-1]
+    return shares
+
+
+class Chosen:
+    """An `Alpha` that has nothing to learn."""
+
+    from_train = False
+
+    def __init__(self, architectures: Sequence[BertArchitecture]):
+        self._architectures = architectures
+
+    def masks(self, progress: float) -> Masks:
+        raise AssertionError("no stage searches")
+
+    def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
+        raise AssertionError("no stage searches")
+
+    def architecture(self, place: int) -> BertArchitecture:
+        return self._architectures[place]

@@ -1,0 +1,91 @@
+"""From architecture variables to masks, and where the variables start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from objectives.students.bert.architecture import BertShape, units_of
+
+
+def constant_alpha(
+    shape: BertShape, spaces: tuple[str, ...], value: float, device: str
+) -> dict[str, Tensor]:
+    """Alpha of each space, (layers, *units_of) float32, all at `value`."""
+    return {
+        space: torch.full((shape.layers, *units_of(shape, space)), value, device=device)
+        for space in spaces
+    }
+
+
+def ranked_alpha(
+    importance: Mapping[str, Tensor], price: Mapping[str, float], lowest: float, highest: float
+) -> dict[str, Tensor]:
+    """Alpha from `lowest` to `highest` in the order of importance per price.
+
+    A unit's place on the way is the share of the cost of all searched units that belongs to those
+    of lower rank, so that a common shift of all alphas lowers the cost at an even rate.
+    `importance` maps each space to (layers, *units_of), `price` to what one unit costs; returns the
+    shapes of `importance`.
+    """
+    worth = torch.cat([(value / price[space]).flatten() for space, value in importance.items()])
+    prices = torch.cat(
+        [torch.full((value.numel(),), float(price[space])) for space, value in importance.items()]
+    ).to(worth)
+    order = worth.argsort(stable=True)
+    below = prices[order].cumsum(0) - prices[order]
+    place = torch.empty_like(worth)
+    place[order] = below / below.max().clamp_min(1e-12)
+    alpha = (lowest + (highest - lowest) * place).split([v.numel() for v in importance.values()])
+    return {
+        space: part.view_as(value)
+        for (space, value), part in zip(importance.items(), alpha, strict=True)
+    }
+
+
+def sigmoid_masks(alpha: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+    """Masks in (0, 1): sigmoid(alpha / temperature), of alpha's shapes."""
+    return {space: (value / temperature).sigmoid() for space, value in alpha.items()}
+
+
+def geometric_temperature(start: float, end: float, progress: float) -> float:
+    """From `start` at progress 0 to `end` at 1, by a constant factor a step."""
+    return float(start * (end / start) ** progress)
+
+
+def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draws of Gumbel(0, 1), on the CPU: argmax(log p + noise) falls on i with probability p_i."""
+    return -torch.empty(shape).exponential_(generator=generator).log()
+
+
+def draw_two(probabilities: Tensor, noise: Tensor) -> Tensor:
+    """Two places of the last axis, one after the other, without replacement: (..., 2) int64.
+
+    The two largest log p + Gumbel noise (Vieira 2014; Kool et al. 2019): what torch.multinomial
+    does, but the draws of one row do not depend on how many rows there are.
+    """
+    return (probabilities.log() + noise).topk(2, dim=-1).indices
+
+
+def two_sampled(alpha: Tensor, noise: Tensor, lots: Tensor, temperature: float) -> Tensor:
+    """Weights of the candidates on the last axis of alpha: two above 0, which sum to 1.
+
+    Dong & Yang 2019 (TAS), as their code: the two are drawn from softmax((log softmax(alpha) +
+    noise) / temperature), without a gradient, and weighted by a softmax of these two. Their own
+    draw needs Gumbel noise too: `lots`. Both are of the shape of one student's alpha.
+    """
+    perturbed = (alpha.log_softmax(-1) + noise) / temperature
+    two = draw_two(perturbed.detach().softmax(-1) + 1e-7, lots)
+    weights = perturbed.gather(-1, two).softmax(-1).clamp_min(torch.finfo(alpha.dtype).tiny)
+    return torch.zeros_like(perturbed).scatter(-1, two, weights)
+
+
+def softmax_masks(alpha: Tensor) -> Tensor:
+    """Masks that the heads of a layer share out, (..., heads): heads x softmax(alpha).
+
+    The source report weights the heads by the softmax itself (its eq. 5); times their number, equal
+    alphas leave a pretrained layer as it is.
+    """
+    return alpha.softmax(-1) * alpha.shape[-1]

@@ -1,0 +1,164 @@
+"""Classifiers that compute what BERT computes under other names, as BERTs.
+
+An adapter says, for a `model_type` of transformers, which of its fields and weights are which of
+BERT's. Two things may still differ, and stand in the configuration: `pooler_act`, what the dense
+layer before the classifier ends in, and `embedding_size`, where embeddings are narrower than hidden
+states. Checked against the sources of transformers 5.23; the tests hold that logits agree.
+
+Dropout is the one thing that stays BERT's: RoBERTa and ELECTRA drop some of the classifier's input
+as well, DistilBERT nothing of what attention adds. A search knows no dropout, and a teacher is
+fine-tuned by transformers' own class, before it is adapted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.initialization import no_init_weights
+
+from objectives.students.bert.pruned_bert import embeddings_of, pooler_of
+
+_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "classifier_dropout",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "layer_norm_eps",
+    "initializer_range",
+    "pad_token_id",
+    "id2label",
+    "label2id",
+    "problem_type",
+)
+"""What is read of a configuration, by BERT's names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """Which of a checkpoint's fields and weights are which of BERT's."""
+
+    head: tuple[str, ...]
+    """Weights that only a classifier of texts has."""
+    weights: Mapping[str, str] = field(default_factory=dict)
+    """Pieces of weights' names to BERT's; each is replaced in turn."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Fields of BERT's configuration that have another name."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of BERT's configuration that have no name but a value."""
+    first_position: Callable[[PreTrainedConfig], int] = lambda config: 0
+    """The row of the position embeddings that the first token gets."""
+
+    def config(self, own: PreTrainedConfig) -> BertConfig:
+        """The configuration as BERT's."""
+        known = {name: self.fields.get(name, name) for name in _FIELDS if name not in self.fixed}
+        fields = {name: getattr(own, theirs) for name, theirs in known.items()} | dict(self.fixed)
+        fields["max_position_embeddings"] -= self.first_position(own)
+        size = getattr(own, "embedding_size", own.hidden_size)
+        if size != own.hidden_size:
+            fields["embedding_size"] = size
+        return BertConfig(**fields)
+
+    def state(self, own: Mapping[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
+        """The weights of a classifier under BERT's names."""
+        state = {self._name(name): weight for name, weight in own.items()}
+        positions = "bert.embeddings.position_embeddings.weight"
+        state[positions] = state[positions][self.first_position(config) :]
+        types = "bert.embeddings.token_type_embeddings.weight"
+        if types not in state:  # of a model that does not tell the second text from the first
+            state[types] = torch.zeros(self.fixed["type_vocab_size"], config.hidden_size)
+        return state
+
+    def _name(self, name: str) -> str:
+        for theirs, ours in self.weights.items():
+            name = name.replace(theirs, ours)
+        return name
+
+
+_DENSE_HEAD = {"classifier.dense.": "bert.pooler.dense.", "classifier.out_proj.": "classifier."}
+_ROBERTA = Adapter(
+    head=("classifier.dense.weight", "classifier.out_proj.weight"),
+    weights={"roberta.": "bert.", **_DENSE_HEAD},
+    # It counts positions from the id of padding on, and tokens only: padding is on the right.
+    first_position=lambda config: config.pad_token_id + 1,
+)
+ADAPTERS = {
+    "bert": Adapter(head=("bert.pooler.dense.weight", "classifier.weight")),
+    "electra": Adapter(
+        head=_ROBERTA.head,
+        weights={
+            "electra.embeddings_project.": "bert.embeddings.project.",
+            "electra.": "bert.",
+            **_DENSE_HEAD,
+        },
+        fixed={"pooler_act": "gelu"},
+    ),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "distilbert": Adapter(
+        head=("pre_classifier.weight", "classifier.weight"),
+        weights={
+            "distilbert.transformer.": "bert.encoder.",
+            "distilbert.": "bert.",
+            ".q_lin.": ".self.query.",
+            ".k_lin.": ".self.key.",
+            ".v_lin.": ".self.value.",
+            ".out_lin.": ".output.dense.",
+            ".sa_layer_norm.": ".attention.output.LayerNorm.",
+            ".ffn.lin1.": ".intermediate.dense.",
+            ".ffn.lin2.": ".output.dense.",
+            ".output_layer_norm.": ".output.LayerNorm.",
+            "pre_classifier.": "bert.pooler.dense.",
+        },
+        fields={
+            "intermediate_size": "hidden_dim",
+            "hidden_act": "activation",
+            "hidden_dropout_prob": "dropout",
+            "attention_probs_dropout_prob": "attention_dropout",
+            "classifier_dropout": "seq_classif_dropout",
+        },
+        # Its tokenizer may well tell two texts apart: both get the same zeros.
+        fixed={"pooler_act": "relu", "layer_norm_eps": 1e-12, "type_vocab_size": 2},
+    ),
+}
+"""By `model_type`. TinyBERT, MiniLM and their like are "bert"."""
+
+
+class AdaptedBert(BertForSequenceClassification):
+    """BERT's classifier, but for what `pooler_act` and `embedding_size` of its config say."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(config)
+        self.bert.embeddings = embeddings_of(config)
+        self.bert.pooler = pooler_of(config)
+
+
+def settings_of(config: BertConfig) -> dict[str, Any]:
+    """What of a configuration, beside the weights, decides what a model computes and learns."""
+    return {
+        name: getattr(config, name, None) for name in (*_FIELDS, "pooler_act", "embedding_size")
+    }
+
+
+def as_bert(model: PreTrainedModel) -> BertForSequenceClassification:
+    """A classifier of transformers as a BERT that gives the same logits; a BERT as it is."""
+    if isinstance(model, BertForSequenceClassification):
+        return model
+    adapter = ADAPTERS[model.config.model_type]
+    with no_init_weights():  # they are loaded below
+        adapted = AdaptedBert(adapter.config(model.config))
+    adapted.load_state_dict(adapter.state(model.state_dict(), model.config))
+    return adapted

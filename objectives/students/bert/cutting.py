@@ -1,0 +1,142 @@
+"""From an unpruned classifier to the cut model, and how much is left of either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import BertConfig
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.initialization import no_init_weights
+
+from objectives.students.bert.architecture import BertArchitecture, BertShape, LayerUnits, Widths
+from objectives.students.bert.linears import INPUTS, LINEARS, PER_HEAD
+from objectives.students.bert.pruned_bert import (
+    PrunedBertConfig,
+    PrunedBertForSequenceClassification,
+)
+
+FOREIGN = ("auto_map", "custom_pipelines", "quantization_config", "transformers_weights")
+"""What a checkpoint's config.json may say of code to run and of other weights; a model that is cut
+from it says nothing of them."""
+
+
+def count_labels(config: PreTrainedConfig) -> int:
+    """Number of classes; transformers types it as optional."""
+    assert config.num_labels is not None
+    return config.num_labels
+
+
+def shape_of(config: BertConfig) -> BertShape:
+    """The shape of an unpruned BERT classifier."""
+    return BertShape(
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        head_dim=config.hidden_size // config.num_attention_heads,
+        ffn=config.intermediate_size,
+        labels=count_labels(config),
+        embedding=getattr(config, "embedding_size", None),
+    )
+
+
+def widths_of(config: BertConfig) -> tuple[Widths[int], ...]:
+    """How much is left of each layer of a classifier, cut or not."""
+    if isinstance(config, PrunedBertConfig):
+        return tuple(_widths(layer) for layer in config.of_layers())
+    shape = shape_of(config)
+    return BertArchitecture.full(shape).widths(shape)
+
+
+def _widths(layer: PrunedBertConfig) -> Widths[int]:
+    """How much the configuration of one layer says is left of it."""
+    heads = layer.num_attention_heads
+    whole = layer.hidden_size if heads else 0
+    return Widths(
+        heads=heads,
+        query_key=heads * (layer.qk_head_dim or layer.head_dim),
+        value=heads * (layer.v_head_dim or layer.head_dim),
+        query_inputs=layer.query_inputs or whole,
+        key_inputs=layer.key_inputs or whole,
+        value_inputs=layer.value_inputs or whole,
+        ffn=layer.intermediate_size,
+    )
+
+
+def head_dim_of(config: BertConfig) -> int:
+    """The size of a whole head."""
+    if isinstance(config, PrunedBertConfig):
+        return config.head_dim
+    return shape_of(config).head_dim
+
+
+def cut(
+    weights: Mapping[str, Tensor], config: BertConfig, architecture: BertArchitecture
+) -> PrunedBertForSequenceClassification:
+    """Build the smaller model: only the units of `architecture`, with their weights.
+
+    `weights` is the state dict of the unpruned classifier of `config`, under BERT's names. Returns
+    a model in evaluation mode on the CPU. Raises UserError if the architecture does not fit.
+    """
+    shape = shape_of(config)
+    architecture.check(shape)
+    own = {
+        name: value
+        for name, value in config.to_dict().items()
+        if name not in ("model_type", "architectures", "per_layer_config", *FOREIGN)
+    }
+    sizes = {number: _layer_config(layer) for number, layer in enumerate(architecture.layers)}
+    pruned_config = PrunedBertConfig.from_dict(
+        {**own, "head_dim": shape.head_dim, "per_layer_config": sizes}
+    )
+    with no_init_weights():  # drawn at random they take longer than all else, for nothing
+        model = PrunedBertForSequenceClassification(pruned_config)
+    kept = dict(weights)
+    for number, layer in enumerate(architecture.layers):
+        kept.update(_cut_layer(weights, f"bert.encoder.layer.{number}.", layer, shape.head_dim))
+    model.load_state_dict({name: kept[name].detach().cpu() for name in model.state_dict()})
+    model.train(False)
+    return model
+
+
+def _layer_config(layer: LayerUnits) -> dict[str, Any]:
+    """What the configuration says of one layer; silent on what is whole."""
+    per_head = (("qk_head_dim", layer.query_key), ("v_head_dim", layer.value))
+    return {
+        "num_attention_heads": len(layer.heads),
+        "intermediate_size": len(layer.ffn),
+        **{name: len(rows[0]) for name, rows in per_head if rows is not None},
+        **{name: len(getattr(layer, name)) for name in INPUTS if getattr(layer, name) is not None},
+    }
+
+
+def _cut_layer(
+    weights: Mapping[str, Tensor], prefix: str, layer: LayerUnits, head_dim: int
+) -> dict[str, Tensor]:
+    """The weights of a layer that change their shape, and the buffers that it gains."""
+    device = weights[prefix + "output.dense.weight"].device
+
+    def kept(axis: str) -> Tensor | None:
+        """Places of what stays along an axis; None if that is all."""
+        places = getattr(layer, axis, None)
+        if axis in PER_HEAD:
+            rows = (range(head_dim),) * len(layer.heads) if places is None else places
+            of_heads = zip(layer.heads, rows, strict=True)
+            places = [head * head_dim + dimension for head, row in of_heads for dimension in row]
+        return None if places is None else torch.tensor(places, dtype=torch.long, device=device)
+
+    result = {}
+    for name, outputs, inputs in LINEARS:
+        weight, bias = (f"{prefix}{name}.{which}" for which in ("weight", "bias"))
+        rows, columns = kept(outputs), kept(inputs)
+        result[weight] = weights[weight]
+        if rows is not None:
+            result[weight] = result[weight].index_select(0, rows)
+            result[bias] = weights[bias].index_select(0, rows)
+        if columns is not None:
+            result[weight] = result[weight].index_select(1, columns)
+            if inputs in INPUTS:
+                result[f"{prefix}{name}.inputs"] = columns
+    return result

@@ -1,0 +1,145 @@
+"""The one table of a layer's weights: which units lie along which axis of which weight.
+
+Whatever cuts, pads, masks, ranks or counts units reads it here. With the sizes of an architecture
+it is the list of all matmuls of a model, from which costs are summed.
+"""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+from operator import add
+from typing import Any, NamedTuple, TypeVar, cast
+
+from objectives.students.bert.architecture import BertArchitecture, BertShape, Widths
+
+Count = TypeVar("Count", bound=Any)
+
+
+class Linear(NamedTuple):
+    """A weight of an encoder layer, (outputs, inputs), with its bias, (outputs).
+
+    An axis bears the name of its size: a field of `Widths`, or "hidden", along which nothing is
+    cut. Cutting a unit removes the rows that make it, with their biases, and the columns that read
+    it.
+    """
+
+    name: str
+    outputs: str
+    inputs: str
+
+
+LINEARS = (
+    Linear("attention.self.query", "query_key", "query_inputs"),
+    Linear("attention.self.key", "query_key", "key_inputs"),
+    Linear("attention.self.value", "value", "value_inputs"),
+    Linear("attention.output.dense", "hidden", "value"),
+    Linear("intermediate.dense", "ffn", "hidden"),
+    Linear("output.dense", "hidden", "ffn"),
+)
+PRODUCTS = (
+    Linear("attention.scores", "tokens", "query_key"),
+    Linear("attention.context", "value", "tokens"),
+)
+"""Q K^T and attention times V, all heads together: one factor is an activation, no weight."""
+
+AXES = {
+    "heads": ("query_key", "value"),
+    "ffn": ("ffn",),
+    "qk": ("query_key",),
+    "v": ("value",),
+    "input": ("query_inputs", "key_inputs", "value_inputs"),
+    "input_qkv": ("query_inputs", "key_inputs", "value_inputs"),
+}
+"""Along which axes the units of a space lie."""
+PER_HEAD, INPUTS = AXES["heads"], AXES["input"]
+"""Axes that run over the dimensions of one head after another, and axes of the hidden state."""
+
+
+class Matmul(NamedTuple):
+    """Vectors of one sequence times a matrix, (outputs, inputs)."""
+
+    name: str
+    """Of the module with the weight, or of an activation."""
+    vectors: int
+    outputs: int
+    inputs: int
+    weight: bool
+    """The matrix is a weight with a bias, no activation."""
+    weight_bits: int | None = None
+    """Of each number of the matrix, all its halves together; None: it is not quantised."""
+    input_bits: int | None = None
+    """Of each number of the vectors."""
+    rank: int | None = None
+    """Of the matrix, where it is the product of two; None: it is one."""
+
+    @property
+    def flops(self) -> int:
+        """Twice its multiply-accumulates."""
+        return 2 * self.vectors * self.outputs * self.inputs
+
+    @property
+    def params(self) -> int:
+        """Numbers of the weight and its bias."""
+        return self.outputs * (self.inputs + 1) if self.weight else 0
+
+
+def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> list[Matmul]:
+    """Of a classifier of `shape` that is cut to `architecture`, for one sequence."""
+    found = []
+    if shape.embedding is not None:
+        found.append(
+            Matmul("bert.embeddings.project", seq_len, shape.hidden, shape.embedding, True)
+        )
+    for number, units in enumerate(architecture.layers):
+        fixed = {"hidden": shape.hidden, "tokens": seq_len}
+        sizes: dict[str, int] = units.widths(shape)._asdict() | fixed
+        found += [
+            Matmul(
+                f"bert.encoder.layer.{number}.{linear.name}",
+                seq_len,
+                sizes[linear.outputs],
+                sizes[linear.inputs],
+                linear in LINEARS,
+                units.bits_of_a_weight,
+                units.input_bits,
+                units.rank,
+            )
+            for linear in LINEARS + PRODUCTS
+        ]
+    return [
+        *found,
+        Matmul("bert.pooler.dense", 1, shape.hidden, shape.hidden, True),
+        Matmul("classifier", 1, shape.labels, shape.hidden, True),
+    ]
+
+
+def areas(
+    linears: tuple[Linear, ...], widths: Widths[Count], *, bias: int = 0, **fixed: int
+) -> Count:
+    """The sum of outputs x (inputs + bias) over matrices of a layer, without what no width changes.
+
+    Widths are ints, or tensors of what is expected, for which few operations matter: each width
+    that makes units stands once, times all that one of its units meets. `fixed` are the other
+    sizes.
+    """
+    terms = _terms(linears, bias, tuple(fixed.items()))
+    products = (widths[w] * sum((widths[o] for o in others), n) for w, others, n in terms)
+    return cast("Count", reduce(add, products))
+
+
+@cache
+def _terms(
+    linears: tuple[Linear, ...], bias: int, fixed: tuple[tuple[str, int], ...]
+) -> tuple[tuple[int, list[int], int], ...]:
+    """Places among `Widths` of a width and of those that it is multiplied by, and a number."""
+    sizes, terms = dict(fixed), dict[str, tuple[list[int], list[int]]]()
+    for _, outputs, inputs in linears:
+        makes, other = (inputs, outputs) if outputs in sizes else (outputs, inputs)
+        others, numbers = terms.setdefault(makes, ([], []))
+        if other in sizes:
+            numbers.append(sizes[other])
+        else:
+            others.append(Widths._fields.index(other))
+        if makes == outputs:
+            numbers.append(bias)
+    return tuple((Widths._fields.index(w), others, sum(n)) for w, (others, n) in terms.items())

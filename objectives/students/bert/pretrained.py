@@ -1,0 +1,297 @@
+"""Loading checkpoints: BERT, TinyBERT and MiniLM, and what `adapters` reads as a BERT."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from huggingface_hub import metadata_load
+from safetensors import SafetensorError, safe_open
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import cached_file
+
+from objectives.cache import content_key
+from objectives.errors import UserError, first_line
+from objectives.students.bert.adapters import ADAPTERS, settings_of
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+
+Classifier: TypeAlias = BertForSequenceClassification | PrunedBertForSequenceClassification
+"""A BERT with pooler and classifier, unpruned or cut."""
+
+_WEIGHTS = "model.safetensors"
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
+_PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twice"
+"""What tokenizers of one vocabulary read differently: case, accents, characters, marks, spaces."""
+
+
+def read_config(checkpoint: str) -> BertConfig:
+    """The configuration of a checkpoint, a folder or a name on the hub, as that of a BERT.
+
+    Raises UserError if nothing is found there, or if it is no encoder that computes what BERT does.
+    """
+    own = _own_config(checkpoint)
+    return own if isinstance(own, BertConfig) else ADAPTERS[own.model_type].config(own)
+
+
+def load_classifier(
+    checkpoint: str, outputs: Sequence[str] | None = None, problem_type: str | None = None
+) -> PreTrainedModel:
+    """The checkpoint as transformers' own classifier for its kind, in float32 on the CPU.
+
+    `outputs` renames its outputs. Weights that it lacks are drawn from torch's random numbers.
+    """
+    names = {} if outputs is None else dict(enumerate(outputs))
+    labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
+    renamed = {} if outputs is None else {**labels, "problem_type": problem_type}
+    model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
+        checkpoint,
+        use_safetensors=True,
+        trust_remote_code=False,
+        attn_implementation="sdpa",  # whatever its config.json says, which may be code of the hub
+        dtype=torch.float32,
+        **renamed,
+    )
+    return model
+
+
+def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
+    """The tokenizer that lies beside a checkpoint."""
+    # Without its files transformers would make up a tokenizer that knows no word.
+    if not has_tokenizer(checkpoint):
+        raise UserError(f"model '{checkpoint}': no tokenizer ({_listed(_TOKENIZERS, 'or')}) in it")
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            checkpoint, trust_remote_code=False
+        )
+    except Exception as error:  # its files make transformers raise almost anything
+        raise UserError(
+            f"model '{checkpoint}': its tokenizer cannot be loaded ({first_line(error)}); "
+            "save it once with `save_pretrained` of transformers, as tokenizer.json"
+        ) from error
+    tokenizer.init_kwargs.pop("auto_map", None)  # code of its own, which was not run
+    return tokenizer
+
+
+def has_tokenizer(checkpoint: str) -> bool:
+    """Whether there is one beside the checkpoint."""
+    return any(_find(checkpoint, name) for name in _TOKENIZERS)
+
+
+def has_classifier(checkpoint: str) -> bool:
+    """Whether the checkpoint was fine-tuned: it holds the weights of a classifier of texts.
+
+    Raises UserError if it holds another kind of classifier, such as one of tokens.
+    """
+    config, names = _own_config(checkpoint), _weight_names(checkpoint)
+    if names.issuperset(ADAPTERS[config.model_type].head):
+        return True
+    if any(name.startswith("classifier.") for name in names):
+        raise UserError(
+            f"model '{checkpoint}': its classifier is that of {_architecture(config)}, not of a "
+            "text as a whole (...ForSequenceClassification); name the model without it"
+        )
+    return False
+
+
+def has_mlm_head(checkpoint: str) -> bool:
+    """Whether the checkpoint can fill in masked words: it holds the head of pretraining."""
+    return "cls.predictions.transform.dense.weight" in _weight_names(checkpoint)
+
+
+def output_names(checkpoint: str) -> list[str]:
+    """What the outputs of the checkpoint's classifier are called, in their order."""
+    names = read_config(checkpoint).id2label or {}
+    return [str(name) for _, name in sorted(names.items(), key=lambda item: int(item[0]))]
+
+
+def unnamed(checkpoint: str) -> bool:
+    """Whether nobody named the outputs of the checkpoint's classifier: LABEL_0, LABEL_1, ..."""
+    names = output_names(checkpoint)
+    return names == [f"LABEL_{output}" for output in range(len(names))]
+
+
+def label_order(checkpoint: str, label_names: Sequence[str]) -> list[int]:
+    """For each of the labels its output of the checkpoint's classifier.
+
+    They match by name. Names that nobody set (LABEL_0, LABEL_1, ...) and labels that are the
+    numbers 0, 1, ... match by index, and so does the one output of a regression. Raises UserError
+    for a label that the classifier does not know, and if it gives a text several labels.
+    """
+    known = output_names(checkpoint)
+    if read_config(checkpoint).problem_type == "multi_label_classification":
+        raise UserError(
+            f"model '{checkpoint}': it gives a text any number of its labels (problem_type "
+            "multi_label_classification); maskfront needs one that chooses one"
+        )
+    by_index = list(range(len(known)))
+    if len(known) == len(label_names) == 1:
+        return by_index
+    if len(label_names) == 1:
+        raise UserError(
+            f"model '{checkpoint}': its classifier has {len(known)} outputs "
+            f"({', '.join(known)}); a task whose labels are numbers needs one"
+        )
+    unknown = [name for name in label_names if name not in known]
+    if not unknown:
+        return [known.index(name) for name in label_names]
+    numbered = list(label_names) == [str(output) for output in by_index]
+    if len(known) == len(label_names) and (numbered or unnamed(checkpoint)):
+        return by_index
+    raise UserError(
+        f"model '{checkpoint}': it does not know the label(s) {', '.join(unknown)} of the task; it "
+        f"knows {', '.join(known)}; rename those of the data, or id2label in its config.json"
+    )
+
+
+def take_outputs(
+    model: BertForSequenceClassification, order: Sequence[int], names: Sequence[str]
+) -> None:
+    """Leave a classifier these of its outputs, in this order and under these names."""
+    for weight in model.classifier.parameters():
+        weight.data = weight.data[list(order)]
+    model.num_labels = model.classifier.out_features = len(order)
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: index for index, name in enumerate(names)}
+
+
+def fingerprint_of(model: Classifier, made_of: Mapping[str, object] | None = None) -> str:
+    """Of the weights and settings of a model, and of what else is named: 16 hexadecimal digits."""
+    settings = {"settings": settings_of(model.config), **(made_of or {})}
+    digest = hashlib.sha256(content_key(settings).encode())
+    for name, weight in model.state_dict().items():
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def fingerprint(checkpoint: str) -> str:
+    """Of the checkpoint's weights and of what its config.json says that decides what it computes
+    and learns, 16 hexadecimal digits."""
+    settings = settings_of(read_config(checkpoint))
+    return content_key({"weights": fingerprint_of_weights(checkpoint), "settings": settings})
+
+
+def fingerprint_of_weights(checkpoint: str) -> str:
+    """SHA-256 of the checkpoint's weights, hexadecimal, shortened to 16 digits."""
+    with _weights(checkpoint).open("rb") as weights:
+        return hashlib.file_digest(weights, "sha256").hexdigest()[:16]
+
+
+def fingerprint_with_tokenizer(checkpoint: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """`fingerprint`, and of the checkpoint's tokenizer the vocabulary and how it reads a line.
+
+    Not of the tokenizer's files, which each version of transformers writes in its own way.
+    """
+    made_of = {
+        "model": fingerprint(checkpoint),
+        "vocabulary": tokenizer.get_vocab(),
+        "line": tokenizer(_PROBE)["input_ids"],
+    }
+    return content_key(made_of)
+
+
+def check_token(checkpoint: str, tokenizer: PreTrainedTokenizerBase, last: int) -> None:
+    """Raise UserError if the checkpoint has no embedding of the token of this number."""
+    known = read_config(checkpoint).vocab_size
+    if last >= known:
+        raise UserError(
+            f"model '{checkpoint}': its vocab_size is {known:,}, but the tokenizer gives the token "
+            f"{tokenizer.convert_ids_to_tokens(last)!r} the number {last:,}; call "
+            "model.resize_token_embeddings(len(tokenizer)), and save the model again"
+        )
+
+
+def license_of(checkpoint: str) -> str | None:
+    """What the model card beside a checkpoint says of its license; None where it says nothing."""
+    card = _find(checkpoint, "README.md")
+    if card is None:
+        return None
+    try:
+        said = (metadata_load(card) or {}).get("license")
+    except Exception:  # its front matter is no mapping, or no YAML
+        return None
+    return said if isinstance(said, str) else None
+
+
+def _own_config(checkpoint: str) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
+    except Exception as error:  # a config.json makes transformers raise almost anything
+        reason = first_line(error).rstrip(":")
+        if not Path(checkpoint).is_dir():
+            problem = (
+                f"no such folder, and no model of that name could be loaded from the hub ({reason})"
+            )
+        elif not (Path(checkpoint) / "config.json").is_file():
+            problem = (
+                "no config.json in the folder; name the one that save_pretrained of transformers "
+                "wrote the model to"
+            )
+        else:
+            problem = f"its config.json cannot be read ({reason}); repair it, or save it anew"
+        raise UserError(f"model '{checkpoint}': {problem}") from error
+    differs = None
+    if config.model_type not in ADAPTERS:
+        differs = f"'{config.model_type}'"
+    elif getattr(config, "is_decoder", False):
+        differs = "a decoder"
+    elif getattr(config, "position_embedding_type", "absolute") != "absolute":
+        differs = "with relative positions"
+    if getattr(config, "transformers_weights", None):
+        raise UserError(
+            f"model '{checkpoint}': its config.json names weights of its own "
+            f"(transformers_weights); take that out, and call them {_WEIGHTS}"
+        )
+    if differs:
+        raise UserError(
+            f"model '{checkpoint}': its architecture is {_architecture(config)} ({differs}); "
+            "maskfront prunes encoders that compute what BERT does: "
+            f"{_listed(list(ADAPTERS), 'and')}"
+        )
+    return config
+
+
+def _architecture(config: PreTrainedConfig) -> str:
+    return str((config.architectures or [config.model_type])[0])
+
+
+def _weight_names(checkpoint: str) -> set[str]:
+    path = _weights(checkpoint)
+    try:
+        with safe_open(path, framework="numpy") as weights:
+            return set(weights.keys())
+    except SafetensorError as error:
+        raise UserError(f"model '{checkpoint}': {path.name} cannot be read ({error})") from error
+
+
+def _weights(checkpoint: str) -> Path:
+    found = _find(checkpoint, _WEIGHTS)
+    if found is None:
+        raise UserError(
+            f"model '{checkpoint}': no {_WEIGHTS} in it; maskfront reads safetensors only "
+            f"(save_pretrained of transformers writes it)"
+        )
+    return Path(found)
+
+
+def _find(checkpoint: str, name: str) -> str | None:
+    try:
+        return cached_file(checkpoint, name)
+    except (OSError, ValueError):
+        return None
+
+
+def _listed(names: Sequence[str], last: str) -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}"

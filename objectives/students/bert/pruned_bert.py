@@ -1,0 +1,355 @@
+"""The cut model: a BERT classifier whose layers may differ in every width but the hidden size.
+
+A plain transformers model: `save_pretrained`, `from_pretrained`, and after `import
+objectives.students.bert` `AutoModelForSequenceClassification`. Weights bear BERT's own names,
+widths stand in transformers' own `per_layer_config`. A layer without heads adds only the bias of
+its output projection; a layer without FFN neurons likewise. Where Q, K or V read only some
+dimensions of the hidden state, a buffer `inputs` beside the weight says which.
+
+This file imports torch, transformers and `packing`: an exported model carries copies of the two.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.models.bert.modeling_bert import (
+    BertEmbeddings,
+    BertPooler,
+    BertPreTrainedModel,
+)
+
+from .packing import PackedEmbedding, PackedLinear
+
+CODE = tuple(Path(__file__).with_name(name) for name in (Path(__file__).name, "packing.py"))
+"""What an exported model carries: this file, and the one that it imports."""
+
+
+class PrunedBertConfig(BertConfig):
+    """A BERT configuration whose widths may differ from layer to layer.
+
+    `num_attention_heads` and `intermediate_size` are always given for each layer, the others only
+    where something of them was cut. The size of a whole head is that of the unpruned model
+    (`head_dim`) and does not follow from the number of heads; its root scales the scores."""
+
+    model_type = "pruned_bert"
+
+    head_dim: int = 64
+    # Class variables, so that a configuration is silent on what it does not say.
+    qk_head_dim: ClassVar[int | None] = None
+    """Dimensions of Q and K in each head; None: all."""
+    v_head_dim: ClassVar[int | None] = None
+    """Dimensions of V in each head; None: all."""
+    query_inputs: ClassVar[int | None] = None
+    """Number of dimensions of the hidden state that Q reads; None: all."""
+    key_inputs: ClassVar[int | None] = None
+    value_inputs: ClassVar[int | None] = None
+    pooler_act: ClassVar[str] = "tanh"
+    """What the dense layer before the classifier ends in."""
+    embedding_size: ClassVar[int | None] = None
+    """Size of the embeddings, which are then projected to the hidden size; None: the same."""
+    weight_bits: ClassVar[int | None] = None
+    """Of each weight of a layer; None: float32."""
+    input_bits: ClassVar[int | None] = None
+    """To which what enters a weight of the layer is rounded; None: not at all."""
+    halves: ClassVar[int | None] = None
+    """How many matrices of these bits add up to each weight of a layer; None: it is one."""
+    pooler_bits: ClassVar[int | None] = None
+    """Of the pooler's weight."""
+    pooler_halves: ClassVar[int | None] = None
+    """Of the pooler's weight."""
+    embedding_bits: ClassVar[int | None] = None
+    """Of each number of the embeddings of words and positions."""
+    full_vocab_size: ClassVar[int | None] = None
+    """Word pieces of the model that it was cut from, where it lost some; it computes nothing."""
+
+    def of_layers(self) -> list[PrunedBertConfig]:
+        """The configuration of each layer, with its own numbers of heads, neurons, dimensions."""
+        layers: Any = self.per_layer_config
+        if isinstance(layers, dict):  # before transformers 5.14 these are what config.json says
+            layers = [self._with(layers.get(str(n), {})) for n in range(self.num_hidden_layers)]
+        return cast("list[PrunedBertConfig]", list(layers))
+
+    def _with(self, own: dict[str, Any]) -> PrunedBertConfig:
+        layer = copy.copy(self)
+        layer.__dict__ = {**self.__dict__, **own}
+        return layer
+
+
+class ProjectedEmbeddings(BertEmbeddings):
+    """Embeddings that are narrower than the hidden states, as ELECTRA's."""
+
+    def __init__(self, config: BertConfig):
+        narrow = copy.copy(config)
+        narrow.hidden_size = config.embedding_size
+        super().__init__(narrow)  # type: ignore[no-untyped-call]
+        self.project = nn.Linear(config.embedding_size, config.hidden_size)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        hidden: Tensor = self.project(super().forward(*args, **kwargs))
+        return hidden
+
+
+def embeddings_of(config: BertConfig) -> BertEmbeddings:
+    """New embeddings, as narrow as the configuration says."""
+    projected = getattr(config, "embedding_size", None) is not None
+    embeddings = ProjectedEmbeddings(config) if projected else BertEmbeddings(config)
+    if (bits := getattr(config, "embedding_bits", None)) is not None:
+        for name in ("word_embeddings", "position_embeddings"):
+            tokens, size = embeddings.get_parameter(f"{name}.weight").shape
+            embeddings.set_submodule(name, PackedEmbedding(tokens, size, bits))
+    return embeddings
+
+
+def pooler_of(config: BertConfig) -> BertPooler:
+    """A new pooler, with the activation that the configuration says."""
+    pooler = BertPooler(config)
+    pooler.activation = ACT2FN[getattr(config, "pooler_act", "tanh")]
+    if (bits := getattr(config, "pooler_bits", None)) is not None:
+        size, halves = config.hidden_size, getattr(config, "pooler_halves", None)
+        pooler.set_submodule("dense", PackedLinear(size, size, bits, halves=halves))
+    return pooler
+
+
+class Projection(nn.Linear):
+    """A linear layer that may have no inputs or no outputs (torch's own warns when it fills one).
+
+    It is filled by transformers' weight initialisation or by a checkpoint.
+    """
+
+    def reset_parameters(self) -> None:
+        pass
+
+    def forward(self, units: Tensor) -> Tensor:
+        """Without inputs the bias is all it gives: a copy, as a view of a weight is taken for one
+        that asks for gradients, whatever the mode."""
+        if not self.in_features:
+            return self.bias.expand(*units.shape[:-1], -1).clone()
+        return super().forward(units)
+
+
+def projection(config: PrunedBertConfig, inputs: int, width: int) -> nn.Module:
+    """A linear layer with the bits that the configuration of an encoder layer says; torch's own
+    wherever that is possible: quantisers look for its type."""
+    if not inputs or not width:
+        return Projection(inputs, width)
+    if config.weight_bits is not None:
+        bits, into, halves = config.weight_bits, config.input_bits, config.halves
+        return PackedLinear(inputs, width, bits, into, halves)
+    return nn.Linear(inputs, width)
+
+
+class InputProjection(Projection):
+    """A linear layer that reads the dimensions `inputs` of its input."""
+
+    inputs: Tensor
+
+    def __init__(self, inputs: int, width: int):
+        super().__init__(inputs, width)
+        self.register_buffer("inputs", torch.zeros(inputs, dtype=torch.long))
+
+    def forward(self, hidden_BSD: Tensor) -> Tensor:
+        return super().forward(hidden_BSD[..., self.inputs])
+
+
+def reading(config: PrunedBertConfig, inputs: int, width: int) -> nn.Module:
+    """A projection that reads some dimensions of the hidden state."""
+    if config.weight_bits is not None and width:
+        bits, into, halves = config.weight_bits, config.input_bits, config.halves
+        return PackedLinear(inputs, width, bits, into, halves, selects=True)
+    return InputProjection(inputs, width)
+
+
+class PrunedBertOutput(nn.Module):
+    """Project what the units of a block give back to the hidden size, add the residual, norm."""
+
+    def __init__(self, config: PrunedBertConfig, width: int):
+        super().__init__()
+        self.dense = projection(config, width, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, units_BSW: Tensor, residual_BSD: Tensor) -> Tensor:
+        """Where the block has no units its bias is all it adds."""
+        projected = self.dense(units_BSW)
+        normed: Tensor = self.LayerNorm(self.dropout(projected) + residual_BSD)
+        return normed
+
+
+class PrunedBertAttention(nn.Module):
+    """Self-attention over the heads that are left. `config` is the layer's own."""
+
+    def __init__(self, config: PrunedBertConfig):
+        super().__init__()
+        self.heads, self.scale = config.num_attention_heads, config.head_dim**-0.5
+        query_key = self.heads * (config.qk_head_dim or config.head_dim)
+        value = self.heads * (config.v_head_dim or config.head_dim)
+        self.self = nn.ModuleDict(
+            {
+                name: projection(config, config.hidden_size, width)
+                if not inputs or inputs == config.hidden_size
+                else reading(config, inputs, width)
+                for name, inputs, width in (
+                    ("query", config.query_inputs, query_key),
+                    ("key", config.key_inputs, query_key),
+                    ("value", config.value_inputs, value),
+                )
+            }
+        )
+        self.output = PrunedBertOutput(config, value)
+        self.eager = config._attn_implementation == "eager"
+        self.attention_dropout = config.attention_probs_dropout_prob
+
+    def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
+        context = self._context(hidden_BSD, mask_B11S) if self.heads else hidden_BSD[..., :0]
+        attended: Tensor = self.output(context, hidden_BSD)
+        return attended
+
+    def _context(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
+        query, key, value = (
+            self.self[name](hidden_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        attend = _eager_attention if self.eager else nn.functional.scaled_dot_product_attention
+        dropout = self.attention_dropout if self.training else 0.0
+        context = attend(
+            query, key, value, attn_mask=mask_B11S, dropout_p=dropout, scale=self.scale
+        )
+        return context.transpose(1, 2).flatten(2)
+
+
+class PrunedBertLayer(GradientCheckpointingLayer):
+    """One encoder layer: attention, then the FFN neurons that are left. `config` is its own."""
+
+    def __init__(self, config: PrunedBertConfig):
+        super().__init__()
+        self.ffn = config.intermediate_size
+        self.attention = PrunedBertAttention(config)
+        self.intermediate = nn.ModuleDict(
+            {"dense": projection(config, config.hidden_size, self.ffn)}
+        )
+        self.output = PrunedBertOutput(config, self.ffn)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
+        attended = self.attention(hidden_BSD, mask_B11S)
+        fed = attended[..., :0]
+        if self.ffn:
+            fed = self.activation(self.intermediate["dense"](attended))
+        hidden: Tensor = self.output(fed, attended)
+        return hidden
+
+
+class PrunedBertForSequenceClassification(BertPreTrainedModel):
+    """A cut BERT with pooler and classifier; takes and returns what BERT's own classifier does, but
+    gives no attentions."""
+
+    config_class = PrunedBertConfig
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False  # a mean over the batch, which a Trainer divides if it accumulates
+    _no_split_modules = ["BertEmbeddings", "PrunedBertLayer"]  # noqa: RUF012 (its base's)
+    _supports_flash_attn = False
+    _supports_flex_attn = False
+    _supports_attention_backend = False
+    _can_record_outputs: dict[str, type] = {}  # noqa: RUF012 (its base's) no hidden states or attentions on request
+
+    def __init__(self, config: PrunedBertConfig):
+        super().__init__(config)
+        assert config.num_labels is not None  # as transformers types it
+        self.num_labels: int = config.num_labels
+        layers = [PrunedBertLayer(layer) for layer in config.of_layers()]
+        self.bert = nn.ModuleDict(
+            {
+                "embeddings": embeddings_of(config),
+                "encoder": nn.ModuleDict({"layer": nn.ModuleList(layers)}),
+                "pooler": pooler_of(config),
+            }
+        )
+        self.dropout = nn.Dropout(
+            config.hidden_dropout_prob
+            if config.classifier_dropout is None
+            else config.classifier_dropout
+        )
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
+        if output_attentions:
+            raise ValueError("a cut BERT gives no attentions; leave output_attentions out")
+        hidden = self.bert["embeddings"](
+            input_ids=input_ids,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+        )
+        mask = attention_mask
+        if mask is not None and mask.dim() == 2:
+            mask = mask[:, None, None, :].bool()
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        states: tuple[Tensor, ...] | None = None  # each is let go unless they are asked for
+        if output_hidden_states:
+            states = (hidden,)
+        for layer in self.bert.get_submodule("encoder.layer").children():
+            hidden = layer(hidden, mask)
+            states = states and (*states, hidden)
+        logits = self.classifier(self.dropout(self.bert["pooler"](hidden)))
+        loss = None if labels is None else self.loss_function(labels, logits, self.config)
+        output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=states)
+        if not (self.config.return_dict if return_dict is None else return_dict):
+            return output.to_tuple()
+        return output
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Those of the tokens."""
+        return self.bert.get_submodule("embeddings.word_embeddings")
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Other ones."""
+        self.bert.set_submodule("embeddings.word_embeddings", value)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """As transformers does; an exported model takes its code with it."""
+        if getattr(self.config, "auto_map", None):
+            Path(save_directory).mkdir(parents=True, exist_ok=True)
+            for file in CODE:
+                shutil.copyfile(file, Path(save_directory) / file.name)
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+
+def _eager_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    scale: float,
+) -> Tensor:
+    """Attention in plain matmuls, which `FlopCounterMode` sees (on the CPU it misses sdpa's)."""
+    scores = query @ key.transpose(-2, -1) * scale
+    if attn_mask is not None:
+        least = torch.finfo(scores.dtype).min
+        boolean = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, least) if boolean else scores + attn_mask
+    return nn.functional.dropout(scores.softmax(-1), dropout_p) @ value

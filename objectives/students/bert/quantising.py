@@ -1,0 +1,157 @@
+"""From a cut model to the same with weights of few bits, and the quantisers that make their codes.
+
+Each row of a weight has a scale of its own. Of B bits (8 or 4): scale = c max |w| / (2^(B-1) - 1),
+code = round(w / scale), none above the largest. c is 1 with 8 bits; with 4 it is that of three
+which leaves the row the least squared error: few steps are worth more than the largest weights.
+Of 2 (ternary weight networks, Li et al. 2016): a weight stays where
+|w| > 0.7 mean |w|, as the mean of those that stay and its sign. Of 1 (XNOR-Net, Rastegari et al.
+2016): mean |w| and its sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.packing import LARGEST, PackedEmbedding, PackedLinear, pack
+from objectives.students.bert.pruned_bert import (
+    PrunedBertConfig,
+    PrunedBertForSequenceClassification,
+)
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+ROUNDED_EMBEDDINGS = (WORDS, "bert.embeddings.position_embeddings.weight")
+"""Names of those that may have few bits."""
+_OF_LAYER, _OF_MODEL = (
+    ("weight_bits", "halves", "input_bits"),
+    ("embedding_bits", "pooler_bits", "pooler_halves"),
+)
+"""What an architecture and a configuration say of the bits of a layer, and of the rest."""
+_THRESHOLD = 0.7
+"""Of the mean of |w|: below it a ternary weight is 0."""
+_CLIPS = {8: (1.0,), 4: (1.0, 0.8, 0.6)}
+"""Where the largest code may lie, as shares of max |w|. Six shares leave 2 to 6% less error."""
+
+
+def codes_of(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Codes and scales of rows, the last axis of (..., rows, columns): (..., rows, columns) whole
+    numbers of `weight`'s dtype, and (..., rows, 1). A column of zeros alone is none: it pads."""
+    sizes = weight.abs()
+    if bits > 2:
+        whole = sizes.amax(-1, keepdim=True) / LARGEST[bits]
+        whole = whole.clamp_min(torch.finfo(whole.dtype).tiny)
+        scales = torch.stack([share * whole for share in _CLIPS[bits]])
+        errors = [(_codes(weight, s, bits) * s - weight).square().sum(-1, True) for s in scales]
+        scale = scales.gather(0, torch.stack(errors).argmin(0, True))[0]
+        return _codes(weight, scale, bits), scale
+    real = sizes.amax(-2, keepdim=True) > 0
+    mean = sizes.sum(-1, keepdim=True) / real.sum(-1, keepdim=True).clamp_min(1)
+    if bits == 1:
+        return torch.where(weight > 0, 1.0, -1.0) * real, mean
+    stays = sizes > _THRESHOLD * mean
+    scale = (sizes * stays).sum(-1, keepdim=True) / stays.sum(-1, keepdim=True).clamp_min(1)
+    return weight.sign() * stays, scale
+
+
+def _codes(weight: Tensor, scale: Tensor, bits: int) -> Tensor:
+    return (weight / scale).round().clamp(-LARGEST[bits], LARGEST[bits])
+
+
+def rounded(weight: Tensor, bits: int) -> Tensor:
+    """The weight (..., rows, columns) as its codes and scales give it."""
+    codes, scale = codes_of(weight, bits)
+    return codes * scale
+
+
+@torch.no_grad()
+def quantised(
+    model: PrunedBertForSequenceClassification, architecture: BertArchitecture
+) -> PrunedBertForSequenceClassification:
+    """The model with the bits of its architecture, in evaluation mode on the CPU; without any, the
+    model itself. The pooler has the bits of the layer that has most; the classifier, the biases,
+    the norms and the types of tokens stay. Weights that the architecture has in halves have twice
+    the rows in the model: see `splitting`."""
+    if not architecture.has_bits:
+        return model
+    packed = _empty(
+        model.config,
+        {name: getattr(architecture, name) for name in _OF_MODEL},
+        [{name: getattr(layer, name) for name in _OF_LAYER} for layer in architecture.layers],
+    )
+    state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    for name, module in packed.named_modules():
+        if isinstance(module, PackedLinear | PackedEmbedding):
+            codes, scale = codes_of(state.pop(f"{name}.weight"), module.bits)
+            state |= {f"{name}.codes": pack(codes, module.bits), f"{name}.scale": scale}
+    packed.load_state_dict(state)
+    return packed
+
+
+def round_embeddings(model: PrunedBertForSequenceClassification, bits: int | None) -> None:
+    """Give a model that is not quantised embeddings as these bits keep them; None leaves them."""
+    if bits is not None:
+        for name in ROUNDED_EMBEDDINGS:
+            weight = model.get_parameter(name)
+            weight.data = rounded(weight.data, bits)
+
+
+def keep_pieces(model: PrunedBertForSequenceClassification, kept: Sequence[int]) -> None:
+    """Leave the word embeddings of these ids, ascending and the padding's among them, in a model
+    that is not quantised; their places are the new ids."""
+    embeddings = model.get_input_embeddings()
+    assert isinstance(embeddings, nn.Embedding)
+    rows = torch.tensor(kept, device=embeddings.weight.device)
+    padding = kept.index(model.config.pad_token_id or 0)
+    model.set_input_embeddings(
+        nn.Embedding.from_pretrained(
+            embeddings.weight.detach()[rows], freeze=False, padding_idx=padding
+        )
+    )
+    model.config.full_vocab_size = model.config.full_vocab_size or model.config.vocab_size
+    model.config.vocab_size, model.config.pad_token_id = len(kept), padding
+
+
+@torch.no_grad()
+def dense(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with the weights that its codes stand for as float32, on the CPU, for what knows no
+    codes: training, and other runtimes; one without codes itself. What enters the weights is not
+    rounded."""
+    if not any(isinstance(module, PackedLinear | PackedEmbedding) for module in model.modules()):
+        return model
+    assert isinstance(model, PrunedBertForSequenceClassification)
+    nothing = dict.fromkeys(_OF_LAYER)
+    layers = [nothing] * model.config.num_hidden_layers
+    whole = _empty(model.config, dict.fromkeys(_OF_MODEL), layers)
+    state = model.state_dict()
+    for name, module in model.named_modules():
+        if isinstance(module, PackedLinear | PackedEmbedding):
+            state[f"{name}.weight"] = module.weight
+            del state[f"{name}.codes"], state[f"{name}.scale"]
+    whole.load_state_dict(state)
+    return whole
+
+
+def _empty(
+    config: BertConfig,
+    changes: Mapping[str, int | None],
+    of_layers: Sequence[Mapping[str, int | None]],
+) -> PrunedBertForSequenceClassification:
+    """A model of this configuration with other bits, in evaluation mode, its weights not set."""
+
+    def changed(own: Mapping[str, Any], changes: Mapping[str, int | None]) -> dict[str, Any]:
+        return {name: value for name, value in {**own, **changes}.items() if value is not None}
+
+    whole = config.to_dict()
+    sizes = whole.pop("per_layer_config", None) or {}
+    layers = {n: changed(sizes.get(str(n), {}), own) for n, own in enumerate(of_layers)}
+    new = PrunedBertConfig.from_dict({**changed(whole, changes), "per_layer_config": layers})
+    with no_init_weights():
+        model = PrunedBertForSequenceClassification(new)
+    model.train(False)
+    return model

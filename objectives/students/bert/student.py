@@ -1,0 +1,82 @@
+"""Where the students start: the teacher, some layers of it, or a checkpoint of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers import BertForSequenceClassification
+from transformers.initialization import no_init_weights
+
+from objectives.device import to_device
+from objectives.errors import UserError
+from objectives.students.bert import pretrained
+from objectives.students.bert.adapters import as_bert
+
+
+def check_student(checkpoint: str, teacher_checkpoint: str, label_names: Sequence[str]) -> None:
+    """Raise UserError unless the student reads the teacher's tokens and may learn the labels.
+
+    Without a classifier it learns any; with one it must know them, as a teacher must.
+    """
+    size, wanted = (
+        pretrained.read_config(name).vocab_size for name in (checkpoint, teacher_checkpoint)
+    )
+    tokens, known = (
+        pretrained.load_tokenizer(name).get_vocab() for name in (checkpoint, teacher_checkpoint)
+    )
+    if (size, tokens) != (wanted, known):
+        differs = "with other words" if size == wanted else f"of {size} words, not {wanted}"
+        raise UserError(
+            f"student '{checkpoint}': it has another vocabulary ({differs}) than the teacher "
+            f"'{teacher_checkpoint}'; both read the same tokens, so choose one of the same family"
+        )
+    if pretrained.has_classifier(checkpoint):
+        pretrained.label_order(checkpoint, label_names)
+
+
+def load_student(
+    checkpoint: str, teacher: BertForSequenceClassification, label_names: Sequence[str], seed: int
+) -> BertForSequenceClassification:
+    """The checkpoint as a frozen classifier beside the teacher: the task's labels in its order.
+
+    Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
+    """
+    fine_tuned = pretrained.has_classifier(checkpoint)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        outputs = None if fine_tuned else label_names
+        student = as_bert(pretrained.load_classifier(checkpoint, outputs))
+    if fine_tuned:
+        order = pretrained.label_order(checkpoint, label_names)
+        pretrained.take_outputs(student, order, label_names)
+    student.config.problem_type = teacher.config.problem_type
+    return _frozen_beside(teacher, student)
+
+
+def keep_layers(
+    teacher: BertForSequenceClassification, layers: Sequence[int]
+) -> BertForSequenceClassification:
+    """These layers of the teacher, with its embeddings, pooler and classifier; frozen."""
+    config = type(teacher.config).from_dict(
+        {**teacher.config.to_dict(), "num_hidden_layers": len(layers)}
+    )
+    with no_init_weights():  # they are loaded below
+        student = type(teacher)(config)
+    weights = {
+        name: weight
+        for name, weight in teacher.state_dict().items()
+        if not name.startswith("bert.encoder.layer.")
+    }
+    for place, layer in enumerate(layers):
+        for name, weight in teacher.bert.encoder.layer[layer].state_dict().items():
+            weights[f"bert.encoder.layer.{place}.{name}"] = weight
+    student.load_state_dict(weights)
+    return _frozen_beside(teacher, student)
+
+
+def _frozen_beside(
+    teacher: BertForSequenceClassification, student: BertForSequenceClassification
+) -> BertForSequenceClassification:
+    student.eval().requires_grad_(False)
+    return to_device(student, str(teacher.device))

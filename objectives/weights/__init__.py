@@ -1,0 +1,1 @@
+"""Whose weights a candidate has: its own, shared with other sizes, or inherited."""

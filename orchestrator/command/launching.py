@@ -1,0 +1,144 @@
+"""`launch`: run a study and show it, from Python as from the command line.
+
+The composition root: of orchestrator/ only it, `compressing`, `run` and `command` may import
+reports.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from pprint import pformat
+
+from rich.console import Console
+
+from orchestrator.command.run import Run
+from orchestrator.storage.urls import parse_url, without_password
+from orchestrator.study import PopulationSize, Study
+from orchestrator.study_file import file_of
+from orchestrator.terminal import say
+from orchestrator.workers.fleet import Backend, default_workers, launch_workers
+from orchestrator.workers.loop import run_study
+from orchestrator.workers.worker import Callback
+from reports.page.following import Following
+
+
+def launch(
+    study: Study,
+    *,
+    trials: int | None = None,
+    population: PopulationSize | None = None,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    storage: str | None = None,
+    device: str = "auto",
+    artifacts: str | None = None,
+    backend: Backend = "loky",
+    cluster: str | None = None,
+    report: bool = True,
+    callbacks: Sequence[Callback] = (),
+    command: str | None = None,
+    console: Console | None = None,
+) -> Run:
+    """Run the study until its trials are finished, or continue it if its folder holds a run.
+
+    Finished trials outlive whatever ends the launch: launch again to go on. Ctrl-C fails the
+    running trials, whose knobs the next launch tries again, and raises KeyboardInterrupt.
+
+    Args:
+        study: what to run.
+        trials: trials wanted; the study's own number by default.
+        population: trials that train together, or "auto"; the study's own by default.
+        workers: processes, each with a GPU of its own or its share of the cores, or tasks of a
+            cluster; by default one for each GPU, else one, which is this process.
+        out: the run folder; runs/NAME by default.
+        storage: URL of the storage of the Optuna study; a file in the run folder by default. A
+            password in it goes to MASKFRONT_STORAGE_PASSWORD and is written nowhere.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        artifacts: s3://BUCKET, to copy the files of a new study's trials to, for dashboards on
+            other machines.
+        backend: what starts the workers: "loky" processes of this machine, "dask" or "ray" tasks
+            of a cluster, whose machines share the run folder.
+        cluster: address of the cluster, such as "tcp://SCHEDULER:8786".
+        report: keep report.html, the notes and the front of the dashboard up to date. One that
+            fails is told of and costs no trial.
+        callbacks: called with the run as it stands when more trials have ended.
+        command: how to launch the run again, for its report; by default the script at work.
+        console: what shows progress and notes; the terminal by default.
+
+    Returns:
+        The run: its front, its numbers, its models.
+
+    Raises:
+        RunError: for a run folder, a storage or workers that cannot be.
+        UserError: for data, checkpoints or settings that cannot be. As with RunError, the text is
+            one line that names the remedy, and nothing is written where that is known before.
+    """
+    console = console or Console()
+    texts = (command or _command(), _source(study))
+    if storage is not None:
+        texts, storage = _without_password(texts, storage)
+    following = Following(*texts, note=partial(say, console))
+    workers = default_workers(device) if workers is None else workers
+    alone = workers == 1 and backend == "loky" and cluster is None
+    engine = (
+        run_study
+        if alone
+        else partial(launch_workers, workers=workers, backend=backend, cluster=cluster)
+    )
+    try:
+        record = engine(
+            study,
+            trials=trials,
+            population=population,
+            out=out,
+            device=device,
+            storage=storage,
+            artifacts=artifacts,
+            callbacks=[following, *callbacks] if report else callbacks,
+            console=console,
+        )
+    except BaseException:
+        following.cut_short()
+        raise
+    if report:
+        following.end(record)
+    return Run(**vars(record))
+
+
+def _command() -> str:
+    """How the process at work was started; without arguments, which may hold anything."""
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:
+        return f"python -m {main.__spec__.name}"
+    script = getattr(main, "__file__", None)
+    return "launch(study)" if script is None else f"python {shlex.quote(_shown(Path(script)))}"
+
+
+def _shown(script: Path) -> str:
+    """The path of a script from here, or its name: a report tells no home directory."""
+    here = Path.cwd()
+    return str(script.relative_to(here)) if script.is_relative_to(here) else script.name
+
+
+def _source(study: Study) -> str:
+    """The text of the file that defines the study; where there is none, such as in a notebook, the
+    study itself."""
+    file = file_of(study)
+    if file is None:
+        return f"study = {pformat(study, width=100)}\n"
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _without_password(texts: tuple[str, str], storage: str) -> tuple[tuple[str, str], str]:
+    """The texts and the URL, without the password that the URL may hold."""
+    password, shown = parse_url(storage).password, without_password(storage)
+    if password is None:
+        return texts, shown
+    written = rf"(?<=[:\"']){re.escape(str(password))}(?=[@\"'])"  # in a URL, or as a string
+    command, source = (re.sub(written, "PASSWORD", text.replace(storage, shown)) for text in texts)
+    return (command, source), shown

@@ -1,0 +1,138 @@
+"""`polish`: distil models of a run further, into a run of their own beside it.
+
+The trials of a run have the same training, which its sampler compares. One that had more would
+mislead it, and so goes into another run: the same report, dashboard and export, its parent a knob.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from optuna.distributions import IntDistribution
+from rich.console import Console
+
+from objectives.cache import content_key, written_whole
+from objectives.methods.polish import Polish
+from objectives.search_method import spaces_of
+from objectives.workbench.fidelity import FULL
+from orchestrator.command.launching import launch
+from orchestrator.command.run import Run
+from orchestrator.errors import RunError
+from orchestrator.runs.records import RunRecord, read_run
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.study import PopulationSize, Study
+
+_MOST = 99_999
+"""The largest number of a trial that its folder is named for."""
+
+
+def polish(
+    run: RunRecord,
+    study: Study,
+    *,
+    trials: Sequence[int] | None = None,
+    epochs: float = 6,
+    out: str | Path | None = None,
+    population: PopulationSize | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    command: str | None = None,
+    console: Console | None = None,
+) -> Run:
+    """Distil models of a run further, each on its own, and score them again.
+
+    They go into a run of their own, as they had more training than the trials beside them. The same
+    call continues it, one with other trials adds these to it.
+
+    Args:
+        run: whose models are polished.
+        study: what the run was launched from, whose data it takes.
+        trials: numbers of finished trials; the front by default.
+        epochs: passes over the train rows.
+        out: the folder of the run of polished models; the run's and "-polished" by default.
+        population: see `launch`.
+        workers: see `launch`.
+        device: see `launch`.
+        command: see `launch`.
+        console: see `launch`.
+
+    Returns:
+        The run of polished models; its knob `trial` is the number of the parent.
+
+    Raises:
+        RunError: for another study, or a trial that is not finished.
+        UserError: for data that cannot be read.
+    """
+    folder = run.folder.with_name(f"{run.folder.name}-polished") if out is None else Path(out)
+    polishing = _study(run, study, folder, trials, epochs)
+    _lend_cache(RunFolder(run.folder), RunFolder(folder))
+    return launch(
+        polishing,
+        out=folder,
+        population=population,
+        workers=workers,
+        device=device,
+        command=command,
+        console=console,
+    )
+
+
+def _study(
+    run: RunRecord, study: Study, out: Path, trials: Sequence[int] | None, epochs: float
+) -> Study:
+    """Each of its trials polishes one of the run; those that `out` holds already stay in it."""
+    if study.name != run.name:
+        raise RunError(f"'{run.folder}' is a run of '{run.name}', not of '{study.name}'")
+    finished = {trial.number for trial in run.finished}
+    wanted = [trial.number for trial in run.front] if trials is None else list(trials)
+    for number in wanted:
+        if number not in finished:
+            raise RunError(
+                f"trial {number} of '{run.folder}' has no model to polish; those that are "
+                f"finished: {', '.join(map(str, sorted(finished))) or 'none'}"
+            )
+    if not wanted:
+        raise RunError(f"'{run.folder}' has no front to polish; name one of its trials")
+    known = (
+        [int(trial.knobs["trial"]) for trial in read_run(out).trials]
+        if RunFolder(out).exists()
+        else []
+    )
+    numbers = list(dict.fromkeys([*known, *wanted]))
+    stage = Polish.stages[0]
+    return replace(
+        study,
+        name=f"{study.name}-polished",
+        method=Polish(
+            trials=str((run.folder / "trials").absolute()),
+            parent=content_key(run.definition),
+            spaces=spaces_of(study.method) or Polish.spaces,
+            stages=(replace(stage, epochs=epochs),),
+        ),
+        space={"trial": IntDistribution(0, _MOST)},
+        first=tuple({"trial": number} for number in numbers),
+        trials=len(numbers),
+        warm_start=(),
+        fidelity=FULL,
+        sampler="random",  # nothing is drawn
+    )
+
+
+def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:
+    """The teacher, its answers and states again: files that are written once, under names that say
+    what they are of."""
+    if lender.cache.is_dir() and not taker.cache.exists():
+        with written_whole(taker.cache) as unfinished:
+            own = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet
+            shutil.copytree(lender.cache, unfinished, ignore=own, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or one without links
+        shutil.copy2(source, target)

@@ -1,0 +1,208 @@
+"""Reading checkpoints, and the one line for each that cannot be read."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+import torch
+from transformers import AlbertConfig, BertConfig, BertTokenizer
+
+from objectives.errors import UserError
+from objectives.students.bert.pretrained import (
+    fingerprint,
+    fingerprint_with_tokenizer,
+    has_classifier,
+    load_classifier,
+    load_tokenizer,
+    read_config,
+)
+from objectives.workbench.workbench import Workbench
+from tests.conftest import SPECIAL
+
+
+@pytest.fixture
+def copied(tiny_bert: str, tmp_path: Path) -> Path:
+    """A copy of the tiny BERT, to be broken."""
+    return copytree(tiny_bert, tmp_path / "copied")
+
+
+def test_a_bert_checkpoint_is_read(tiny_bert: str) -> None:
+    config = read_config(tiny_bert)
+    assert isinstance(config, BertConfig)
+    assert config.num_hidden_layers == 3
+    assert load_tokenizer(tiny_bert).tokenize("joy bab") == ["joy", "bab"]
+
+
+def test_a_checkpoint_has_a_classifier_once_it_is_fine_tuned(
+    tiny_bert: str, workbench: Workbench, tmp_path: Path
+) -> None:
+    workbench.problem.student.save_pretrained(tmp_path)
+    assert not has_classifier(tiny_bert)
+    assert has_classifier(str(tmp_path))
+
+
+def test_a_fingerprint_is_that_of_the_weights(
+    tiny_bert: str, copied: Path, workbench: Workbench, tmp_path: Path
+) -> None:
+    assert fingerprint(str(copied)) == fingerprint(tiny_bert)
+    workbench.problem.student.save_pretrained(tmp_path)
+    assert fingerprint(str(tmp_path)) != fingerprint(tiny_bert)
+
+
+def rewritten(file: Path, **fields: Any) -> str:
+    """The folder of a file of JSON in which these fields were changed."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    return str(file.parent)
+
+
+@pytest.mark.parametrize(
+    "mended",
+    [
+        {"num_attention_heads": 8},
+        {"num_hidden_layers": 2},
+        {"hidden_act": "relu"},
+        {"layer_norm_eps": 1e-5},
+        {"hidden_dropout_prob": 0.0},
+        {"id2label": {"0": "no", "1": "yes"}},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_a_fingerprint_is_that_of_what_decides_what_is_computed_too(
+    tiny_bert: str, copied: Path, mended: dict[str, Any]
+) -> None:
+    told = {"transformers_version": "6.0", "_name_or_path": "elsewhere", "use_cache": False}
+    assert fingerprint(rewritten(copied / "config.json", **told)) == fingerprint(tiny_bert)
+    assert fingerprint(rewritten(copied / "config.json", **mended)) != fingerprint(tiny_bert)
+
+
+def test_a_tokenizer_counts_by_what_it_reads_and_not_by_its_files(copied: Path) -> None:
+    vocabulary = {word: number for number, word in enumerate([*SPECIAL, "the", "twice", "##s"])}
+    BertTokenizer(vocab=vocabulary).save_pretrained(copied)
+
+    def told(checkpoint: str) -> str:
+        return fingerprint_with_tokenizer(checkpoint, load_tokenizer(checkpoint))
+
+    as_it_was = told(str(copied))
+    settings = copied / "tokenizer_config.json"
+    assert told(rewritten(settings, backend="of old")) == as_it_was
+    mended = told(rewritten(settings, do_lower_case=False))
+    BertTokenizer(vocab={**vocabulary, "##t": 8}).save_pretrained(copied)
+    assert len({as_it_was, mended, told(str(copied))}) == 3
+
+
+def test_another_architecture_is_named(tmp_path: Path) -> None:
+    AlbertConfig(architectures=["AlbertForMaskedLM"]).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"its architecture is AlbertForMaskedLM \('albert"):
+        read_config(str(tmp_path))
+
+
+def test_a_decoder_is_refused(tmp_path: Path) -> None:
+    BertConfig(is_decoder=True, architectures=["BertLMHeadModel"]).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="its architecture is BertLMHeadModel"):
+        read_config(str(tmp_path))
+
+
+def test_relative_positions_are_refused(tmp_path: Path) -> None:
+    BertConfig(position_embedding_type="relative_key").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"its architecture is bert \(with relative positions\)"):
+        read_config(str(tmp_path))
+
+
+def test_weights_of_half_precision_are_loaded_as_float32(
+    workbench: Workbench, tmp_path: Path
+) -> None:
+    copy.deepcopy(workbench.problem.student).half().save_pretrained(tmp_path)
+    assert {weight.dtype for weight in load_classifier(str(tmp_path)).parameters()} == {
+        torch.float32
+    }
+
+
+@pytest.mark.parametrize("name", ["nowhere", "./no/where/at/all", "no-such-user/no-such-model"])
+def test_a_checkpoint_that_is_not_there_is_named(name: str) -> None:
+    with pytest.raises(UserError, match=f"^model '{name}': no such folder, and no model") as error:
+        read_config(name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_without_config_is_no_name_of_the_hub(copied: Path) -> None:
+    (copied / "config.json").unlink()
+    with pytest.raises(
+        UserError, match=r"copied': no config\.json in the folder; name the one that"
+    ):
+        read_config(str(copied))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"id2label": {"zero": "joy", "one": "grief"}}, "invalid literal for int.*'zero'"),
+        ({"id2label": ["joy", "grief"]}, "'list' object has no attribute 'items'"),
+        ({"hidden_size": "32"}, "Validation error for field 'hidden_size'"),
+        ({"model_type": "no-such-type"}, ".* model type `no-such-type`.*"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_named(
+    copied: Path, changes: dict[str, Any], reason: str
+) -> None:
+    folder = rewritten(copied / "config.json", **changes)
+    message = rf"^model '.*copied': its config\.json cannot be read \({reason}\); repair it"
+    with pytest.raises(UserError, match=message) as error:
+        read_config(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_config_that_was_cut_short_is_named(copied: Path) -> None:
+    file = copied / "config.json"
+    file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(UserError, match=r"its config\.json cannot be read \(.*not a valid JSON"):
+        read_config(str(copied))
+
+
+def test_a_checkpoint_without_safetensors_is_refused(copied: Path) -> None:
+    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
+    for read in (has_classifier, fingerprint):
+        with pytest.raises(UserError, match=r"no model\.safetensors in it; .* safetensors only"):
+            read(str(copied))
+
+
+def test_weights_that_are_no_safetensors_are_refused(copied: Path) -> None:
+    """Such as the pointer that git leaves where its large files were not fetched."""
+    (copied / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(UserError, match=r"model\.safetensors"):
+        has_classifier(str(copied))
+
+
+def test_a_checkpoint_without_tokenizer_is_refused(copied: Path) -> None:
+    for file in copied.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(UserError, match="no tokenizer"):
+        load_tokenizer(str(copied))
+
+
+def test_no_code_of_a_checkpoint_is_run_or_passed_on(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    (copied / "own.py").write_text("raise SystemExit('it was run')")
+    settings = json.loads((copied / "tokenizer_config.json").read_text())
+    settings["auto_map"] = {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}
+    (copied / "tokenizer_config.json").write_text(json.dumps(settings))
+    load_tokenizer(str(copied)).save_pretrained(copied / "saved")
+    assert "auto_map" not in json.loads((copied / "saved/tokenizer_config.json").read_text())
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    (copied / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"config\.json cannot be read"):
+        read_config(str(copied))
+    assert "it was run" not in "".join(capfd.readouterr())
+
+
+def test_other_weights_that_a_config_names_are_refused(copied: Path) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, "transformers_weights": "a.bin"}))
+    with pytest.raises(UserError, match="names weights of its own"):
+        read_config(str(copied))

@@ -1,0 +1,158 @@
+"""`launch` leaves what `maskfront run` leaves: from a script, from a notebook, with workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from optuna_dashboard import get_note
+from rich.console import Console
+
+from orchestrator import RunError, Study, launch, load_run
+from orchestrator.command.launching import _without_password
+from orchestrator.runs.records import load_optuna_study
+from reports.page.following import Following
+from tests.orchestrator.conftest import WriteStudy
+from tests.orchestrator.workers.test_launch import scripted
+
+_LAUNCH = """
+from orchestrator import launch
+
+run = launch(study, trials=2, workers={workers}, device="cpu")
+print(len(run.front), "on the front")
+"""
+_SCRIPT = "\nif __name__ == '__main__':" + textwrap.indent(_LAUNCH, "    ")
+
+
+def ran(arguments: Sequence[object], folder: Path) -> str:
+    """What a command printed, which ended well in this folder."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def files(run: Path) -> set[str]:
+    """What lies in a run folder; what is named after content or at random, by its kind."""
+    names = (p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file())
+    names = (name for name in names if not name.startswith("study.db-"))  # of who reads it now
+    return {re.sub(r"[0-9a-f-]{16,}", "ID", name) for name in names}
+
+
+@pytest.mark.slow
+def test_a_script_leaves_the_folder_that_the_command_leaves(
+    write_study: WriteStudy, tmp_path: Path
+) -> None:
+    script = write_study()
+    script.write_text(script.read_text() + _SCRIPT.format(workers=1))
+    command = ("-m", "orchestrator.command.cli", "run", "study.py", "--trials", 2, "--out", "said")
+    ran(command, tmp_path)
+    assert "on the front" in ran(["study.py"], tmp_path)
+    said, run = (load_run(tmp_path / name) for name in ("said", "runs/tiny"))
+    assert files(run.folder) == files(said.folder) >= {"report.html", "launch.json", "study.db"}
+    assert run.definition == said.definition
+    assert [t.knobs for t in run.trials] == [t.knobs for t in said.trials]
+    assert [t.result for t in run.trials] == [t.result for t in said.trials]
+    launched = [json.loads((own.folder / "launch.json").read_text()) for own in (said, run)]
+    assert [own["command"] for own in launched] == [
+        "maskfront run study.py --trials 2 --out said",
+        "python study.py",
+    ]
+    assert {own["source"] for own in launched} == {script.read_text()}
+    assert get_note(load_optuna_study(run.folder)).startswith("**")
+
+
+@pytest.mark.slow
+def test_workers_of_a_script_get_its_own_sampler_and_what_lies_beside_it(
+    write_study: WriteStudy, tmp_path: Path
+) -> None:
+    (tmp_path / "beside.py").write_text(
+        "import optuna\ndef own(seed):\n    return optuna.samplers.QMCSampler(seed=seed)\n"
+    )
+    script = write_study(("study = Study(", "import beside\nstudy = Study("))
+    text = script.read_text().replace("seed=3,", "seed=3,\n    sampler=lambda s: beside.own(s),")
+    script.write_text(text + _LAUNCH.format(workers=2))
+    assert "on the front" in ran(["study.py"], tmp_path)
+    outer = load_optuna_study(tmp_path / "runs" / "tiny")
+    assert sum(trial.state.is_finished() for trial in outer.trials) == 2
+    assert (tmp_path / "runs" / "tiny" / "report.html").is_file()
+
+
+def test_a_notebook_has_no_file_and_the_report_shows_the_study(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    monkeypatch.delitem(sys.modules, "maskfront_study")
+    run = launch(scripted(study, "result"), out=tmp_path / "run", device="cpu")
+    launched = json.loads((run.folder / "launch.json").read_text())
+    assert launched["command"] == "launch(study)"
+    assert launched["source"].startswith("study = Study(name='tiny',")
+    assert run == load_run(run.folder)
+
+
+def test_without_a_report_nothing_is_written_but_the_run(study: Study, tmp_path: Path) -> None:
+    run = launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", report=False)
+    assert len(run.front) == 1
+    assert not {"report.html", "launch.json"} & files(run.folder)
+
+
+def test_a_report_that_fails_ends_no_launch(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug in a figure")
+
+    monkeypatch.setattr(Following, "_write", fail)
+    said = StringIO()
+    run = launch(
+        scripted(study, "result"),
+        out=tmp_path / "run",
+        device="cpu",
+        console=Console(file=said, width=200),
+    )
+    assert len(run.front) == 1
+    assert "a callback failed, and is called again: ZeroDivisionError" in said.getvalue()
+    last = said.getvalue().splitlines()[-1]
+    assert last.startswith("the report could not be written (ZeroDivisionError: a bug in a figure)")
+
+
+def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"takes a Study, not a str; .*load_study\('study\.py'\)$"):
+        launch("study.py", out=tmp_path / "run")  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("--storage postgresql://me:s3cret@db/x", "--storage postgresql+psycopg://me@db/x"),
+        ("launch(study, storage='postgresql://me:s3cret@db/x')", "postgresql+psycopg://me@db/x')"),
+        ("PASSWORD = 's3cret'; url = f'...{PASSWORD}'", "PASSWORD = 'PASSWORD'; url"),
+        ("url = 'postgresql://me:s3cret@' + host", "url = 'postgresql://me:PASSWORD@' + host"),
+    ],
+)
+def test_a_report_never_shows_the_password(
+    text: str, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASKFRONT_STORAGE_PASSWORD", "")
+    (shown, _), url = _without_password((text, ""), "postgresql://me:s3cret@db/x")
+    assert kept in shown
+    assert "s3cret" not in shown + url
+    assert os.environ["MASKFRONT_STORAGE_PASSWORD"] == "s3cret"
