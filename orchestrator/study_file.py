@@ -63,13 +63,13 @@ def load_study_of(path: Path, run_name: str) -> Study:
 def file_of(study: Study) -> Path | None:
     """The file that a study is from: the study file that holds it, else the script at work.
 
-    None where there is none, as in a notebook.
+    None where there is none, as in a notebook or a script that comes through a pipe.
     """
     module = sys.modules.get(_MODULE)
     if module is None or all(value is not study for value in vars(module).values()):
         module = sys.modules["__main__"]
     file = vars(module).get("__file__")
-    return None if file is None else Path(file)
+    return Path(file) if file is not None and Path(file).is_file() else None
 
 
 def own_modules() -> list[ModuleType]:

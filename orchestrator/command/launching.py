@@ -115,8 +115,8 @@ def _command() -> str:
     main = sys.modules["__main__"]
     if main.__spec__ is not None:
         return f"python -m {main.__spec__.name}"
-    script = getattr(main, "__file__", None)
-    return "launch(study)" if script is None else f"python {shlex.quote(_shown(Path(script)))}"
+    script = Path(getattr(main, "__file__", None) or "")
+    return f"python {shlex.quote(_shown(script))}" if script.is_file() else "launch(study)"
 
 
 def _shown(script: Path) -> str:

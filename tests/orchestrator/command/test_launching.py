@@ -94,10 +94,14 @@ def test_workers_of_a_script_get_its_own_sampler_and_what_lies_beside_it(
     assert (tmp_path / "runs" / "tiny" / "report.html").is_file()
 
 
+@pytest.mark.parametrize("file", [None, "<stdin>"])
 def test_a_notebook_has_no_file_and_the_report_shows_the_study(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None
 ) -> None:
+    """Nor has a script that Python reads from a pipe, whatever name that gives it."""
     notebook = ModuleType("__main__")
+    if file is not None:
+        notebook.__file__ = file
     monkeypatch.setitem(sys.modules, "__main__", notebook)
     monkeypatch.delitem(sys.modules, "maskfront_study")
     run = launch(scripted(study, "result"), out=tmp_path / "run", device="cpu")
