@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from objectives.errors import UserError, check_types
 from objectives.knobs import matches, settings
+from objectives.measures.cost import CostName
 from objectives.progress import Progress
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ class SearchResult:
     """What the search chose."""
     model: PreTrainedModel
     """A classifier of texts, of any kind."""
-    target_ratio: float
-    """R: the share of the unpruned model's cost that was asked for."""
-    tolerance: float
-    """t: the cut model should lie in [(1 - t) R, (1 + t) R]."""
     curve: Sequence[CurvePoint]
     """Rows of a learning curve: stage, step, and what the method measures there."""
+    target_ratio: float | None = None
+    """R: the share of `Problem.cost_full` that was asked for; None where a method has no target."""
+    tolerance: float = 0.0
+    """t: the cut model should lie in [(1 - t) R, (1 + t) R]."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class SearchMethod(abc.ABC):
     which of its checkpoints is best.
     """
 
+    costs: ClassVar[frozenset[CostName]] = frozenset({"flops", "params", "bytes"})
+    """What a study of the method may count: by default what can be counted of any model."""
     per_slot: ClassVar[frozenset[str]] = frozenset()
     """The settings in which the members of one population may differ: places as in `knobs`, where
     "*" stands for anything, such as "stages.*.learning_rate"."""
@@ -91,6 +94,14 @@ class SearchMethod(abc.ABC):
             The names of the fields, each with what it acts with, in a few words.
         """
         return {}
+
+    def canonical(self) -> Self:
+        """The same method in its one spelling: two of equal spelling give equal results.
+
+        Returns:
+            By default the method as it is, for which no settings are two spellings of one student.
+        """
+        return self
 
     def shortened(self, share: float) -> Self:
         """The method with less training.

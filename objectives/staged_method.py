@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, get_args
 
 from torch import Tensor
 
 from objectives.device import Precision
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import discretise
+from objectives.measures.cost import CostName
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.bert.architecture import (
@@ -32,6 +33,7 @@ from objectives.training.stages import Stage, check_order
 class StagedMethod(SearchMethod):
     """Base of the methods that `staged_search` takes."""
 
+    costs: ClassVar[frozenset[CostName]] = frozenset(get_args(CostName))
     per_slot: ClassVar[frozenset[str]] = frozenset(
         {"target_ratio", "tolerance", "stages.*.learning_rate", "weight_bits", "input_bits"}
         | {"vocabulary"}

@@ -270,11 +270,11 @@ class Study:
         return min(max(1, self.trials // (4 * workers)), 32) if device.startswith("cuda") else 1
 
     def _check_objectives(self) -> None:
-        spaces = spaces_of(self.method)
-        if self.cost == "units" and not spaces:
+        costs, kind = self.method.costs, type(self.method).__name__
+        if self.cost not in costs:
             raise UserError(
-                f"Study.cost is 'units', and {type(self.method).__name__} searches none; count "
-                "flops or params"
+                f"Study.cost is {self.cost!r}, which {kind} cannot count; its students have "
+                f"{', '.join(sorted(costs))}"
             )
         for name in ("engine", "latency_batch"):
             if self.cost != "latency" and getattr(self, name) != getattr(Study, name):
@@ -283,7 +283,7 @@ class Study:
                     f"Study.cost is {self.cost!r}; leave {name} out, or count latency"
                 )
         if self.cost == "latency":
-            check_priced("Study.cost 'latency'", Latency.priced, spaces)
+            check_priced("Study.cost 'latency'", Latency.priced, spaces_of(self.method))
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial.

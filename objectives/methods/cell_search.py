@@ -20,15 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from objectives.device import to_device
-from objectives.errors import UserError, check_ranges
-from objectives.measures.bits import Bytes
-from objectives.measures.cost import Flops, Params
-from objectives.measures.measured import measured_costs
+from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.operations import NONE
 from objectives.training.losses import prediction_loss, teaching_layer
 from objectives.training.optimisation import linear_schedule, weight_optimizer
 from objectives.training.population import Trace
@@ -74,6 +72,10 @@ class CellSearch(SearchMethod):
         )
         Genotype(self.width, self.operations)
 
+    def canonical(self) -> Self:
+        """The blocks first, then the places without one."""
+        return replace(self, operations=tuple(sorted(self.operations, key=NONE.__eq__)))
+
     def shortened(self, share: float) -> Self:
         """With this share of the epochs."""
         return replace(self, epochs=self.epochs * share)
@@ -82,15 +84,7 @@ class CellSearch(SearchMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Train the student of each member, one after another.
-
-        Raises UserError where the study counts what only a cut BERT has a price of.
-        """
-        if not isinstance(problem.counted, Flops | Params | Bytes):
-            raise UserError(
-                f"CellSearch: its students are no BERTs, and have no {problem.counted.unit}; count "
-                "flops, params or bytes, and see milliseconds in bench"
-            )
+        """Train the student of each member, one after another."""
         for slot, member in enumerate(members):
             genotype = Genotype(member.width, member.operations)
             with torch.random.fork_rng(devices=[]):
@@ -103,15 +97,7 @@ class CellSearch(SearchMethod):
                 continue
             student.words = _one_table(student.words)
             student.train(False)
-            cost = measured_costs(student, problem.seq_len)[problem.counted.unit]
-            yield SearchResult(
-                slot=slot,
-                architecture=genotype,
-                model=student,
-                target_ratio=cost / problem.counted_full,
-                tolerance=0.0,
-                curve=curve,
-            )
+            yield SearchResult(slot=slot, architecture=genotype, model=student, curve=curve)
 
     def _train(
         self,
@@ -195,7 +181,7 @@ def _student(genotype: Genotype, problem: Problem) -> CellForSequenceClassificat
     config = CellConfig(
         vocab_size=len(words),
         hidden_size=genotype.width,
-        operations=genotype.blocks,
+        operations=genotype.operations,
         type_vocab_size=teacher.config.type_vocab_size,
         max_position_embeddings=teacher.config.max_position_embeddings,
         pad_token_id=teacher.config.pad_token_id,
@@ -216,7 +202,7 @@ def _student(genotype: Genotype, problem: Problem) -> CellForSequenceClassificat
 def _fits(genotype: Genotype, problem: Problem) -> nn.ModuleList:
     """Of each block a map from its hidden states to the teacher's."""
     sizes = genotype.width, problem.teacher.config.hidden_size
-    return to_device(nn.ModuleList(nn.Linear(*sizes) for _ in genotype.blocks), problem.device)
+    return to_device(nn.ModuleList(nn.Linear(*sizes) for _ in genotype.operations), problem.device)
 
 
 def _principal_components(words: Tensor) -> Tensor:

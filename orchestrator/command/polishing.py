@@ -6,7 +6,6 @@ mislead it, and so goes into another run: the same report, dashboard and export,
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from orchestrator.command.launching import launch
 from orchestrator.command.run import Run
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, read_run
-from orchestrator.runs.run_folder import RunFolder
+from orchestrator.runs.run_folder import RunFolder, link_or_copy
 from orchestrator.study import PopulationSize, Study
 
 _MOST = 99_999
@@ -128,11 +127,4 @@ def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:
     if lender.cache.is_dir() and not taker.cache.exists():
         with written_whole(taker.cache) as unfinished:
             own = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet
-            shutil.copytree(lender.cache, unfinished, ignore=own, copy_function=_link)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or one without links
-        shutil.copy2(source, target)
+            shutil.copytree(lender.cache, unfinished, ignore=own, copy_function=link_or_copy)

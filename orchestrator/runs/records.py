@@ -20,6 +20,8 @@ from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, Unprune
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 
+REPEATS = "repeats"
+"""Trial attribute: the number of the finished trial that it was told from."""
 RESULT = "result"
 """Trial attribute: a TrialResult as JSON."""
 FAILURE = "failure"

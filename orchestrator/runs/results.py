@@ -160,22 +160,22 @@ class TrialResult(Measured):
     """What a finished trial found, measured on the cut model."""
 
     target_ratio: float
+    """R; what was reached, where a method has no target."""
     tolerance: float
+    """t: what was reached should lie in [(1 - t) R, (1 + t) R]."""
+    budget_unit: str
+    """What R is a share of: the unit of the cost; or of FLOPs where the cost depends on bits, which
+    are not chosen with the units."""
 
     @property
     def budget_name(self) -> str:
-        """What R is a share of: the cost, or FLOPs where the cost depends on bits, which a search
-        of units does not choose."""
-        return "FLOPs" if self._costs_bits else self.cost_name
+        """What to call what R is a share of."""
+        return cost_name_of(self.budget_unit)
 
     @property
     def reached(self) -> float:
         """The share that was left of that."""
-        return self.flops / self.flops_full if self._costs_bits else self.ratio
-
-    @property
-    def _costs_bits(self) -> bool:
-        return self.unit.partition("@")[0] in ("bytes", "bitops")
+        return self.ratio if self.budget_unit == self.unit else self.flops / self.flops_full
 
     @property
     def violation(self) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -164,3 +166,11 @@ def write_file_whole(target: Path, content: str) -> None:
     finally:
         with suppress(OSError):
             unfinished.unlink()
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Give a file a second name; on another disk, or one without links, a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

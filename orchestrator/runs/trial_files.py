@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.runs.heat_map import draw_heat_map
-from orchestrator.runs.run_folder import MODEL
+from orchestrator.runs.run_folder import MODEL, link_or_copy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,8 +31,8 @@ def write_trial(
     result: TrialResult,
     tokenizer: PreTrainedTokenizerBase,
     full: Mapping[str, Sequence[int]],
-) -> list[Path]:
-    """Write the folder, whole or not at all; returns the files worth showing in a dashboard.
+) -> None:
+    """Write the folder, whole or not at all.
 
     `full` are the sizes of the unpruned model. Raises OSError if the disk refuses.
     """
@@ -47,6 +48,19 @@ def write_trial(
         draw_heat_map(found.architecture.sizes(), full, unfinished / _HEAT_MAP)
         save_model(found.model, unfinished / MODEL)
         save_tokenizer(tokenizer, unfinished / MODEL)
+
+
+def copy_trial(source: Path, folder: Path) -> None:
+    """Write the folder of a trial that repeats another, whole or not at all. Its files are hard
+    links where the disk has them."""
+    from objectives.cache import written_whole
+
+    with written_whole(folder) as unfinished:
+        shutil.copytree(source, unfinished, copy_function=link_or_copy)
+
+
+def shown_files(folder: Path) -> list[Path]:
+    """The files of a trial that are worth showing in a dashboard."""
     model = (f"{MODEL}/config.json", f"{MODEL}/model.safetensors")
     return [folder / name for name in (_HEAT_MAP, _ARCHITECTURE, _RESULT, _CURVE, *model)]
 

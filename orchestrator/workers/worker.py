@@ -35,6 +35,7 @@ from orchestrator.runs.records import (
     NOTES,
     POPULATION,
     PRECISION,
+    REPEATS,
     RESULT,
     UNPRUNED,
     RunRecord,
@@ -49,9 +50,10 @@ from orchestrator.runs.results import (
     ratio_text,
 )
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.runs.trial_files import write_trial
+from orchestrator.runs.trial_files import copy_trial, shown_files, write_trial
 from orchestrator.study import Study
 from orchestrator.workers.claims import ALREADY_ENDED, Claims, Retry, fail_trial, remove_files
+from orchestrator.workers.finished import Finished
 from orchestrator.workers.heartbeat import living
 from orchestrator.workers.opening import finished_trials
 from orchestrator.workers.progress import LaunchProgress
@@ -85,6 +87,7 @@ class Worker:
         """Trials of this worker that brought the study on."""
         self.failed: list[str] = []
         """Why its latest trials failed, since the last that did not."""
+        self.finished = Finished(study, outer, folder)
         self.most: float = math.inf
         """Trials of one population that memory holds, as far as is known."""
 
@@ -162,9 +165,11 @@ class Worker:
             if not claimed:
                 return False
             self.progress.population(sorted(self.running))
-            members = self._members()
-            for places in populations([method for _, method in members]):
-                self._search([members[place] for place in places])
+            new, repeats = self.finished.new_and_repeats(self._members())
+            for places in populations([method for _, method in new]):
+                self._search([new[place] for place in places])
+            for number, method in repeats:
+                self._repeat(number, method)
         except KeyboardInterrupt:
             self._fail(self.running, "interrupted", "always")
             raise
@@ -255,7 +260,6 @@ class Worker:
 
     def _tell(self, number: int, outcome: Outcome, result: TrialResult | None) -> None:
         """Keep and tell one outcome; `result` is the score of a student that was found."""
-        trial = self.running[number]
         if isinstance(outcome, SearchFailure):
             self._fail([number], outcome.reason)
             return
@@ -266,7 +270,14 @@ class Worker:
         with self._still_ours(number):
             full = self.bench.unpruned.widths
             tokenizer = self.bench.tokenizer_of(outcome.architecture)
-            files = write_trial(self.folder.trial(number), outcome, result, tokenizer, full)
+            write_trial(self.folder.trial(number), outcome, result, tokenizer, full)
+            self._tell_result(number, result)
+
+    def _tell_result(self, number: int, result: TrialResult, how: str = "") -> None:
+        """Tell a trial whose folder is written."""
+        trial = self.running[number]
+        with self._still_ours(number):
+            files = shown_files(self.folder.trial(number))
             missing = upload(files, trial, self.outer, self.folder)
             trial.set_constraint(BUDGET, result.violation)
             trial.set_user_attr(RESULT, asdict(result))
@@ -280,7 +291,7 @@ class Worker:
                 f"{divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
                 f"(held out {result.heldout_metric:.4f}) at {result.cost_name} ratio "
                 f"{ratio_text(result.ratio)}, {reached}asked {ratio_text(result.target_ratio)}"
-                f"{missed}{missing}",
+                f"{missed}{missing}{how}",
                 counts=True,
             )
 
@@ -295,12 +306,29 @@ class Worker:
             remove_files(self.outer, self.folder, self.running[number])
             self._ended(number, "failed by the other workers, who missed this one", counts=False)
 
+    def _repeat(self, number: int, method: SearchMethod) -> None:
+        """Tell a trial from the result of its finished twin; search it if that one has failed."""
+        twin = self.finished.twin_of(method)
+        if twin is None:
+            self._search([(number, method)])
+            return
+        self._record_how([(number, method)])
+        self.running[number].set_user_attr(REPEATS, twin.number)
+        copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
+        self._tell_result(number, twin.result, f", as trial {twin.number}")
+
     def _score(self, found: SearchResult) -> TrialResult:
+        score, problem = self.bench.score(found.model, found.architecture), self.bench.problem
+        if found.target_ratio is None:
+            target, unit = score.cost / problem.counted_full, problem.counted.unit
+        else:  # a method's own may be a tensor's or numpy's
+            target, unit = float(found.target_ratio), problem.cost.unit
         return TrialResult(
-            **asdict(self.bench.score(found.model, found.architecture)),
+            **asdict(score),
             **self._yardstick(),
-            target_ratio=float(found.target_ratio),  # a method's own may be a tensor's or numpy's
+            target_ratio=target,
             tolerance=float(found.tolerance),
+            budget_unit=unit,
         )
 
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:

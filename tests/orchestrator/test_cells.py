@@ -14,8 +14,10 @@ from optuna.distributions import CategoricalDistribution
 
 from objectives import CellSearch
 from objectives.delivery.bench import bench
+from objectives.errors import UserError
+from objectives.measures.cost import CostName
 from objectives.students.cells.genotype import Genotype
-from orchestrator import Run, launch
+from orchestrator import Run, Study, launch
 from orchestrator.study_file import load_study
 
 CHOICES = ("conv3", "none")
@@ -32,14 +34,19 @@ print(json.dumps(classify(text)))
 
 
 @pytest.fixture(scope="module")
-def run(tiny_study_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A trial for each genotype."""
+def study(tiny_study_file: Path) -> Study:
+    """A trial for each row of operations, two of which are one model."""
     method = CellSearch(width=16, operations=("conv3", "conv3"), epochs=1, batch_size=16)
     space = {f"operations[{place}]": CategoricalDistribution(CHOICES) for place in range(2)}
     first = tuple(
         {"operations[0]": one, "operations[1]": two} for one in CHOICES for two in CHOICES
     )
-    study = replace(load_study(tiny_study_file), method=method, space=space, first=first, trials=4)
+    plain = load_study(tiny_study_file)
+    return replace(plain, method=method, space=space, first=first, trials=4, population=4)
+
+
+@pytest.fixture(scope="module")
+def run(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return launch(study, out=tmp_path_factory.mktemp("cells") / "run")
 
 
@@ -52,6 +59,46 @@ def test_the_front_has_the_genotypes_that_were_asked_for(run: Run) -> None:
         assert Genotype.from_json(text) == Genotype(16, asked)
         assert trial.result.reached == trial.result.target_ratio
     assert "conv3" in (run.folder / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_trial_that_spells_a_model_otherwise_is_told_from_the_first(run: Run) -> None:
+    (repeat,) = [trial for trial in run.finished if "repeats" in trial.attributes]
+    other = next(t for t in run.finished if t.number == repeat.attributes["repeats"])
+    assert repeat.result == other.result
+    assert sorted(map(str, repeat.knobs.values())) == sorted(map(str, other.knobs.values()))
+    folders = [run.folder / "trials" / f"{trial.number:05d}" for trial in (repeat, other)]
+    for file in folders[1].rglob("*.*"):
+        assert (folders[0] / file.relative_to(folders[1])).samefile(file)
+
+
+def test_a_repeat_is_not_trained(study: Study, tmp_path: Path) -> None:
+    first = ({"operations[0]": "conv3", "operations[1]": "none"},)
+    once = replace(study, method=replace(study.method, epochs=0.1), first=first, trials=1)
+    launch(once, out=tmp_path / "run", report=False)
+    other = ({"operations[0]": "none", "operations[1]": "conv3"},)
+    twice = replace(once, first=other, trials=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CellSearch, "search", None)
+        run = launch(twice, out=tmp_path / "run", report=False)
+    assert len(run.finished) == 2
+
+
+@pytest.mark.parametrize("cost", ["bytes", "params"])
+def test_a_study_of_another_cost_has_a_front(study: Study, cost: CostName, tmp_path: Path) -> None:
+    quick = replace(study.method, epochs=0.1)
+    own = replace(study, method=quick, cost=cost, trials=1, population=1)
+    run = launch(own, out=tmp_path / "run", report=False)
+    assert run.front[0].result.unit == cost
+    assert run.front[0].result.reached == run.front[0].result.target_ratio
+
+
+@pytest.mark.parametrize("cost", ["bitops", "latency", "units"])
+def test_a_cost_that_cells_cannot_count_is_refused_when_the_study_is_defined(
+    study: Study, cost: CostName
+) -> None:
+    with pytest.raises(UserError, match=f"cost is '{cost}', which CellSearch cannot count"):
+        replace(study, cost=cost)
 
 
 @pytest.mark.slow

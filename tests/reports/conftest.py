@@ -93,6 +93,7 @@ def _trial(
             params=flops // 10,
             target_ratio=flops / FLOPS if target is None else target,
             tolerance=0.05,
+            budget_unit="flops@16",
         ),
         failure=None,
     )

@@ -17,7 +17,8 @@ class Genotype:
     width: int
     """D, dimensions of its hidden states: a multiple of `HEAD_DIM`."""
     operations: tuple[str, ...]
-    """One for each block, in their order: names of `OPERATIONS`, or "none"."""
+    """One for each block, in their order: names of `OPERATIONS`. "none", which is no block, may be
+    given and is dropped: a model has one genotype, whose JSON is its canonical form."""
 
     def __post_init__(self) -> None:
         """Raises UserError for what makes no model."""
@@ -30,11 +31,8 @@ class Genotype:
                     f"there is no operation '{name}'{did_you_mean(name, known)}; they are "
                     f"{', '.join(known)}"
                 )
-
-    @property
-    def blocks(self) -> tuple[str, ...]:
-        """The operations that there are."""
-        return tuple(name for name in self.operations if name != NONE)
+        blocks = tuple(name for name in self.operations if name != NONE)
+        object.__setattr__(self, "operations", blocks)
 
     def to_json(self) -> str:
         """One line."""
@@ -52,6 +50,6 @@ class Genotype:
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
         """The width of each block, under the name of its operation; 0 where it has another."""
         return {
-            name: tuple(self.width if name == own else 0 for own in self.blocks)
-            for name in dict.fromkeys(self.blocks)
+            name: tuple(self.width if name == own else 0 for own in self.operations)
+            for name in dict.fromkeys(self.operations)
         }

@@ -41,6 +41,7 @@ def trial(number: int, metric: float, flops: int, *, target: float | None = None
         params=10 * flops,
         target_ratio=flops / 1000 if target is None else target,
         tolerance=0.05,
+        budget_unit="flops@16",
     )
     return FinishedTrial(
         number=number, state="finished", knobs={"target_ratio": 0.5}, result=result, failure=None
@@ -99,7 +100,12 @@ def test_a_front_is_of_the_cost_whatever_the_flops(unit: str) -> None:
     assert cheap.result is not None
     assert dear.result is not None
     priced = [
-        replace(one, result=replace(one.result, cost=cost, cost_full=8.0, unit=unit, **asked))
+        replace(
+            one,
+            result=replace(
+                one.result, cost=cost, cost_full=8.0, unit=unit, budget_unit=unit, **asked
+            ),
+        )
         for one, cost in ((cheap, 2.0), (dear, 4.0))
         for asked in [{"target_ratio": cost / 8}]
     ]

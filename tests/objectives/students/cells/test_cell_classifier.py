@@ -101,7 +101,7 @@ def test_a_convolution_costs_what_its_matmuls_do() -> None:
 def test_a_genotype_survives_json(operations: list[str], width: int) -> None:
     genotype = Genotype(width, tuple(operations))
     assert Genotype.from_json(genotype.to_json()) == genotype
-    assert all(len(row) == len(genotype.blocks) for row in genotype.sizes().values())
+    assert all(len(row) == len(genotype.operations) for row in genotype.sizes().values())
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"width": "x", "operations": []}'])

@@ -1,0 +1,52 @@
+"""Finished trials by what decided them: an equal one is told from its result, not trained again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import optuna
+from optuna.trial import TrialState
+
+from objectives.search_method import SearchMethod
+from orchestrator.runs.damage import damages
+from orchestrator.runs.records import FinishedTrial, trial_record
+from orchestrator.runs.run_folder import MODEL, RunFolder
+from orchestrator.study import Study
+
+Member = tuple[int, SearchMethod]
+"""A trial's number and its method."""
+
+
+class Finished:
+    """The finished trials of a study, by the canonical spelling of their methods.
+
+    All else that decides a result (data, teacher, seed) is the study's, so that trials of equal
+    methods have equal results.
+    """
+
+    def __init__(self, study: Study, outer: optuna.Study, folder: RunFolder):
+        self._study, self._outer, self._folder = study, outer, folder
+
+    def twin_of(self, method: SearchMethod) -> FinishedTrial | None:
+        """A finished trial of an equal method, whose files are whole."""
+        wanted = method.canonical()
+        for trial in self._outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            if self._study.trial_method(trial.params).canonical() == wanted:
+                record, folder = trial_record(trial), self._folder.trial(trial.number)
+                files = [*folder.glob("*"), *folder.glob("*/*.safetensors")]
+                whole = (folder / MODEL).is_dir() and not damages(folder, files)
+                if isinstance(record, FinishedTrial) and whole:
+                    return record
+        return None
+
+    def new_and_repeats(self, members: Sequence[Member]) -> tuple[list[Member], list[Member]]:
+        """Those to search; and those that have a twin, finished or among the others."""
+        new: dict[SearchMethod, Member] = {}
+        repeats = []
+        for number, method in members:
+            canonical = method.canonical()
+            if canonical in new or self.twin_of(method) is not None:
+                repeats.append((number, method))
+            else:
+                new[canonical] = (number, method)
+        return list(new.values()), repeats
