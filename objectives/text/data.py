@@ -29,6 +29,11 @@ _PAD_TO = 8
 """Lengths are rounded up to this multiple, so that few distinct shapes occur."""
 
 
+def no_labels(rows: int, like: Labels) -> Labels:
+    """As many labels that say there is none: -1 among classes, NaN among numbers."""
+    return np.full(rows, np.nan if like.dtype.kind == "f" else -1, like.dtype)
+
+
 @dataclass(frozen=True)
 class Batch:
     """B sequences, padded to S positions."""
@@ -64,6 +69,11 @@ class Split:
     def regression(self) -> bool:
         """Whether the labels are numbers, not classes."""
         return self.labels.dtype.kind == "f"
+
+    @property
+    def unlabelled(self) -> NDArray[np.bool_]:
+        """(rows,): where there is no label: see `no_labels`."""
+        return np.isnan(self.labels) if self.regression else self.labels < 0
 
     def __len__(self) -> int:
         return len(self.input_ids)

@@ -39,7 +39,7 @@ from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.family import Architecture
 from objectives.text import task as tasks
 from objectives.text.augmentation import augment
-from objectives.text.data import Split
+from objectives.text.data import Split, no_labels
 from objectives.text.odd_labels import odd_labels
 from objectives.text.odd_texts import odd_texts
 from objectives.text.task import Examples, Metric
@@ -182,9 +182,8 @@ def prepare(
         progress.note(note)
     teacher = load_teacher(
         inputs.teacher,
-        inputs.text.label_names,
+        inputs.text,
         splits["train"],
-        data_fingerprint=inputs.text.fingerprint,
         session=session,
     )
     answers = _of_teacher(teacher, splits, session)
@@ -294,10 +293,10 @@ def _of_teacher(
 
 def _all_labelled(train: Split, teacher_logits: Tensor) -> Split:
     """Rows without a label have the teacher's."""
-    lacking = train.labels < 0
-    if train.regression or not lacking.any():
+    if not train.unlabelled.any():
         return train
-    return replace(train, labels=np.where(lacking, teacher_logits.argmax(-1), train.labels))
+    said = teacher_logits[:, 0] if train.regression else teacher_logits.argmax(-1)
+    return replace(train, labels=np.where(train.unlabelled, said, train.labels))
 
 
 def _of_students(
@@ -318,8 +317,8 @@ def _of_students(
         )
     if more := inputs.text.unlabelled:
         rows = texts["train"]
-        none = np.full(len(more), -1, dtype=rows.labels.dtype)
-        texts["train"] = Examples([*rows.texts, *more], np.concatenate([rows.labels, none]))
+        labels = np.concatenate([rows.labels, no_labels(len(more), rows.labels)])
+        texts["train"] = Examples([*rows.texts, *more], labels)
     length = fidelity.length(inputs.task.max_length)
 
     def split(role: str) -> Split:
