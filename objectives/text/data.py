@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import TypeAlias
@@ -85,6 +85,15 @@ class Split:
         for ids, types in zip(self.input_ids, self.token_type_ids, strict=True):
             digest.update(np.array([len(ids), *ids, *types]).tobytes())
         return digest.hexdigest()[:16]
+
+    def answered(self, logits: Tensor) -> Split:
+        """The same, where there is no label with what logits (rows, C) say: the likeliest class, or
+        the number."""
+        missing = self.unlabelled
+        if not missing.any():
+            return self
+        said = logits[:, 0] if self.regression else logits.argmax(-1)
+        return replace(self, labels=np.where(missing, said, self.labels))
 
     def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
         """The named rows as one padded batch on `device`."""

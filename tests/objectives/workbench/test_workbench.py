@@ -39,6 +39,7 @@ from objectives.text.data import Split
 from objectives.text.roles import load
 from objectives.text.task import Task
 from objectives.training import teacher_logits
+from objectives.workbench import scoring
 from objectives.workbench import workbench as workbench_module
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
@@ -441,7 +442,8 @@ def test_the_divergence_is_measured_of_the_answers_that_are_scored(
         passes.append(split)
         return predict(model, split, *rest)
 
-    monkeypatch.setattr(workbench_module, "predict", counted)
+    for module in (workbench_module, scoring):
+        monkeypatch.setattr(module, "predict", counted)
     inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint))
     bench = prepare(inputs, session=Session(cache=tmp_path), objective="divergence")
     assert (bench.unpruned.divergence, bench.unpruned.heldout_divergence) == (0, 0)
