@@ -32,7 +32,7 @@ class Problem:
     """Where every student starts: the teacher, some layers of it, or a checkpoint of its own."""
     train: Split
     """The train rows, then their augmented copies and the unlabelled rows, if the study has any.
-    Students learn what the teacher says of them: labels are -1 where there are none."""
+    Labels are the teacher's answers where there are none."""
     teacher_logits: Tensor
     """(rows of train, C): what the teacher says of each row of `train`, on the device."""
     alpha: Split

@@ -178,9 +178,8 @@ def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:
 
     return load_teacher(
         data.teacher,
-        data.text.label_names,
+        data.text,
         data.split("train"),
-        data_fingerprint=data.text.fingerprint,
         session=Session(cache=RunFolder(run.folder).cache, seed=study.seed),
         fine_tune=False,
     )

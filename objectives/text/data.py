@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import TypeAlias
@@ -27,6 +27,11 @@ _POOL = 32
 few enough to leave the order random (as `LengthGroupedSampler` of transformers does)."""
 _PAD_TO = 8
 """Lengths are rounded up to this multiple, so that few distinct shapes occur."""
+
+
+def no_labels(rows: int, like: Labels) -> Labels:
+    """As many labels that say there is none: -1 among classes, NaN among numbers."""
+    return np.full(rows, np.nan if like.dtype.kind == "f" else -1, like.dtype)
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,11 @@ class Split:
         """Whether the labels are numbers, not classes."""
         return self.labels.dtype.kind == "f"
 
+    @property
+    def unlabelled(self) -> NDArray[np.bool_]:
+        """(rows,): where there is no label: see `no_labels`."""
+        return np.isnan(self.labels) if self.regression else self.labels < 0
+
     def __len__(self) -> int:
         return len(self.input_ids)
 
@@ -75,6 +85,15 @@ class Split:
         for ids, types in zip(self.input_ids, self.token_type_ids, strict=True):
             digest.update(np.array([len(ids), *ids, *types]).tobytes())
         return digest.hexdigest()[:16]
+
+    def answered(self, logits: Tensor) -> Split:
+        """The same, where there is no label with what logits (rows, C) say: the likeliest class, or
+        the number."""
+        missing = self.unlabelled
+        if not missing.any():
+            return self
+        said = logits[:, 0] if self.regression else logits.argmax(-1)
+        return replace(self, labels=np.where(missing, said, self.labels))
 
     def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
         """The named rows as one padded batch on `device`."""

@@ -76,7 +76,6 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
     if task.labelled and len(np.unique(drawn.labels)) < 2:
         raise UserError(_one_label(task, drawn, names, out, differing, labels))
     rest = drawn
-    beyond: Rows | None = None
     for role, rows in wanted.items():
         rest, roles[role] = _take(task, role, rows, rest, names)
     if task.train is not None and task.train < len(rest):
@@ -92,7 +91,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
     read = _what_was_read(task, out, roles)
     texts: Sequence[tuple[str, ...]] = ()
     if task.unlabelled_split is not None:
-        more, said = _unlabelled(task, data, beyond, (drawn, roles["heldout"]))
+        more, said = _unlabelled(task, data, task.unlabelled_split, drawn, roles)
         texts, read = _examples(task, more).texts, f"{read}; {said}"
     return LabelledText(
         {role: _examples(task, rows) for role, rows in roles.items()}, names, texts, read
@@ -114,27 +113,26 @@ def _one_label(
 
 
 def _unlabelled(
-    task: Task, data: Mapping[str, Dataset], beyond: Rows | None, others: Sequence[Rows]
+    task: Task, data: Mapping[str, Dataset], split: str, drawn: Rows, roles: Mapping[str, Rows]
 ) -> tuple[Rows, str]:
-    """The rows without a label, and how many, in words: those `beyond` train, or of a split of
-    their own those whose text the `others` do not have."""
-    split, read = task.unlabelled_split, ""
-    assert split is not None
-    rows = beyond
-    if split != task.split:
-        whole = scan(task, data, split, labelled=False)
-        known = np.concatenate([other.texts for other in others])
-        first = np.sort(np.unique(whole.texts, return_index=True)[1])
-        rows = whole.at(first[~np.isin(whole.texts[first], known)])
-        out = _some(len(whole.data) - len(whole), "without a text")
-        out += _some(len(whole) - len(rows), "of equal text")
-        read = f"split '{split}': {_read_and_left_out(whole.data, out)}; "
-    if rows is None or not len(rows):
+    """The rows of a split whose text stands in no role, and how many, in words; `drawn` are those
+    that could have had one."""
+    whole = scan(task, data, split, labelled=False)
+    known = np.concatenate([rows.texts for rows in roles.values()])
+    first = np.sort(np.unique(whole.texts, return_index=True)[1])
+    rows = whole.at(first[~np.isin(whole.texts[first], known)])
+    if not len(rows):
         raise UserError(
             f"task '{task.name}': unlabelled_split '{split}' has no text beside those of the "
             "other roles; name another split or file, or leave it out"
         )
-    return rows, f"{read}unlabelled {len(rows):,}"
+    said = f"unlabelled {len(rows):,}"
+    if split == task.split:
+        lacking = np.count_nonzero(~np.isin(rows.texts, drawn.texts))
+        return rows, f"{said} ({lacking:,} of these without a label)" if lacking else said
+    out = _some(len(whole.data) - len(whole), "without a text")
+    out += _some(len(whole) - len(rows), "of equal text")
+    return rows, f"split '{split}': {_read_and_left_out(whole.data, out)}; {said}"
 
 
 def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, list[str], int]:
@@ -203,13 +201,10 @@ def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
             )
         return _by_split(task, data)
     if isinstance(task.data, Mapping):
+        labelled = {task.split, task.heldout_split} if task.labelled else set()
         return {
             split: file.read(
-                [
-                    *task.columns,
-                    *(task.label,) * (task.labelled and split != task.unlabelled_split),
-                ],
-                cache,
+                [*task.columns, task.label] if split in labelled else task.columns, cache
             )
             for split, file in task.data.items()
         }

@@ -62,8 +62,9 @@ class Task:
     """A split of the data set that is the held-out one, whole, equal texts and all, so that its
     metric is the published one; None draws `heldout` rows."""
     unlabelled_split: str | None = None
-    """A split of the data set whose texts students distil on beside `train`; the teacher does not
-    learn from it, and no label of it is read. The name of `split` takes the rows beyond `train`."""
+    """A split of the data set whose texts students distil on, those that stand in no role: the
+    teacher does not learn from them, and no label of theirs is read. Of `split` itself these are
+    the rows beyond `train`, and with `drop_missing` those without a label."""
     train: int | None = None
     """Rows to train weights on; None takes all that is left. >= 1."""
     alpha: int = 500
@@ -81,10 +82,11 @@ class Task:
     def __post_init__(self) -> None:
         check_types(self)
         self._check_data()
-        if self.unlabelled_split == self.split and self.train is None:
+        if self.unlabelled_split == self.split and self.train is None and not self.drop_missing:
             raise UserError(
                 f"Task.unlabelled_split is '{self.split}', the split that the rows are drawn from, "
-                "and train=None takes all of them; say how many of them to train on"
+                "and train=None takes all of them; say how many of them to train on, or set "
+                "drop_missing=True if some of them have no label"
             )
         sizes = {"alpha": self.alpha, "select": self.select}
         if self.heldout_split is None:
@@ -135,7 +137,7 @@ class Task:
             data: the file; a folder or a data set on the hub is taken as `Task.data` is.
             heldout_file: a second file, which is the held-out split, whole.
             unlabelled_file: a file of text without labels, which students distil on: of the same
-                kinds, or a text a line (.txt).
+                kinds, or a text a line (.txt). `data` itself gives its rows that have no role.
             delimiter: what separates the columns of a CSV; a comma by default, in .tsv files a tab.
             encoding: of CSV and JSON; UTF-8 by default.
             **fields: the other fields of a Task.
@@ -147,6 +149,8 @@ class Task:
             UserError: for another kind of file, or settings that say nothing.
         """
         if Path(data).is_file() or Path(data).suffix.lower() in DELIMITERS:
+            if unlabelled_file and Path(unlabelled_file).resolve() == Path(data).resolve():
+                fields["unlabelled_split"], unlabelled_file = cls.split, None
             more = {"heldout": heldout_file, "unlabelled": unlabelled_file}
             named = {split: file for split, file in more.items() if file is not None}
             files = {
@@ -208,13 +212,23 @@ class LabelledText:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of every text, with its label and role if it has them, shortened to 16 digits."""
+        digest = self._of_roles.copy()
+        if self.unlabelled:
+            digest.update(repr(list(self.unlabelled)).encode())
+        return digest.hexdigest()[:16]
+
+    @property
+    def fingerprint_of_roles(self) -> str:
+        """The same without the text that stands in no role."""
+        return self._of_roles.hexdigest()[:16]
+
+    @cached_property
+    def _of_roles(self) -> hashlib._Hash:
         digest = hashlib.sha256(repr(list(self.label_names)).encode())
         for role in ROLES:
             examples = self.roles[role]
             digest.update(repr((role, list(examples.texts), examples.labels.tolist())).encode())
-        if self.unlabelled:
-            digest.update(repr(list(self.unlabelled)).encode())
-        return digest.hexdigest()[:16]
+        return digest
 
 
 def tokenise(

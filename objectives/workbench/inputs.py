@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,6 +21,9 @@ from objectives.text.data import Split
 from objectives.text.roles import load
 from objectives.text.task import LabelledText, Task
 from objectives.workbench.teacher import Teacher, check_labels, ready
+
+JUDGING = ("select", "heldout")
+"""The roles that say what a model is worth."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,20 +57,15 @@ class Inputs:
     def judging(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Split]:
         """The selection and the held-out rows as `split` has them. Where the task has no labels,
         theirs are what the teacher says."""
-        inputs = self if self.task.labelled else self._answered
-        return [inputs.split(role, tokenizer) for role in ("select", "heldout")]
-
-    def answered(self, logits: Mapping[str, Tensor]) -> Inputs:
-        """The same with other labels: the likeliest classes of logits (rows, C), by role."""
-        labels = {role: said.argmax(-1).numpy() for role, said in logits.items()}
-        own = {role: replace(self.text.roles[role], labels=new) for role, new in labels.items()}
-        return replace(self, text=replace(self.text, roles={**self.text.roles, **own}))
+        splits = [self.split(role, tokenizer) for role in JUDGING]
+        if self.task.labelled:
+            return splits
+        return [split.answered(self._answers[split.role]) for split in splits]
 
     @cached_property
-    def _answered(self) -> Inputs:
+    def _answers(self) -> dict[str, Tensor]:
         teacher = ready(self.teacher, self.text.label_names, "cpu")
-        roles = ("select", "heldout")
-        return self.answered({role: predict(teacher, self.split(role), "cpu") for role in roles})
+        return {role: predict(teacher, self.split(role), "cpu") for role in JUDGING}
 
 
 def read_inputs(

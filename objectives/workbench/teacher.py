@@ -21,7 +21,7 @@ from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.exporting import save_model
 from objectives.text.data import Labels, Split
-from objectives.text.task import Metric, metric_value
+from objectives.text.task import LabelledText, Metric, metric_value
 from objectives.training.losses import task_loss
 from objectives.training.optimisation import linear_schedule, weight_optimizer
 
@@ -62,27 +62,27 @@ class Teacher:
 
 def load_teacher(
     teacher: Teacher,
-    label_names: Sequence[str],
+    text: LabelledText,
     train: Split,
     *,
-    data_fingerprint: str,
     session: Session,
     fine_tune: bool = True,
 ) -> BertForSequenceClassification:
     """The fine-tuned classifier, in evaluation mode on the device: the task's labels in its order.
 
     They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
-    Fine-tuning runs once: the result lies in the cache, named by all that decides it. Without
-    `fine_tune` it is what a launch left there, on whatever device that was. Raises UserError for a
-    label that the checkpoint does not know, and if nothing was left.
+    Fine-tuning runs once: the result lies in the cache, named by all that decides it. Text without
+    a role does not. Without `fine_tune` it is what a launch left there, on whatever device that
+    was. Raises UserError for a label that the checkpoint does not know, and if nothing was left.
     """
+    label_names = text.label_names
     if pretrained.has_classifier(teacher.checkpoint):
         return ready(teacher, label_names, session.device)
     ingredients = {
         **asdict(teacher),
         "precision": str(matmul_dtype(teacher.precision, session.device)),
         "checkpoint": pretrained.fingerprint(teacher.checkpoint),
-        "data": data_fingerprint,
+        "data": text.fingerprint_of_roles,
         "tokens": train.fingerprint,
         "max_length": train.max_length,
         "labels": list(label_names),

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import numpy as np
-import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from objectives.engines.names import BITS, FULL_BITS, Engine
-from objectives.engines.serving import serve
 from objectives.measures.bits import BitOps, Bytes, bytes_of
-from objectives.measures.bootstrap import Interval
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
 from objectives.measures.evaluate import (
     EVALUATION_BATCH,
     Objective,
     count_parameters,
-    divergence,
-    metric_with_interval,
     nearness,
     predict,
-    predict_with,
     score,
 )
 from objectives.measures.latency import load_latency
@@ -37,46 +28,21 @@ from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import shape_of
 from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.family import Architecture
-from objectives.text import task as tasks
-from objectives.text.augmentation import augment
 from objectives.text.data import Split
-from objectives.text.odd_labels import odd_labels
-from objectives.text.odd_texts import odd_texts
-from objectives.text.task import Examples, Metric
+from objectives.text.task import Examples, Metric, tokenise
 from objectives.text.vocabulary import Vocabulary
 from objectives.training.population import EMBEDDINGS
 from objectives.training.teacher_logits import kept_logits
 from objectives.workbench.fidelity import FULL, Fidelity
-from objectives.workbench.inputs import Inputs, check_tokens
+from objectives.workbench.inputs import JUDGING, Inputs
+from objectives.workbench.rows import notes_on_rows, rows_of_roles, rows_of_students
+from objectives.workbench.scoring import Score, answers_of, score_of
 from objectives.workbench.teacher import (
     check_answers,
     load_teacher,
     teacher_notes,
     weak_teacher_note,
 )
-
-
-@dataclass(frozen=True)
-class Score:
-    """What a classifier is worth, measured on the model itself."""
-
-    metric: float
-    interval: Interval
-    """95% bootstrap interval of `metric`."""
-    heldout_metric: float
-    heldout_interval: Interval
-    divergence: float
-    """From the teacher on the selection split: see `measures.evaluate.divergence`."""
-    heldout_divergence: float
-    cost: float
-    """In the unit of the study's cost."""
-    flops: int
-    """Whatever the study counts."""
-    params: int
-    bytes: int
-    """Of the file of its weights."""
-    widths: Mapping[str, tuple[int, ...]]
-    """`Architecture.sizes`: how much is left of each layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +87,8 @@ class Workbench:
                     "method cuts the model that it returns to the architecture beside it"
                 )
         splits = self._judging(architecture)
-        return _score(
-            _answers(self.engine, model, splits, self.problem.device),
+        return score_of(
+            answers_of(self.engine, model, splits, self.problem.device),
             self.teacher_answers,
             splits,
             self.metric,
@@ -145,7 +111,9 @@ class Workbench:
         if tokenizer is self.tokenizer:
             return splits
         return {
-            role: tasks.tokenise(self.texts[role], role, tokenizer, split.max_length)
+            role: replace(
+                tokenise(self.texts[role], role, tokenizer, split.max_length), labels=split.labels
+            )
             for role, split in splits.items()
         }
 
@@ -168,33 +136,21 @@ def prepare(
     `latency_batch` sequences in the `engine`; `objective` is what it compares students by, `spaces`
     the kinds of units that its methods search: "units" counts those.
     """
-    task, device, progress = inputs.task, session.device, session.progress
-    splits = {role: inputs.split(role) for role in tasks.ROLES}
-    check_tokens(inputs, splits.values())
+    device, progress = session.device, session.progress
+    splits = rows_of_roles(inputs)
     notes = [
-        inputs.text.read,
-        *_truncated(splits),
-        *odd_texts(task, inputs.text),
-        *(odd_labels(inputs.text) if task.labelled else ()),
+        *notes_on_rows(inputs, splits),
         *teacher_notes(inputs.teacher, inputs.text.label_names),
     ]
     for note in notes:
         progress.note(note)
-    teacher = load_teacher(
-        inputs.teacher,
-        inputs.text.label_names,
-        splits["train"],
-        data_fingerprint=inputs.text.fingerprint,
-        session=session,
-    )
-    answers = _of_teacher(teacher, splits, session)
-    if not task.labelled:
-        inputs = inputs.answered(answers | {"alpha": predict(teacher, splits["alpha"], device)})
-        splits = {
-            role: replace(split, labels=inputs.text.roles[role].labels)
-            for role, split in splits.items()
-        }
-    train, alpha = _of_students(inputs, splits, fidelity, session=session)
+    teacher = load_teacher(inputs.teacher, inputs.text, splits["train"], session=session)
+    answers = _answers_of_teacher(teacher, splits, session)
+    if not inputs.task.labelled:
+        said = answers | {"alpha": predict(teacher, splits["alpha"], device)}
+        splits |= {role: splits[role].answered(logits) for role, logits in said.items()}
+    judging = {role: splits[role] for role in JUDGING}
+    train, alpha = rows_of_students(inputs, splits, fidelity, session)
     student = _student(inputs, teacher, session.seed)
     cost_of_teacher, cost_of_student = (
         load_latency(
@@ -216,22 +172,20 @@ def prepare(
     def budget_of(own: Cost) -> Cost:
         return flops_of(own) if isinstance(own, Bytes | BitOps) else own
 
-    judging = {role: splits[role] for role in answers}
-    unpruned = _score(
-        answers if BITS[engine] == FULL_BITS else _answers(engine, teacher, judging, device),
+    unpruned = _score_teacher(
+        inputs,
+        teacher,
         answers,
         judging,
-        task.metric,
-        params=count_parameters(teacher),
-        bytes=bytes_of(teacher.state_dict()),
+        engine,
+        device,
         cost=cost_of_teacher.full,
         flops=int(flops_of(cost_of_teacher).full),
         widths=BertArchitecture.full(cost_of_unpruned.shape).sizes(),
     )
-    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
         inputs.teacher,
-        task.metric,
+        inputs.task.metric,
         unpruned.metric,
         unpruned.interval,
         splits["select"].labels,
@@ -242,8 +196,7 @@ def prepare(
         notes.append(weak)
     teacher_logits = kept_logits(teacher, train, session=session)
     check_answers(inputs.teacher, teacher_logits)
-    train = _all_labelled(train, teacher_logits)
-    select = splits["select"]
+    train = train.answered(teacher_logits)
     return Workbench(
         problem=Problem(
             teacher=teacher,
@@ -257,20 +210,24 @@ def prepare(
             counted_full=cost_of_unpruned.full,
             student_is_new=inputs.student is not None,
             student_layers=inputs.student_layers,
-            select_worth=partial(score, split=select, metric=task.metric, device=device)
+            select_worth=partial(
+                score, split=splits["select"], metric=inputs.task.metric, device=device
+            )
             if objective == "metric"
-            else partial(nearness, split=select, teacher=answers["select"], device=device),
+            else partial(
+                nearness, split=splits["select"], teacher=answers["select"], device=device
+            ),
             vocabulary=Vocabulary(inputs.tokenizer, train),
             device=device,
             cache=session.cache,
             seq_len=inputs.seq_len,
         ),
-        select=select,
+        select=splits["select"],
         heldout=splits["heldout"],
-        texts={role: inputs.text.roles[role] for role in judging},
+        texts={role: inputs.text.roles[role] for role in JUDGING},
         teacher_answers=answers,
         engine=engine,
-        metric=task.metric,
+        metric=inputs.task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
         flops=flops_of(cost_of_student),
@@ -279,99 +236,47 @@ def prepare(
     )
 
 
-def _of_teacher(
+def _answers_of_teacher(
     teacher: BertForSequenceClassification, splits: Mapping[str, Split], session: Session
 ) -> dict[str, Tensor]:
     """Its logits (rows, C) of "select" and "heldout"."""
-    judging = {role: splits[role] for role in ("select", "heldout")}
-    batches = sum(-(-len(split) // EVALUATION_BATCH) for split in judging.values())
+    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in JUDGING)
     session.progress.begin("score the teacher", batches)
     return {
-        role: predict(teacher, split, session.device, session.progress)
-        for role, split in judging.items()
+        role: predict(teacher, splits[role], session.device, session.progress) for role in JUDGING
     }
 
 
-def _all_labelled(train: Split, teacher_logits: Tensor) -> Split:
-    """Rows without a label have the teacher's."""
-    lacking = train.labels < 0
-    if train.regression or not lacking.any():
-        return train
-    return replace(train, labels=np.where(lacking, teacher_logits.argmax(-1), train.labels))
-
-
-def _of_students(
+def _score_teacher(
     inputs: Inputs,
-    splits: Mapping[str, Split],
-    fidelity: Fidelity,
-    *,
-    session: Session,
-) -> tuple[Split, Split]:
-    """What the students learn from, train and alpha: with copies of the text and with text without
-    labels, cut down by the fidelity."""
-    texts = dict(inputs.text.roles)
-    if inputs.augmenter is not None:
-        texts["train"] = augment(
-            inputs.augmenter,
-            inputs.text.roles,
-            session=session,
-        )
-    if more := inputs.text.unlabelled:
-        rows = texts["train"]
-        none = np.full(len(more), -1, dtype=rows.labels.dtype)
-        texts["train"] = Examples([*rows.texts, *more], np.concatenate([rows.labels, none]))
-    length = fidelity.length(inputs.task.max_length)
-
-    def split(role: str) -> Split:
-        if texts[role] is inputs.text.roles[role] and length == inputs.task.max_length:
-            return splits[role]
-        tokenised = tasks.tokenise(texts[role], role, inputs.tokenizer, length)
-        check_tokens(inputs, [tokenised])
-        return tokenised
-
-    return fidelity.train(split("train"), session.seed), split("alpha")
-
-
-def _answers(
-    engine: Engine, model: PreTrainedModel, splits: Mapping[str, Split], device: str
-) -> dict[str, Tensor]:
-    """Logits (rows, C) of each split as an engine gives them; those of float32 are torch's."""
-    if BITS[engine] == FULL_BITS:
-        return {role: predict(model, split, device) for role, split in splits.items()}
-    with TemporaryDirectory() as scratch:
-        (served,) = serve(engine, {scratch: model}, Path(scratch), torch.get_num_threads(), device)
-        return {role: predict_with(served.run, split) for role, split in splits.items()}
-
-
-def _score(
+    teacher: BertForSequenceClassification,
     answers: Mapping[str, Tensor],
-    teacher: Mapping[str, Tensor],
     splits: Mapping[str, Split],
-    metric: Metric,
+    engine: Engine,
+    device: str,
     *,
     cost: float,
     flops: int,
-    params: int,
-    bytes: int,
     widths: Mapping[str, tuple[int, ...]],
 ) -> Score:
-    """What a model's answers are worth beside the teacher's, both logits (rows, C) of "select" and
-    "heldout", and its sizes."""
-    worth = {role: metric_with_interval(answers[role], splits[role], metric) for role in splits}
-    far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
-    return Score(
-        metric=worth["select"][0],
-        interval=worth["select"][1],
-        heldout_metric=worth["heldout"][0],
-        heldout_interval=worth["heldout"][1],
-        divergence=far["select"],
-        heldout_divergence=far["heldout"],
+    """What it is worth in the engine that will serve. Raises UserError for answers that are nan or
+    infinite."""
+    served = answers
+    if BITS[engine] != FULL_BITS:
+        served = answers_of(engine, teacher, splits, device)
+    unpruned = score_of(
+        served,
+        answers,
+        splits,
+        inputs.task.metric,
+        params=count_parameters(teacher),
+        bytes=bytes_of(teacher.state_dict()),
         cost=cost,
         flops=flops,
-        params=params,
-        bytes=bytes,
         widths=widths,
     )
+    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
+    return unpruned
 
 
 def _cost(
@@ -403,16 +308,3 @@ def _student(
     if inputs.student_layers is not None:
         return keep_layers(teacher, inputs.student_layers)
     return teacher
-
-
-def _truncated(splits: Mapping[str, Split]) -> Iterator[str]:
-    counts = [
-        f"{role} {split.truncated:,} of {len(split):,}"
-        for role, split in splits.items()
-        if split.truncated
-    ]
-    if counts:
-        longest = next(iter(splits.values())).max_length
-        yield (
-            f"texts longer than {longest} tokens (Task.max_length) are cut off: {', '.join(counts)}"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,39 @@ def test_rows_beyond_train_may_be_the_text_without_labels() -> None:
     whole = {row for rows in text.roles.values() for row in rows.texts} | set(text.unlabelled)
     assert whole == {(words,) for words, _ in ROWS}
     assert text.roles["train"].texts == load(task_of(ROWS, train=20)).roles["train"].texts
+
+
+def test_the_file_of_the_rows_may_be_that_of_the_text_without_labels(tmp_path: Path) -> None:
+    """What stands in no role: rows beyond train, and those that nobody labelled."""
+    file, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    lines = [f"{text},{label}\n" for text, label in ROWS]
+    file.write_text("text,label\n" + "".join(lines), encoding="utf-8")
+    other.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    sizes = {"alpha": 6, "select": 8, "heldout": 10, "train": 20}
+    spelt = tmp_path / "nowhere" / ".." / "own.csv"
+    same, copied = (
+        Task.from_files(file, unlabelled_file=more, name="toy", **sizes) for more in (spelt, other)
+    )
+    assert same == Task.from_files(file, unlabelled_split="train", name="toy", **sizes)
+    text = load(same)
+    assert text.read == "60 rows read; train 20, alpha 6, selection 8, held out 10; unlabelled 16"
+    in_roles = {row for rows in text.roles.values() for row in rows.texts}
+    assert in_roles | set(text.unlabelled) == {(words,) for words, _ in ROWS}
+    assert len(in_roles) + len(text.unlabelled) == len(ROWS)
+    assert load(copied).fingerprint == text.fingerprint
+
+    file.write_text("text,label\n" + "".join(lines) + "nobody's,\ntext 7,\n", encoding="utf-8")
+    half = load(replace(same, drop_missing=True))
+    assert {role: rows.texts for role, rows in half.roles.items()} == {
+        role: rows.texts for role, rows in text.roles.items()
+    }
+    assert half.unlabelled == [*text.unlabelled, ("nobody's",)]
+    assert half.read == (
+        "62 rows read; left out: 2 without a text or a label; train 20, alpha 6, selection 8, "
+        "held out 10; unlabelled 17 (1 of these without a label)"
+    )
+    alone = load(replace(same, train=None, drop_missing=True))
+    assert (len(alone.roles["train"].texts), alone.unlabelled) == (36, [("nobody's",)])
 
 
 def test_text_without_labels_is_part_of_the_fingerprint() -> None:

@@ -20,7 +20,7 @@ from objectives.session import Session
 from objectives.students.bert import pretrained
 from objectives.students.bert.pretrained import label_order
 from objectives.text.data import Split
-from objectives.text.task import Metric
+from objectives.text.task import ROLES, Examples, LabelledText, Metric
 from objectives.workbench.teacher import (
     Teacher,
     check_labels,
@@ -61,9 +61,8 @@ def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
         )
         model = load_teacher(
             Teacher(checkpoint=checkpoint, epochs=epochs, learning_rate=1e-3),
-            LABELS,
+            LabelledText({role: Examples([(data,)], whole.labels[:1]) for role in ROLES}, LABELS),
             train,
-            data_fingerprint=data,
             session=Session(cache=tmp_path, seed=seed, progress=progress),
         )
         assert progress.taken == progress.wanted

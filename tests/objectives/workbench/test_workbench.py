@@ -39,6 +39,7 @@ from objectives.text.data import Split
 from objectives.text.roles import load
 from objectives.text.task import Task
 from objectives.training import teacher_logits
+from objectives.workbench import scoring
 from objectives.workbench import workbench as workbench_module
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
@@ -441,7 +442,8 @@ def test_the_divergence_is_measured_of_the_answers_that_are_scored(
         passes.append(split)
         return predict(model, split, *rest)
 
-    monkeypatch.setattr(workbench_module, "predict", counted)
+    for module in (workbench_module, scoring):
+        monkeypatch.setattr(module, "predict", counted)
     inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint))
     bench = prepare(inputs, session=Session(cache=tmp_path), objective="divergence")
     assert (bench.unpruned.divergence, bench.unpruned.heldout_divergence) == (0, 0)
@@ -585,20 +587,42 @@ def test_students_learn_from_text_without_labels_and_the_teacher_does_not(
     tiny_bert: str, planted_task: Task, tmp_path: Path
 ) -> None:
     labelled = replace(planted_task, train=100)
-    benches = [
-        prepare(read_inputs(task, Teacher(checkpoint=tiny_bert)), Session(cache=tmp_path))
-        for task in (labelled, replace(labelled, unlabelled_split="train"))
-    ]
+    benches, steps = [], []
+    for task in (labelled, replace(labelled, unlabelled_split="train")):
+        progress = RecordingProgress()
+        session = Session(cache=tmp_path, progress=progress)
+        benches.append(prepare(read_inputs(task, Teacher(checkpoint=tiny_bert)), session))
+        steps.append(progress.wanted)
     alone, more = (bench.problem for bench in benches)
     assert (len(alone.train), len(more.train)) == (100, 240)
     assert more.train.input_ids[:100] == alone.train.input_ids
     assert more.train.labels[:100].tolist() == alone.train.labels.tolist()
     assert more.train.labels[100:].tolist() == more.teacher_logits[100:].argmax(-1).tolist()
     assert torch.equal(more.teacher_logits, predict(more.teacher, more.train, "cpu"))
+    fine_tuning, scoring, answers_of_100, answers_of_240 = 12, 2, 2, 4
+    assert steps == [[fine_tuning, scoring, answers_of_100], [scoring, answers_of_240]]
+    assert alone.fingerprint != more.fingerprint
     for mine, theirs in zip(alone.teacher.parameters(), more.teacher.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     assert benches[0].unpruned == benches[1].unpruned
     assert "unlabelled 140" in benches[1].notes[0]
+
+
+def test_text_without_labels_has_the_numbers_that_the_teacher_says(
+    tiny_bert: str, graded_task: Task, tmp_path: Path
+) -> None:
+    """-1 is a number like others, and no mark of a row without one."""
+
+    def rows() -> Dataset:
+        table = graded_rows()
+        return table.map(lambda row: {"label": row["label"] - 1})
+
+    task = replace(graded_task, data=rows, train=100, unlabelled_split="train")
+    bench = prepare(read_inputs(task, Teacher(checkpoint=tiny_bert)), Session(cache=tmp_path))
+    train, said = bench.problem.train, bench.problem.teacher_logits[:, 0]
+    assert train.labels.dtype == np.float32
+    assert set(train.labels[:100].tolist()) == {-1, 1.5, 4}
+    assert train.labels[100:].tolist() == said[100:].tolist()
 
 
 def test_agreement_is_with_the_teacher_and_takes_no_labels(checkpoint: str, tmp_path: Path) -> None:

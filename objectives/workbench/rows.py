@@ -1,0 +1,67 @@
+"""The rows of a study as tokens: those of its roles, and those that students learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from objectives.session import Session
+from objectives.text.augmentation import augment
+from objectives.text.data import Split, no_labels
+from objectives.text.odd_labels import odd_labels
+from objectives.text.odd_texts import odd_texts
+from objectives.text.task import ROLES, Examples, tokenise
+from objectives.workbench.fidelity import Fidelity
+from objectives.workbench.inputs import Inputs, check_tokens
+
+
+def rows_of_roles(inputs: Inputs) -> dict[str, Split]:
+    """The rows of each role. Raises UserError for a token that a model has no embedding of."""
+    splits = {role: inputs.split(role) for role in ROLES}
+    check_tokens(inputs, splits.values())
+    return splits
+
+
+def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
+    """What a user should know of them: how many, what is cut off, what looks wrong."""
+    yield inputs.text.read
+    cut_off = [
+        f"{role} {split.truncated:,} of {len(split):,}"
+        for role, split in splits.items()
+        if split.truncated
+    ]
+    if cut_off:
+        yield (
+            f"texts longer than {inputs.task.max_length} tokens (Task.max_length) are cut off: "
+            f"{', '.join(cut_off)}"
+        )
+    yield from odd_texts(inputs.task, inputs.text)
+    if inputs.task.labelled:
+        yield from odd_labels(inputs.text)
+
+
+def rows_of_students(
+    inputs: Inputs, splits: Mapping[str, Split], fidelity: Fidelity, session: Session
+) -> tuple[Split, Split]:
+    """What students learn from, train and alpha: with copies of the text and with text without
+    labels, cut down by the fidelity."""
+    roles = inputs.text.roles
+    train = roles["train"]
+    if inputs.augmenter is not None:
+        train = augment(inputs.augmenter, roles, session=session)
+    if more := inputs.text.unlabelled:
+        labels = np.concatenate([train.labels, no_labels(len(more), train.labels)])
+        train = Examples([*train.texts, *more], labels)
+    length = fidelity.length(inputs.task.max_length)
+
+    def split(role: str, rows: Examples) -> Split:
+        if rows is roles[role] and length == inputs.task.max_length:
+            return splits[role]
+        tokens = tokenise(rows, role, inputs.tokenizer, length)
+        check_tokens(inputs, [tokens])
+        return tokens
+
+    alpha = replace(split("alpha", roles["alpha"]), labels=splits["alpha"].labels)
+    return fidelity.train(split("train", train), session.seed), alpha

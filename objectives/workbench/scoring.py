@@ -1,0 +1,84 @@
+"""What a classifier is worth: its answers in the engine that serves it, beside the teacher's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from objectives.engines.names import BITS, FULL_BITS, Engine
+from objectives.engines.serving import serve
+from objectives.measures.bootstrap import Interval
+from objectives.measures.evaluate import divergence, metric_with_interval, predict, predict_with
+from objectives.text.data import Split
+from objectives.text.task import Metric
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a classifier is worth, measured on the model itself."""
+
+    metric: float
+    interval: Interval
+    """95% bootstrap interval of `metric`."""
+    heldout_metric: float
+    heldout_interval: Interval
+    divergence: float
+    """From the teacher on the selection split: see `measures.evaluate.divergence`."""
+    heldout_divergence: float
+    cost: float
+    """In the unit of the study's cost."""
+    flops: int
+    """Whatever the study counts."""
+    params: int
+    bytes: int
+    """Of the file of its weights."""
+    widths: Mapping[str, tuple[int, ...]]
+    """`Architecture.sizes`: how much is left of each layer."""
+
+
+def answers_of(
+    engine: Engine, model: PreTrainedModel, splits: Mapping[str, Split], device: str
+) -> dict[str, Tensor]:
+    """Logits (rows, C) of each split as an engine gives them; those of float32 are torch's."""
+    if BITS[engine] == FULL_BITS:
+        return {role: predict(model, split, device) for role, split in splits.items()}
+    with TemporaryDirectory() as scratch:
+        (served,) = serve(engine, {scratch: model}, Path(scratch), torch.get_num_threads(), device)
+        return {role: predict_with(served.run, split) for role, split in splits.items()}
+
+
+def score_of(
+    answers: Mapping[str, Tensor],
+    teacher: Mapping[str, Tensor],
+    splits: Mapping[str, Split],
+    metric: Metric,
+    *,
+    cost: float,
+    flops: int,
+    params: int,
+    bytes: int,
+    widths: Mapping[str, tuple[int, ...]],
+) -> Score:
+    """What a model's answers are worth beside the teacher's, both logits (rows, C) of "select" and
+    "heldout", and its sizes."""
+    worth = {role: metric_with_interval(answers[role], splits[role], metric) for role in splits}
+    far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
+    return Score(
+        metric=worth["select"][0],
+        interval=worth["select"][1],
+        heldout_metric=worth["heldout"][0],
+        heldout_interval=worth["heldout"][1],
+        divergence=far["select"],
+        heldout_divergence=far["heldout"],
+        cost=cost,
+        flops=flops,
+        params=params,
+        bytes=bytes,
+        widths=widths,
+    )
