@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from optuna.distributions import CategoricalDistribution
 
-from objectives import CellSearch
+from maskfront import CellSearch, Run, launch
 from objectives.delivery.bench import bench
 from objectives.students.cells.genotype import Genotype
-from orchestrator import Run, launch
 from orchestrator.study_file import load_study
 
 CHOICES = ("conv3", "none")
