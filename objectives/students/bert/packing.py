@@ -105,7 +105,7 @@ class PackedLinear(nn.Module):
         ):
             return made[3]
         rows = unpack(self.codes, self.bits, self.in_features) * self.scale
-        weight = rows.unflatten(0, (self.halves, -1)).sum(0)
+        weight: Tensor = rows.unflatten(0, (self.halves, -1)).sum(0)
         versions = None
         if not (tracing or self.codes.is_inference() or self.scale.is_inference()):
             versions = self.codes._version, self.scale._version
