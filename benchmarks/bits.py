@@ -36,11 +36,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.search_quality import TEACHER_EPOCHS, task
-from objectives import ElasticSearch, Stage, Task, Teacher
+from maskfront import ElasticSearch, Run, Stage, Study, Task, Teacher, launch
 from objectives.delivery.bench import bench
 from objectives.device import quiet_libraries
 from objectives.engines.names import Engine
-from orchestrator import Run, Study, launch
 from orchestrator.runs.records import FinishedTrial
 from reports.speed import inputs_of, teacher_of
 from reports.timings import timings_document

@@ -32,7 +32,7 @@ from rich.table import Table
 
 from benchmarks.elastic import workbench
 from benchmarks.search_quality import measure
-from objectives import CellSearch, FisherSearch, SearchMethod, SearchResult, Stage
+from maskfront import CellSearch, FisherSearch, SearchMethod, SearchResult, Stage
 from objectives.delivery.bench import bench as time_models
 from objectives.device import quiet_libraries
 from objectives.progress import SilentProgress

@@ -21,6 +21,7 @@ from rich.console import Console
 from benchmarks.comparison.figure import comparison_figure, comparison_tables
 from benchmarks.comparison.numbers import RATIOS, compare
 from benchmarks.comparison.resampled import Resampled
+from maskfront import Study
 from objectives.cache import content_key, written_whole
 from objectives.device import choose_device, quiet_libraries
 from objectives.errors import MaskfrontError
@@ -40,7 +41,6 @@ from objectives.training.stages import Stage
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import prepare
-from orchestrator import Study
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder, write_file_whole
 from orchestrator.workers.loop import run_study

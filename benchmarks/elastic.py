@@ -34,7 +34,7 @@ from rich.table import Table
 
 from benchmarks.replayed import chosen
 from benchmarks.search_quality import EPOCHS, TEACHER_EPOCHS, measure, task
-from objectives import ElasticSearch, FisherSearch, Stage, Task, Teacher
+from maskfront import ElasticSearch, FisherSearch, Stage, Task, Teacher
 from objectives.device import quiet_libraries
 from objectives.methods.elastic_search import ELASTIC
 from objectives.progress import SilentProgress

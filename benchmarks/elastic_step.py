@@ -28,7 +28,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.elastic import RATE, elastic, workbench
-from objectives import ElasticSearch, Stage
+from maskfront import ElasticSearch, Stage
 from objectives.device import matmul_dtype, quiet_libraries
 from objectives.measures.budget import units_that_fit
 from objectives.problem import Problem

@@ -40,7 +40,7 @@ from rich.table import Table
 from torch.nn import functional
 
 from benchmarks.search_quality import TEACHER_EPOCHS
-from objectives import ElasticSearch, MaskSearch, Stage, Teacher, glue
+from maskfront import ElasticSearch, MaskSearch, Stage, Teacher, glue
 from objectives.device import quiet_libraries
 from objectives.measures.evaluate import predict
 from objectives.methods.elastic_search import ELASTIC

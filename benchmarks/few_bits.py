@@ -39,7 +39,7 @@ from rich.table import Table
 
 from benchmarks.elastic import workbench
 from benchmarks.search_quality import measure
-from objectives import BinaryBert, Stage, TernaryBert
+from maskfront import BinaryBert, Stage, TernaryBert
 from objectives.device import quiet_libraries
 from objectives.strategies.few_bits import FewBits
 from objectives.training.stages import Loss

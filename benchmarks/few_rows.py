@@ -45,7 +45,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.elastic import workbench
-from objectives import CrossDistillation, FisherPruning, FisherSearch, SearchResult, Stage
+from maskfront import CrossDistillation, FisherPruning, FisherSearch, SearchResult, Stage
 from objectives.compression.reconstruction import held
 from objectives.compression.side_by_side import RECONSTRUCTION, side_by_side
 from objectives.device import quiet_libraries

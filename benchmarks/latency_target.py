@@ -27,12 +27,12 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
+from maskfront import Study
 from objectives.delivery.bench import UNPRUNED, bench
 from objectives.device import quiet_libraries
 from objectives.measures.cost import CostName
 from objectives.methods.fisher_search import FisherSearch
 from objectives.training.stages import Stage
-from orchestrator import Study
 from orchestrator.runs.records import RunRecord
 from orchestrator.workers.loop import run_study
 from reports.exporting.export import export

@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.post_training import workbench
-from objectives import FisherSearch, SearchResult, Stage
+from maskfront import FisherSearch, SearchResult, Stage
 from objectives.device import quiet_libraries
 from objectives.engines.onnx_model import (
     open_session,

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.elastic import workbench
-from objectives import FisherSearch, Mrem, SearchResult, Stage, StagedMethod
+from maskfront import FisherSearch, Mrem, SearchResult, Stage, StagedMethod
 from objectives.device import quiet_libraries
 from objectives.progress import SilentProgress
 from objectives.workbench.workbench import Workbench

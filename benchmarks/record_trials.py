@@ -22,11 +22,11 @@ from optuna.distributions import (
     IntDistribution,
 )
 
+from maskfront import Study
 from objectives.methods.fisher_search import FisherSearch
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
-from orchestrator import Study
 from orchestrator.runs.records import RunRecord
 from orchestrator.workers.loop import run_study
 from studies._quickstart_data import minilm, tweets

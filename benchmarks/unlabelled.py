@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.elastic import RATE, elastic, workbench
 from benchmarks.search_quality import measure
-from objectives import ElasticSearch, FisherSearch, Stage, StagedMethod
+from maskfront import ElasticSearch, FisherSearch, Stage, StagedMethod
 from objectives.device import quiet_libraries
 
 Row = dict[str, Any]

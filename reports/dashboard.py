@@ -124,10 +124,10 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
         f"{result.target_ratio:.4f} ± {100 * result.tolerance:.3g}%. "
         f"{divergence_words(result)}{markdown(run.metric_name)} {result.metric:.4f}, "
         f"held out {result.heldout_metric:.4f}.",
-        "",
-        f"| {' | '.join(['layer', *sizes])} |",
-        "|---" * (1 + len(sizes)) + "|",
     ]
+    if sizes:
+        head = ["layer", *sizes]
+        lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for number, layer in enumerate(zip(*sizes.values(), strict=True), start=1):
         lines.append(f"| {' | '.join([str(number), *layer])} |")
     return "\n".join(lines)

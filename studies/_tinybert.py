@@ -10,8 +10,7 @@ from typing import Literal
 
 from optuna.distributions import FloatDistribution
 
-from objectives import FOUR_STEPS, MaskSearch, Teacher, glue
-from orchestrator import Study
+from maskfront import FOUR_STEPS, MaskSearch, Study, Teacher, glue
 
 TEACHER = "bert-base-uncased"
 STUDENTS = {

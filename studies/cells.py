@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from optuna.distributions import CategoricalDistribution
 
-from objectives import CellSearch
-from orchestrator import Study, launch
+from maskfront import CellSearch, Study, launch
 from studies.quickstart import study as quickstart
 
 OPERATIONS = CategoricalDistribution(("conv3", "conv5", "conv7", "attention", "gated", "none"))

@@ -2,8 +2,7 @@
 
 from optuna.distributions import FloatDistribution
 
-from objectives import ElasticSearch, Stage, Task, Teacher
-from orchestrator import Study, launch
+from maskfront import ElasticSearch, Stage, Study, Task, Teacher, launch
 from studies._quickstart_data import minilm, tweets
 
 elastic = Stage(name="elastic", epochs=10, learning_rate=6e-4, loss="prediction+hidden")

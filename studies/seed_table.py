@@ -9,8 +9,7 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
-from objectives import FOUR_STEPS, MaskSearch
-from orchestrator import Run, Study, launch
+from maskfront import FOUR_STEPS, MaskSearch, Run, Study, launch
 from studies._tinybert import tinybert_study
 
 

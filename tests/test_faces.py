@@ -1,53 +1,48 @@
-"""The names that users import from the packages themselves, and how little that loads."""
+"""The one module that users import: its names, how little it loads, and what lies in its way."""
 
 from __future__ import annotations
 
 import ast
-import importlib
-import pkgutil
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+import maskfront
+
 ROOT = Path(__file__).resolve().parent.parent
-FACES = ("objectives", "orchestrator", "reports")
+PACKAGES = ("objectives", "orchestrator", "reports")
 
 
-@pytest.mark.parametrize("package", FACES)
-def test_every_name_of_a_face_is_there_and_is_no_modules(package: str) -> None:
-    face = importlib.import_module(package)
-    assert set(face.__all__) <= set(dir(face))
-    homes = {name: getattr(face, name).__module__ for name in face.__all__ if name != "FOUR_STEPS"}
-    assert {home.split(".")[0] for home in homes.values()} == {package}
-    modules = {module.name for module in pkgutil.iter_modules(face.__path__)}
-    assert not modules & set(face.__all__), "importing the module would hide the name"
-    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nonsense'"):
-        face.nonsense  # noqa: B018
+def test_every_name_is_there() -> None:
+    assert set(maskfront.__all__) <= set(dir(maskfront))
+    for name in maskfront.__all__:
+        thing = getattr(maskfront, name)
+        assert getattr(thing, "__name__", name) == name
+    with pytest.raises(AttributeError, match="module 'maskfront' has no attribute 'nonsense'"):
+        maskfront.nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize("package", FACES)
-def test_what_mypy_sees_of_a_face_is_what_python_finds(package: str) -> None:
-    tree = ast.parse((ROOT / package / "__init__.py").read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If) and not node.orelse][:1]
-    seen = {
-        alias.name: node.module
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert seen == importlib.import_module(package)._HOMES
+def test_type_checkers_see_each_name_as_public() -> None:
+    """They take a name imported `as` itself for one that a module gives on."""
+    tree = ast.parse((ROOT / "maskfront.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = [alias for node in block.body for alias in node.names]  # type: ignore[attr-defined]
+    assert sorted(alias.name for alias in seen) == maskfront.__all__
+    assert all(alias.asname == alias.name for alias in seen)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("*.py")), ids=lambda p: p.stem)
-def test_studies_take_all_of_ours_from_the_faces(path: Path) -> None:
+def test_studies_take_all_of_ours_from_the_face(path: Path) -> None:
     modules = [
         node.module
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and node.module is not None
     ]
-    assert [module for module in modules if module.startswith(tuple(f"{f}." for f in FACES))] == []
+    assert [module for module in modules if module.split(".")[0] in PACKAGES] == []
 
 
 HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "pandas", "plotly", "optuna"}
@@ -57,13 +52,12 @@ HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "pandas", "plo
 @pytest.mark.parametrize(
     ("code", "allowed"),
     [
-        ("import orchestrator, reports", set()),
+        ("import maskfront", set()),
         ("import orchestrator.command.cli", set()),
-        ("from orchestrator import Run, RunError, load_run", {"optuna"}),
-        ("from reports import choose", {"optuna"}),
+        ("from maskfront import Run, RunError, load_run", {"optuna"}),
+        ("from maskfront import choose", {"optuna"}),
         (
-            "from objectives import Augmentation, FisherSearch, Stage, Task, Teacher\n"
-            "from orchestrator import Study",
+            "from maskfront import Augmentation, FisherSearch, Stage, Study, Task, Teacher",
             HEAVY - {"sklearn", "plotly"},
         ),
         ("import objectives, objectives.errors, orchestrator.errors", set()),
@@ -79,3 +73,107 @@ def test_what_an_import_loads(code: str, allowed: set[str]) -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert HEAVY & set(done.stdout.split()) <= allowed
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of Python's path that does what an editable install of these packages does."""
+    project, out = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("site")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "maskfront.py", *PACKAGES, "studies"):
+        (project / name).symlink_to(ROOT / name)
+    build = f"from setuptools import build_meta; build_meta.build_editable({str(out)!r})"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", build], cwd=project, check=True, capture_output=True
+    )
+    (wheel,) = out.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(out)
+    # The tests' own install comes after this one, and what it knows of is forgotten.
+    (out / "sitecustomize.py").write_text(
+        "import site, sys\n"
+        f"site.addsitedir({str(out)!r})\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if 'ditable' not in str(f) or "
+        f"'{out}' in sys.modules[f.__module__].__file__]\n"
+    )
+    return out
+
+
+def run(folder: Path, installed: Path, code: str, *, module: bool = False) -> tuple[str, str]:
+    """What a script of this code prints to both, where our packages are installed."""
+    (folder / "job.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, *(("-m", "job") if module else ("job.py",))],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout, done.stderr
+
+
+WHERE = """
+from maskfront import RunError
+import objectives, orchestrator, reports
+print(*[package.__file__ for package in (objectives, orchestrator, reports)])
+"""
+IN_A_WORKER = """
+from maskfront import RunError
+from joblib import Parallel, delayed
+def where():
+    import objectives, orchestrator, reports, orchestrator.errors
+    return [package.__file__ for package in (objectives, orchestrator, reports)]
+if __name__ == "__main__":
+    print(*Parallel(n_jobs=2)([delayed(where)()])[0])
+"""
+
+
+def ours(output: str) -> bool:
+    found = [Path(path).resolve() for path in output.split()]
+    return found == [ROOT / package / "__init__.py" for package in PACKAGES]
+
+
+@pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
+@pytest.mark.parametrize(
+    "code", [WHERE, IN_A_WORKER, WHERE.replace("maskfront", "orchestrator.errors")]
+)
+def test_a_folder_of_the_users_does_not_win(
+    installed: Path, tmp_path: Path, code: str, module: bool
+) -> None:
+    for package in PACKAGES:
+        (tmp_path / package).mkdir()
+    output, errors = run(tmp_path, installed, code, module=module)
+    assert ours(output), errors
+    assert errors == ""
+
+
+@pytest.mark.parametrize("code", [WHERE, IN_A_WORKER], ids=["here", "in a worker"])
+def test_a_package_of_the_users_is_named(installed: Path, tmp_path: Path, code: str) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "__init__.py").touch()
+    (tmp_path / "orchestrator.py").touch()
+    output, errors = run(tmp_path, installed, code)
+    assert ours(output), errors
+    for name in ("reports/__init__.py", "orchestrator.py"):
+        assert f"now gives maskfront's own package, not '{tmp_path / name}'" in errors
+    assert f"{tmp_path / 'job.py'}:2: UserWarning: `import orchestrator`" in errors
+
+
+@pytest.mark.parametrize("regular", [True, False], ids=["a package", "a folder"])
+def test_a_package_that_is_already_imported_is_refused(
+    installed: Path, tmp_path: Path, regular: bool
+) -> None:
+    (tmp_path / "reports").mkdir()
+    if regular:
+        (tmp_path / "reports" / "__init__.py").touch()
+    loaded = (
+        "import sys\nfrom importlib import machinery, util\n"
+        f"spec = machinery.PathFinder.find_spec('reports', [{str(tmp_path)!r}])\n"
+        "sys.modules['reports'] = util.module_from_spec(spec)\n"
+    )
+    output, errors = run(tmp_path, installed, loaded + WHERE)
+    assert output == ""
+    place = tmp_path / "reports" / "__init__.py" if regular else tmp_path / "reports"
+    assert errors.splitlines()[-1] == (
+        f"ImportError: maskfront has a package 'reports' of its own, and '{place}' was imported "
+        "under that name: rename it, or import maskfront first"
+    )

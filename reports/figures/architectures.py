@@ -21,12 +21,12 @@ _COLOURS = {"colorscale": "Cividis", "cmin": 0, "cmax": 1}
 
 
 def architecture_section(overlay: Overlay) -> Section | None:
-    """Heat maps of every run that has a front; None if none has."""
+    """Heat maps of every run whose front has a model with layers; None if none has."""
     sentences: list[str] = []
     panels: list[Panel] = []
     for place, run in enumerate(overlay.runs):
         view = architectures_view(run)
-        if not view.trials:
+        if not view.kinds:
             continue
         label = overlay.prefix(place)
         suffix = f"-{place}" if place else ""

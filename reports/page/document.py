@@ -120,8 +120,9 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
         row |= _measured(result) | {
             "target_ratio": result.target_ratio,
             "tolerance": result.tolerance,
-            "layers": in_numbers(result.widths, run.unpruned.widths),
         }
+        if sizes := in_numbers(result.widths, run.unpruned.widths):
+            row["layers"] = sizes
         folder = RunFolder(run.folder).trial(trial.number)
         if folder.is_dir():
             row["folder"] = Path(os.path.relpath(folder, page_folder)).as_posix()

@@ -177,7 +177,7 @@ function short(value) {
 
 function layers(trial) {
   const kinds = Object.values(trial.layers);
-  const rows = (kinds[0] ?? []).map((_, layer) => [layer + 1, ...kinds.map((of) => of[layer])]);
+  const rows = kinds[0].map((_, layer) => [layer + 1, ...kinds.map((of) => of[layer])]);
   return tableOf("What is left of each layer", ["layer", ...Object.keys(trial.layers)], rows);
 }
 

@@ -39,7 +39,7 @@ from optuna.distributions import FloatDistribution
 
 from objectives.text.task import Task
 from objectives.workbench.teacher import Teacher
-from orchestrator import Study
+from maskfront import Study
 from tests.chaos.quick import Quick
 
 study = Study(

@@ -26,6 +26,7 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from torch import Tensor
 
+from maskfront import Study
 from objectives.device import on_device, quiet_libraries, to_device
 from objectives.measures.evaluate import predict, score
 from objectives.measures.latency import Conditions, Latency
@@ -53,7 +54,6 @@ from objectives.training.stages import Stage
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
-from orchestrator import Study
 from orchestrator.workers.loop import run_study
 from tests.conftest import TINY, graded_rows, planted_rows
 from tests.gpu.cuda import Cuda

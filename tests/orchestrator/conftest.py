@@ -21,7 +21,7 @@ _STUDY = """
     from objectives.training.stages import Stage
     from objectives.text.task import Task
     from objectives.workbench.teacher import Teacher
-    from orchestrator import Study
+    from maskfront import Study
 
     study = Study(
         name="tiny",

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from maskfront import Study
 from objectives.errors import UserError
 from objectives.text.task import Task
 from objectives.workbench.teacher import Teacher
-from orchestrator import Study
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
 from orchestrator.workers.loop import run_study

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from optuna.distributions import CategoricalDistribution
 
-from objectives import CellSearch
+from maskfront import CellSearch, Run, Study, launch
 from objectives.delivery.bench import bench
 from objectives.errors import UserError
 from objectives.measures.cost import CostName
 from objectives.students.cells.genotype import Genotype
-from orchestrator import Run, Study, launch
 from orchestrator.study_file import load_study
 
 CHOICES = ("conv3", "none")

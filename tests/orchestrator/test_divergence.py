@@ -13,8 +13,8 @@ from optuna.study import StudyDirection
 from optuna_dashboard import get_note
 from rich.console import Console
 
+from maskfront import Run, RunError, Study, launch, load_run
 from objectives.errors import UserError
-from orchestrator import Run, RunError, Study, launch, load_run
 from orchestrator.runs.records import RESULT, UNPRUNED, front_document, load_optuna_study
 from orchestrator.status import run_status
 from orchestrator.study_file import load_study

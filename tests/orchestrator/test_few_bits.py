@@ -11,6 +11,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from rich.console import Console
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from maskfront import Run, Study, launch
 from objectives.delivery.bench import bench
 from objectives.engines import onnx_model
 from objectives.engines.serving import check_engine
@@ -18,7 +19,6 @@ from objectives.errors import UserError
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import dense
 from objectives.text.vocabulary import Vocabulary
-from orchestrator import Run, Study, launch
 from orchestrator.study_file import load_study
 from reports.speed import bench_front, inputs_of, keep_speeds, read_speeds
 

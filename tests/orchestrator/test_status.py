@@ -11,7 +11,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from orchestrator import Study
+from maskfront import Study
 from orchestrator.errors import RunError
 from orchestrator.runs.records import WORKER, State, TrialRecord, load_optuna_study
 from orchestrator.runs.run_folder import RunFolder

@@ -10,6 +10,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler
 
+from maskfront import Study
 from objectives.errors import UserError
 from objectives.measures.budget import TargetSchedule
 from objectives.methods.fisher_search import FisherSearch
@@ -17,7 +18,6 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.students.bert.architecture import BertShape
 from objectives.text.task import Task
 from objectives.training.stages import Stage
-from orchestrator import Study
 
 Knob = FloatDistribution | IntDistribution | CategoricalDistribution
 RATIOS = FloatDistribution(0.3, 1, log=True)

@@ -12,6 +12,7 @@ from reports.architectures import architectures_view, consensus
 from reports.dashboard import _trial_note
 from reports.figures.architectures import architecture_section, architectures_figure
 from reports.overlay import overlay
+from reports.page.page import write_report
 from tests.reports.conftest import widths_of, write_trial_files
 
 
@@ -83,6 +84,22 @@ def test_sizes_of_a_model_that_is_no_bert_are_drawn(make_run: Any, make_trial: A
     assert section is not None
     assert [panel.name for panel in section.panels] == ["architectures"]
     assert "| layer | gates | cells |\n|---|---|---|\n| 1 | 3 of 8 |" in _trial_note(run, trials[0])
+
+
+def test_a_front_of_models_without_layers_has_a_report(
+    make_run: Any, make_trial: Any, tmp_path: Path
+) -> None:
+    """A cell whose blocks are all "none"; its neighbour on the front, if any, may have some."""
+    trial = make_trial(0, 500_000, 0.8)
+    empty = replace(trial, result=replace(trial.result, widths={}))
+    run = make_run([empty], folder=tmp_path)
+    assert architecture_section(overlay([run])) is None
+    write_report(run, tmp_path / "report.html")
+    assert _trial_note(run, empty).endswith("held out 0.7900.")
+    other = make_trial(1, 600_000, 0.9)
+    both = make_run([empty, replace(other, result=replace(other.result, widths={"conv5": (8,)}))])
+    (panel,) = architecture_section(overlay([both])).panels
+    assert [list(row) for row in panel.figure.data[0].text] == [[""], [8]]
 
 
 def test_models_agree_on_the_units_that_all_of_them_have(

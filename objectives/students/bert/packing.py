@@ -12,6 +12,8 @@ This file imports torch alone: an exported model carries a copy of it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -78,7 +80,8 @@ class PackedLinear(nn.Module):
         self.register_buffer("scale", torch.zeros(rows, 1))
         self.register_buffer("inputs", torch.zeros(inputs, dtype=torch.long) if selects else None)
         self.bias = nn.Parameter(torch.zeros(width))
-        self._made: tuple[Tensor, Tensor] | None = None
+        self._made: tuple[Tensor, Tensor, tuple[int, int] | None, Tensor] | None = None
+        """Codes, scale, the versions of the two, and the weight that was made from them."""
 
     @property
     def size(self) -> int:
@@ -87,11 +90,31 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """(width, inputs) float32; made once for the codes that it is made from."""
-        if self._made is None or self._made[0] is not self.codes:
-            rows = unpack(self.codes, self.bits, self.in_features) * self.scale
-            self._made = self.codes, rows.unflatten(0, (self.halves, -1)).sum(0)
-        return self._made[1]
+        """(width, inputs) float32; made once for the codes and the scale that it is made from.
+
+        A tensor's version counts its edits in place. A tensor from torch's inference mode has no
+        version, so its weight is made each time. torch.compile reads no version, so a compiled
+        model learns of a loaded state alone.
+        """
+        codes, scale, made = self._buffers["codes"], self._buffers["scale"], self._made
+        tracing = torch.compiler.is_compiling()
+        if (
+            made is not None
+            and (made[0] is codes and made[1] is scale)
+            and (tracing or (made[2] and made[2] == (codes._version, scale._version)))
+        ):
+            return made[3]
+        rows = unpack(self.codes, self.bits, self.in_features) * self.scale
+        weight: Tensor = rows.unflatten(0, (self.halves, -1)).sum(0)
+        versions = None
+        if not (tracing or self.codes.is_inference() or self.scale.is_inference()):
+            versions = self.codes._version, self.scale._version
+        self._made = self.codes, self.scale, versions, weight
+        return weight
+
+    def _load_from_state_dict(self, *arguments: Any, **named: Any) -> None:
+        self._made = None
+        super()._load_from_state_dict(*arguments, **named)
 
     def forward(self, units: Tensor) -> Tensor:
         if self.inputs is not None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from objectives import CellSearch, UserError
+from maskfront import CellSearch, UserError
 from objectives.measures.cost import Units
 from objectives.measures.evaluate import divergence, predict
 from objectives.measures.measured import measured_flops

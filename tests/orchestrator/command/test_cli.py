@@ -18,7 +18,7 @@ import pytest
 from optuna_dashboard import get_note
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from orchestrator import Study
+from maskfront import Study
 from orchestrator.command import launching
 from orchestrator.command.shared import next_commands
 from orchestrator.errors import RunError

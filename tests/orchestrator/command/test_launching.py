@@ -17,7 +17,7 @@ import pytest
 from optuna_dashboard import get_note
 from rich.console import Console
 
-from orchestrator import RunError, Study, launch, load_run
+from maskfront import RunError, Study, launch, load_run
 from orchestrator.command.launching import _without_password
 from orchestrator.runs.records import load_optuna_study
 from reports.page.following import Following
@@ -25,7 +25,7 @@ from tests.orchestrator.conftest import WriteStudy
 from tests.orchestrator.workers.test_launch import scripted
 
 _LAUNCH = """
-from orchestrator import launch
+from maskfront import launch
 
 run = launch(study, trials=2, workers={workers}, device="cpu")
 print(len(run.front), "on the front")

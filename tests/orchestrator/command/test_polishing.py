@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrator import Run, RunError, Study, launch, load_run, polish
+from maskfront import Run, RunError, Study, launch, load_run, polish
 
 QUIET = Console(quiet=True)
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from optuna.distributions import FloatDistribution
 
-from orchestrator import Run, RunError, Study, load_run
+from maskfront import Run, RunError, Study, load_run
 from orchestrator.workers.loop import run_study
 from tests.orchestrator.workers.test_launch import scripted
 

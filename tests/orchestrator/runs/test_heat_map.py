@@ -43,3 +43,11 @@ def test_what_left_with_its_heads_is_not_drawn_again(tmp_path: Path) -> None:
         with Image.open(tmp_path / "architecture.png") as picture:
             widths.append(picture.width)
     assert widths == [70 + 320 * kinds for kinds in (2, 3, 4)]
+
+
+def test_a_model_without_layers_has_an_empty_picture(tmp_path: Path) -> None:
+    draw_heat_map({}, {"heads": (4,), "ffn": (8,)}, tmp_path / "architecture.png")
+    with Image.open(tmp_path / "architecture.png") as picture:
+        assert picture.convert("RGB").getcolors() == [
+            (picture.width * picture.height, ImageColor.getrgb(_GROUND))
+        ]

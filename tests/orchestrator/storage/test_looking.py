@@ -13,7 +13,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from orchestrator import Study
+from maskfront import Study
 from orchestrator.errors import RunError
 from orchestrator.runs.records import load_optuna_study
 from orchestrator.runs.run_folder import RunFolder

@@ -11,7 +11,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 from sqlalchemy.exc import OperationalError
 
-from orchestrator import Study
+from maskfront import Study
 from orchestrator.errors import RunError
 from orchestrator.runs.records import FAILURE, RESULT, read_run
 from orchestrator.runs.run_folder import RunFolder

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from orchestrator import Study
+from maskfront import Study
 from orchestrator.errors import RunError
 from orchestrator.study_file import load_study
 from orchestrator.workers.cluster import tasks

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from maskfront import Study, work
 from objectives import device
-from orchestrator import Study, work
 from orchestrator.errors import RunError
 from orchestrator.runs.records import WANTED, WORKER, load_optuna_study, read_run
 from orchestrator.study_file import load_study

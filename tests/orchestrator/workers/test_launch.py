@@ -26,6 +26,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
+from maskfront import Study, work
 from objectives.errors import UserError
 from objectives.measures import latency
 from objectives.measures.cost import CostName, Flops
@@ -39,7 +40,6 @@ from objectives.students.bert.cutting import cut
 from objectives.text.augmentation import Augmentation
 from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
-from orchestrator import Study, work
 from orchestrator.dashboard.view import DashboardView, Source
 from orchestrator.errors import RunError
 from orchestrator.runs.records import (

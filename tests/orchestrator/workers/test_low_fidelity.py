@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from maskfront import Study
 from objectives.workbench.fidelity import Fidelity
-from orchestrator import Study
 from orchestrator.errors import RunError
 from orchestrator.runs.records import front_document, read_run
 from orchestrator.workers.loop import run_study

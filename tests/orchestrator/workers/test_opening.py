@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 import pytest
 
-from orchestrator import Study
+from maskfront import Study
 from orchestrator.errors import RunError
 from orchestrator.runs.records import HOME, WANTED, load_optuna_study
 from orchestrator.runs.run_folder import RunFolder

@@ -17,9 +17,9 @@ from optuna.distributions import (
 )
 from rich.console import Console
 
+from maskfront import Study
 from objectives.methods.fisher_search import FisherSearch
 from objectives.training.stages import Stage
-from orchestrator import Study
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, load_optuna_study, read_run
 from orchestrator.study_file import load_study

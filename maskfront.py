@@ -1,0 +1,126 @@
+"""What a user imports: `from maskfront import FisherSearch, Study, Task, Teacher, launch`.
+
+Each name is loaded when it is asked for: a front or a report reads a run without torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read it
+    from objectives.delivery.bench import bench as bench
+    from objectives.errors import MaskfrontError as MaskfrontError
+    from objectives.errors import UserError as UserError
+    from objectives.methods.baselines.head_importance import HeadImportance as HeadImportance
+    from objectives.methods.baselines.magnitude_pruning import MagnitudePruning as MagnitudePruning
+    from objectives.methods.baselines.random_pruning import RandomPruning as RandomPruning
+    from objectives.methods.binary_bert import BinaryBert as BinaryBert
+    from objectives.methods.cell_search import CellSearch as CellSearch
+    from objectives.methods.cross_distillation import CrossDistillation as CrossDistillation
+    from objectives.methods.elastic_search import ElasticSearch as ElasticSearch
+    from objectives.methods.fisher_pruning import FisherPruning as FisherPruning
+    from objectives.methods.fisher_search import FisherSearch as FisherSearch
+    from objectives.methods.mask_search import MaskSearch as MaskSearch
+    from objectives.methods.mrem import Mrem as Mrem
+    from objectives.methods.polish import Polish as Polish
+    from objectives.methods.ternary_bert import TernaryBert as TernaryBert
+    from objectives.methods.width_search import WidthSearch as WidthSearch
+    from objectives.problem import Problem as Problem
+    from objectives.progress import Progress as Progress
+    from objectives.search_method import SearchFailure as SearchFailure
+    from objectives.search_method import SearchMethod as SearchMethod
+    from objectives.search_method import SearchResult as SearchResult
+    from objectives.staged_method import StagedMethod as StagedMethod
+    from objectives.strategies.one_shot import OneShot as OneShot
+    from objectives.strategies.one_shot import ScopedOneShot as ScopedOneShot
+    from objectives.text.augmentation import Augmentation as Augmentation
+    from objectives.text.glue import glue as glue
+    from objectives.text.task import Task as Task
+    from objectives.training.stages import FOUR_STEPS as FOUR_STEPS
+    from objectives.training.stages import Stage as Stage
+    from objectives.weights.independent import Alpha as Alpha
+    from objectives.weights.independent import staged_search as staged_search
+    from objectives.workbench.fidelity import Fidelity as Fidelity
+    from objectives.workbench.teacher import Teacher as Teacher
+    from orchestrator.command.compressing import Compressed as Compressed
+    from orchestrator.command.compressing import compress as compress
+    from orchestrator.command.launching import launch as launch
+    from orchestrator.command.polishing import polish as polish
+    from orchestrator.command.run import Run as Run
+    from orchestrator.command.run import load_run as load_run
+    from orchestrator.dashboard.server import serve as serve
+    from orchestrator.errors import RunError as RunError
+    from orchestrator.study import Study as Study
+    from orchestrator.study_file import load_study as load_study
+    from orchestrator.workers.loop import work as work
+    from reports.choice import choose as choose
+    from reports.exporting.export import Exported as Exported
+    from reports.exporting.export import export as export
+    from reports.exporting.hub import push as push
+    from reports.page.page import write_report as write_report
+    from reports.page.picture import front_image as front_image
+    from reports.speed import bench_front as bench_front
+    from reports.speed import keep_speeds as keep_speeds
+
+
+_ROOT = Path(__file__).resolve().parent
+
+
+def _claim(*packages: str) -> None:
+    """Import our packages, whatever of their names lies beside the user's script.
+
+    Worker processes inherit the path. Raises ImportError if another is imported already.
+    """
+    hidden = False
+    for package in packages:
+        spec = find_spec(package)
+        origin = spec and spec.origin  # None for a folder without __init__.py
+        if origin and Path(origin).resolve() == _ROOT / package / "__init__.py":
+            continue
+        if package in sys.modules:
+            where = origin or next(iter(sys.modules[package].__path__))
+            raise ImportError(
+                f"maskfront has a package '{package}' of its own, and '{where}' was imported under "
+                "that name: rename it, or import maskfront first"
+            )
+        if origin:
+            warnings.warn(
+                f"`import {package}` now gives maskfront's own package, not '{origin}': rename "
+                "yours if you import it",
+                stacklevel=3,
+            )
+        hidden = True
+    if hidden:
+        sys.path.insert(0, str(_ROOT))
+    for package in packages:
+        import_module(package)
+
+
+_claim("objectives", "orchestrator", "reports")
+
+
+def _listed() -> dict[str, str]:
+    """The names at the top of this file, each with the module that has it."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    lines = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(line.module) for line in lines for alias in line.names}
+
+
+if not TYPE_CHECKING:  # else a type checker would take any name for one of these
+    _MODULES = _listed()
+    __all__ = sorted(_MODULES)
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return getattr(import_module(_MODULES[name]), name)
+        raise AttributeError(f"module 'maskfront' has no attribute '{name}'")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
