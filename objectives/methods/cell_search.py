@@ -20,10 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from objectives.device import to_device
-from objectives.errors import UserError, check_ranges
-from objectives.measures.bits import Bytes
-from objectives.measures.cost import Flops, Params
-from objectives.measures.measured import measured_costs
+from objectives.errors import check_ranges
+from objectives.measures.measured import check_measured, measured_costs
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
@@ -86,11 +84,7 @@ class CellSearch(SearchMethod):
 
         Raises UserError where the study counts what only a cut BERT has a price of.
         """
-        if not isinstance(problem.counted, Flops | Params | Bytes):
-            raise UserError(
-                f"CellSearch: its students are no BERTs, and have no {problem.counted.unit}; count "
-                "flops, params or bytes, and see milliseconds in bench"
-            )
+        check_measured("CellSearch", problem.counted.unit)
         for slot, member in enumerate(members):
             genotype = Genotype(member.width, member.operations)
             with torch.random.fork_rng(devices=[]):

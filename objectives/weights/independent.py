@@ -22,7 +22,7 @@ from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchR
 from objectives.staged_method import StagedMethod
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut, shape_of
-from objectives.students.bert.pretrained import Classifier
+from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import keep_pieces, quantised, round_embeddings
 from objectives.training.population import EMBEDDINGS, Population
@@ -340,7 +340,7 @@ class _Run:
         models = {}
         for slot, state in states.items():
             student = self.students[slot]
-            if isinstance(student, PrunedBertForSequenceClassification):
+            if is_cut(student):
                 model = copy.deepcopy(student)
             else:
                 model = to_device(cut(state, config, architectures[slot]), device)
