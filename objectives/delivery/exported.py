@@ -40,7 +40,7 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
     model = load_model(source)
     family = family_of(model)
     model.config.problem_type = (
-        "regression" if model.num_labels == 1 else "single_label_classification"
+        "regression" if model.config.num_labels == 1 else "single_label_classification"
     )
     for name in FOREIGN:
         model.config.__dict__.pop(name, None)
