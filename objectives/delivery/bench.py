@@ -159,7 +159,7 @@ def bench(
             say(f"{engine}: preparing {len(models)} models")
             try:
                 served = serve(engine, models, Path(scratch), used, device)
-                of_engine = passes.timed(engine, served)
+                of_engine = list(passes.timed(engine, served))
                 of_splits: list[Worth] = []
                 if of_run.data is not None and BITS[engine] != of_run.bits:
                     say(f"{engine}: scoring on the selection and held-out splits")
@@ -213,33 +213,26 @@ class _Passes:
     device: str
     say: Callable[[str], None]
 
-    def timed(self, engine: Engine, served: Sequence[Served]) -> list[Timing]:
+    def timed(self, engine: Engine, served: Sequence[Served]) -> Iterator[Timing]:
         """Every model of an engine on every shape."""
-        return [
-            timing
-            for batch, length in self.shapes
-            for timing in self._of_shape(engine, served, batch, length)
-        ]
-
-    def _of_shape(
-        self, engine: Engine, served: Sequence[Served], batch: int, length: int
-    ) -> Iterator[Timing]:
-        self.say(f"{engine}: batch {batch}, length {length}")
-        inputs = tokens(min(m.config.vocab_size for m in self.models.values()), batch, length)
+        known = min(model.config.vocab_size for model in self.models.values())
         runs = [one.run for one in served]
-        times = in_turns(engine, runs, inputs, self.rounds, self.device)
-        quartiles = np.percentile(times, [25, 50, 75], axis=0).T.tolist()
-        for name, one, (low, middle, high) in zip(self.models, served, quartiles, strict=True):
-            yield Timing(
-                model=name,
-                engine=engine,
-                bits=BITS[engine],
-                bytes=one.bytes,
-                batch=batch,
-                length=length,
-                flops=self._flops[name, length],
-                quartiles=(low, middle, high),
-            )
+        for batch, length in self.shapes:
+            self.say(f"{engine}: batch {batch}, length {length}")
+            inputs = tokens(known, batch, length)
+            times = in_turns(engine, runs, inputs, self.rounds, self.device)
+            quartiles = np.percentile(times, [25, 50, 75], axis=0).T.tolist()
+            for name, one, (low, middle, high) in zip(self.models, served, quartiles, strict=True):
+                yield Timing(
+                    model=name,
+                    engine=engine,
+                    bits=BITS[engine],
+                    bytes=one.bytes,
+                    batch=batch,
+                    length=length,
+                    flops=self._flops[name, length],
+                    quartiles=(low, middle, high),
+                )
 
     @cached_property
     def _flops(self) -> dict[tuple[str, int], int]:

@@ -24,17 +24,6 @@ class Architecture(Protocol):
         """What reports draw: for each kind of units how many are left, one number a layer."""
 
 
-class Cost(Protocol):
-    """A closed form, as in `objectives.measures.cost`."""
-
-    @property
-    def unit(self) -> str:
-        """Of its numbers."""
-
-    def exact(self, architecture: Any) -> float:
-        """What a model of this architecture costs."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """Students of one kind: a configuration, a model and an architecture.
@@ -59,16 +48,6 @@ class Family:
     """Of a model card."""
 
     @property
-    def file(self) -> str:
-        """The name of the file that defines the model."""
-        return f"{self.model.__module__.rpartition('.')[2]}.py"
-
-    @property
-    def package(self) -> str:
-        """What to import so that transformers knows the model."""
-        return self.model.__module__.rpartition(".")[0]
-
-    @property
     def model_types(self) -> tuple[str, ...]:
         """The kinds of transformers' configurations that are taken for this family."""
         return (self.config.model_type,)
@@ -82,8 +61,8 @@ class Family:
         """A model of one of `model_types` as this family has it."""
         return model
 
-    def predicted(self, architecture: Any, costs: Sequence[Cost]) -> dict[str, float]:
-        """Those of the costs that follow from the architecture, by their units."""
+    def predicted(self, architecture: Any, costs: Sequence[Any]) -> dict[str, float]:
+        """Those of some `measures.cost.Cost` that follow from the architecture, by their units."""
         del architecture, costs
         return {}
 

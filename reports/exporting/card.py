@@ -36,6 +36,7 @@ def model_card(
     from huggingface_hub import ModelCardData
 
     result, unpruned = trial.result, run.unpruned
+    package, _, file = family.model.__module__.rpartition(".")
     base = "student" if "student" in run.sources else "teacher"
     license_ = run.sources.get(f"{base} license")
     front_matter = ModelCardData(
@@ -58,6 +59,8 @@ def model_card(
         unpruned=unpruned,
         plain=plain,
         family=family,
+        package=package,
+        file=file,
         percent=f"{100 * result.ratio:.2g}" if result.ratio < 0.1 else f"{100 * result.ratio:.1f}",
         max_length=run.definition["task.max_length"],
         pair="text pair" in run.sources,

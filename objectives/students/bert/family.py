@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -14,7 +15,7 @@ from objectives.students.bert.pruned_bert import (
     PrunedBertConfig,
     PrunedBertForSequenceClassification,
 )
-from objectives.students.family import Cost, Family
+from objectives.students.family import Family
 
 _PER_LAYER_NAMES = (
     *("qk_head_dim", "v_head_dim", "query_inputs", "key_inputs", "value_inputs"),
@@ -35,7 +36,7 @@ class BertFamily(Family):
         """Cut models as they are, others as a BERT."""
         return model if isinstance(model, self.model) else as_bert(model)
 
-    def predicted(self, architecture: BertArchitecture, costs: Sequence[Cost]) -> dict[str, float]:
+    def predicted(self, architecture: BertArchitecture, costs: Sequence[Any]) -> dict[str, float]:
         """All of them."""
         return {cost.unit: cost.exact(architecture) for cost in costs}
 
