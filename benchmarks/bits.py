@@ -37,7 +37,7 @@ from rich.table import Table
 
 from benchmarks.search_quality import TEACHER_EPOCHS, task
 from maskfront import ElasticSearch, Run, Stage, Study, Task, Teacher, launch
-from objectives.delivery.bench import bench
+from objectives.delivery.bench import OfRun, bench
 from objectives.device import quiet_libraries
 from objectives.engines.names import Engine
 from orchestrator.runs.records import FinishedTrial
@@ -121,8 +121,7 @@ def rows_of(name: str, seed: int, runs: dict[str, Run], own: Study) -> Iterator[
     data, unpruned = inputs_of(run, own), run.unpruned
     timed = bench(
         [Path(folder) for folder in models],
-        unpruned=teacher_of(run, own, data),
-        data=data,
+        of_run=OfRun(unpruned=teacher_of(run, own, data), data=data),
         batches=BATCHES,
         lengths=(128,),
         engines=ENGINES,

@@ -33,6 +33,7 @@ from rich.table import Table
 from benchmarks.elastic import workbench
 from benchmarks.search_quality import measure
 from maskfront import CellSearch, FisherSearch, SearchMethod, SearchResult, Stage
+from objectives.delivery.bench import OfRun
 from objectives.delivery.bench import bench as time_models
 from objectives.device import quiet_libraries
 from objectives.progress import SilentProgress
@@ -80,7 +81,7 @@ def milliseconds(bench: Workbench, models: dict[str, Any]) -> dict[str, dict[str
             models[name].save_pretrained(folder)
         timed = time_models(
             [Path(folder) for folder in folders],
-            unpruned=bench.problem.teacher,
+            of_run=OfRun(unpruned=bench.problem.teacher),
             batches=(1,),
             lengths=(bench.problem.seq_len,),
             engines=("onnxruntime", "onnxruntime-int8"),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 from torch import Tensor
-from transformers import BertForSequenceClassification
+from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives.cache import content_key, written_whole
 from objectives.measures.cost import Cost
@@ -50,7 +50,7 @@ class Problem:
     """Tokens at which FLOPs are taken, whatever the study counts."""
     student_is_new: bool
     """The student is a checkpoint of its own, which does not know the task yet."""
-    select_worth: Callable[[pretrained.Classifier], float]
+    select_worth: Callable[[PreTrainedModel], float]
     """What the study compares, of a cut model on the selection split, the higher the better: the
     metric, or minus the divergence. For the choice among checkpoints of one architecture, never for
     a gradient."""

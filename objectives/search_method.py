@@ -19,9 +19,9 @@ from objectives.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from transformers.configuration_utils import PreTrainedConfig
 
     from objectives.problem import Problem
-    from objectives.students.bert.architecture import BertShape
     from objectives.students.family import Architecture
 
 CurvePoint = Mapping[str, float | str]
@@ -122,14 +122,14 @@ class SearchMethod(abc.ABC):
             )
         return self
 
-    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Refuse a setting that does not go with the sizes of student and teacher.
 
         A launch asks before anything is trained. Labels do not count: a checkpoint may have none.
 
         Args:
-            student: the sizes of the unpruned student.
-            teacher: the sizes of the teacher.
+            student: the configuration of the unpruned student.
+            teacher: that of the teacher.
 
         Raises:
             UserError: for such a setting.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self, get_args
 
 from torch import Tensor
+from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.device import Precision
 from objectives.errors import UserError, check_ranges
@@ -19,9 +20,9 @@ from objectives.students.bert.architecture import (
     FULL_BITS,
     SPACES,
     BertArchitecture,
-    BertShape,
     check_spaces,
 )
+from objectives.students.bert.cutting import shape_of
 from objectives.students.bert.packing import INPUT_BITS, WEIGHT_BITS
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.training.flops_lost import flops_lost, flops_to_lose
@@ -183,17 +184,18 @@ class StagedMethod(SearchMethod):
             threshold=threshold,
         )
 
-    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """A loss that compares layers, or heads, wants those of the teacher that are theirs; bits
         of each layer want so many layers."""
         for stage in self.stages:
-            check_comparable(stage.loss, student, teacher)
+            check_comparable(stage.loss, shape_of(student), shape_of(teacher))
+        layers = shape_of(student).layers
         for name in ("weight_bits", "input_bits"):
             bits = getattr(self, name)
-            if isinstance(bits, tuple) and len(bits) != student.layers:
+            if isinstance(bits, tuple) and len(bits) != layers:
                 raise UserError(
                     f"{type(self).__name__}.{name} has {len(bits)} entries, and the student "
-                    f"{student.layers} layers; give a number for all, or one a layer"
+                    f"{layers} layers; give a number for all, or one a layer"
                 )
 
 

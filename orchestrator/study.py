@@ -24,7 +24,6 @@ from objectives.measures.cost import CostName, check_priced
 from objectives.measures.evaluate import Objective
 from objectives.measures.latency import Latency
 from objectives.search_method import SearchMethod, spaces_of
-from objectives.students.bert.architecture import BertShape
 from objectives.students.bert.pretrained import license_of
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
@@ -34,6 +33,7 @@ from orchestrator.sampler import SamplerFactory, SamplerName
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from transformers.configuration_utils import PreTrainedConfig
 
 PopulationSize = int | Literal["auto"]
 
@@ -204,14 +204,14 @@ class Study:
             ):
                 raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
 
-    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Refuse settings that do not go with these sizes and that a trial may get.
 
         Each knob is asked for at its extremes, the others at their lowest.
 
         Args:
-            student: the sizes of the unpruned student.
-            teacher: the sizes of the teacher.
+            student: the configuration of the unpruned student.
+            teacher: that of the teacher.
 
         Raises:
             UserError: for such a setting.

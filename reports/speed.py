@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,8 +138,7 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
         study: what the run was launched from: the unpruned model is then the teacher itself, and
             all are scored on the study's data in the engines of other bits than the run's own.
             (Where the students are cut from another checkpoint the unpruned model is timed alone.)
-        **settings: those of `objectives.bench`, but for the folders, the unpruned model and the
-            data.
+        **settings: those of `objectives.bench`, but for the folders and what a run says.
 
     Returns:
         Milliseconds, beside those of the unpruned model.
@@ -159,16 +158,14 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
             "its models are compared with"
         )
 
-    from objectives.delivery.bench import bench  # torch, which a report does without
+    from objectives.delivery.bench import OfRun, bench  # torch, which a report does without
 
-    layers = len(run.unpruned.heads_per_layer)
-    if study is None:
-        return bench(folders, unpruned_layers=layers, **settings)
-
-    data = inputs_of(run, study)
-    unpruned = None if run.unpruned.student_is_new else teacher_of(run, study, data)
-    settings |= {"unpruned": unpruned, "data": data, "scored_bits": run.bits}
-    return bench(folders, unpruned_layers=layers, **settings)
+    of_run = OfRun(layers=len(run.unpruned.heads_per_layer), bits=run.bits)
+    if study is not None:
+        data = inputs_of(run, study)
+        unpruned = None if run.unpruned.student_is_new else teacher_of(run, study, data)
+        of_run = replace(of_run, data=data, unpruned=unpruned)
+    return bench(folders, of_run=of_run, **settings)
 
 
 def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:

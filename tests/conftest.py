@@ -55,6 +55,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 TINY = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=3)
 """The shape of the tiny model."""
+
+
+def config_of(shape: BertShape) -> BertConfig:
+    """The configuration of a classifier of this shape."""
+    return BertConfig(
+        num_hidden_layers=shape.layers,
+        hidden_size=shape.hidden,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.ffn,
+        num_labels=shape.labels,
+    )
+
+
 MARKERS = {"joy": "happy", "grief": "sad", "toast": "neutral"}
 """The word of a text that decides its label."""
 GRADES = {"happy": 5.0, "neutral": 2.5, "sad": 0.0}

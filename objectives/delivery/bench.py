@@ -12,31 +12,25 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from objectives.delivery.exported import load_model
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
-from objectives.engines.serving import Run, serve
+from objectives.engines.serving import Run, Served, serve
 from objectives.engines.timing import in_turns, tokens
 from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Interval
 from objectives.measures.evaluate import metric_with_interval, predict_with
 from objectives.measures.measured import measured_flops
-from objectives.students.bert.adapters import ADAPTERS, as_bert
 from objectives.students.bert.pretrained import has_tokenizer, load_tokenizer
-from objectives.students.bert.pruned_bert import (
-    PrunedBertConfig,
-    PrunedBertForSequenceClassification,
-)
-from objectives.students.cells.cell_classifier import CellForSequenceClassification
+from objectives.students.families import family_of
 from objectives.text.data import Split
 from objectives.text.task import Metric
 from objectives.workbench.inputs import Inputs
@@ -95,14 +89,26 @@ class Bench:
     """Of the engines that models were scored in."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OfRun:
+    """What a run says of the model that its students were cut from, and of scoring them."""
+
+    unpruned: PreTrainedModel | None = None
+    """That model with its own weights; None: a twin of the first student, with random ones."""
+    layers: int | None = None
+    """Of the twin; by default those of the student, as if no whole layers had been left out."""
+    data: Inputs | None = None
+    """Of a study, on which models are scored in the engines of other bits than `bits`; a twin is
+    not, its weights are random."""
+    bits: int = FULL_BITS
+    """In which the run scored them."""
+
+
 def bench(
     folders: Sequence[Path],
     *,
     against: Path | None = None,
-    unpruned: PreTrainedModel | None = None,
-    unpruned_layers: int | None = None,
-    data: Inputs | None = None,
-    scored_bits: int = FULL_BITS,
+    of_run: OfRun | None = None,
     batches: Sequence[int] = (1, 8, 32),
     lengths: Sequence[int] = (128,),
     engines: Sequence[Engine] = ENGINES,
@@ -116,13 +122,8 @@ def bench(
     Args:
         folders: of exported models, or of other classifiers of BERT's kin.
         against: the folder of the reference; by default the unpruned twin of the first model, or
-            that model itself where it is a plain BERT.
-        unpruned: the unpruned model with its own weights, in place of that twin.
-        unpruned_layers: layers of that twin; by default those of the model, as if no whole layers
-            had been left out.
-        data: of a study, on which models are scored in the engines of other bits than the study
-            scored them in; a twin is not, its weights are random.
-        scored_bits: those.
+            that model itself where it was cut from nothing.
+        of_run: what is known of the models beside their folders.
         batches: sequences in a forward pass.
         lengths: tokens in a sequence.
         engines: some of `Engine`.
@@ -136,59 +137,34 @@ def bench(
         run with the reason.
 
     Raises:
-        UserError: for a folder without a classifier or with one that is no kin of BERT's, for a
-            length that a model does not take, and where no engine runs.
+        UserError: for a folder without a classifier or with one of no known family, for a length
+            that a model does not take, and where no engine runs.
     """
     for what, numbers in (("batch", batches), ("length", lengths), ("rounds", [rounds])):
         if min(numbers) < 1:
             raise UserError(f"{what} is {min(numbers)}; it must be at least 1")
-    reference, models = _load(folders, against, unpruned, unpruned_layers)
-    unscored = {UNPRUNED} if unpruned is None else set()
+    of_run = of_run or OfRun()
+    reference, models = _load(folders, against, of_run)
     longest = min(model.config.max_position_embeddings for model in models.values())
     if max(lengths) > longest:
         raise UserError(f"length is {max(lengths)}; these models take 1 to {longest} tokens")
 
+    passes = _Passes(models, [(b, s) for b in batches for s in lengths], rounds, device, say)
+    splits = _judging(models, of_run)
     timings: list[Timing] = []
     worths: list[Worth] = []
     skipped: dict[str, str] = {}
-    shapes = [(batch, length) for batch in batches for length in lengths]
-    splits = {name: _splits(data, name, model) for name, model in models.items()}
-    known = min(model.config.vocab_size for model in models.values())
-    flops_of = cache(measured_flops)
     with _threads(threads) as used, TemporaryDirectory() as scratch:
         for engine in engines:
             say(f"{engine}: preparing {len(models)} models")
             try:
                 served = serve(engine, models, Path(scratch), used, device)
-                runs = [one.run for one in served]
-                of_engine: list[Timing] = []
-                for batch, length in shapes:
-                    say(f"{engine}: batch {batch}, length {length}")
-                    inputs = tokens(known, batch, length)
-                    quartiles = _quartiles(in_turns(engine, runs, inputs, rounds, device))
-                    of_engine += [
-                        Timing(
-                            model=name,
-                            engine=engine,
-                            bits=BITS[engine],
-                            bytes=one.bytes,
-                            batch=batch,
-                            length=length,
-                            flops=flops_of(model, length),
-                            quartiles=spread,
-                        )
-                        for (name, model), one, spread in zip(
-                            models.items(), served, quartiles, strict=True
-                        )
-                    ]
+                of_engine = list(passes.timed(engine, served))
                 of_splits: list[Worth] = []
-                if data is not None and BITS[engine] != scored_bits:
+                if of_run.data is not None and BITS[engine] != of_run.bits:
                     say(f"{engine}: scoring on the selection and held-out splits")
-                    of_splits = [
-                        _worth(name, engine, one.run, splits[name], data.task.metric)
-                        for name, one in zip(models, served, strict=True)
-                        if name not in unscored
-                    ]
+                    runs = {name: one.run for name, one in zip(models, served, strict=True)}
+                    of_splits += _scored(engine, runs, splits, of_run.data.task.metric)
             except Exception as error:  # whatever a compiler or a runtime lacks here
                 skipped[engine] = first_line(error)
             else:
@@ -202,75 +178,96 @@ def bench(
 
 
 def _load(
-    folders: Sequence[Path],
-    against: Path | None,
-    unpruned: PreTrainedModel | None,
-    unpruned_layers: int | None,
+    folders: Sequence[Path], against: Path | None, of_run: OfRun
 ) -> tuple[str, dict[str, PreTrainedModel]]:
     """The name of the reference, and all models by their names, the reference first."""
     models = {str(folder): _classifier(folder) for folder in folders}
     if against is not None:
         return str(against), {str(against): _classifier(against)} | models
-    if unpruned is not None:
-        return UNPRUNED, {UNPRUNED: unpruned} | models
     name, first = next(iter(models.items()))
-    if isinstance(first.config, PrunedBertConfig):
-        configs = [model.config for model in models.values()]
-        pieces = max(getattr(c, "full_vocab_size", None) or c.vocab_size for c in configs)
-        return UNPRUNED, {UNPRUNED: _unpruned(first.config, unpruned_layers, pieces)} | models
-    return name, models
+    unpruned = of_run.unpruned
+    if unpruned is None:
+        unpruned = family_of(first).unpruned(list(models.values()), of_run.layers)
+    return (name, models) if unpruned is None else (UNPRUNED, {UNPRUNED: unpruned} | models)
 
 
 def _classifier(folder: Path) -> PreTrainedModel:
-    """The classifier of a folder: cut, a cell, a BERT, or one of its kin as a BERT."""
+    """The classifier of a folder as its family has it, in evaluation mode."""
     model = load_model(folder)
-    kind = model.config.model_type
-    if isinstance(model, PrunedBertForSequenceClassification | CellForSequenceClassification):
-        return model
-    if kind not in ADAPTERS:
-        raise UserError(
-            f"'{folder}': it is of the kind '{kind}'; maskfront times its own, and those of the "
-            f"kinds {', '.join(ADAPTERS)}"
-        )
-    model = as_bert(model)
+    try:
+        model = family_of(model).adapted(model)
+    except UserError as error:
+        raise UserError(f"'{folder}': {error}") from error
     model.train(False)
     return model
 
 
-def _unpruned(
-    config: PrunedBertConfig, layers: int | None, pieces: int
-) -> PrunedBertForSequenceClassification:
-    """A model of so many layers and word pieces from which nothing was cut, with random weights."""
-    cut = ("per_layer_config", "embedding_bits", "pooler_bits", "full_vocab_size")
-    own = {name: value for name, value in config.to_dict().items() if name not in cut}
-    own |= {"num_hidden_layers": layers or config.num_hidden_layers, "vocab_size": pieces}
-    with torch.random.fork_rng(devices=[]):
-        model = PrunedBertForSequenceClassification(PrunedBertConfig.from_dict(own))
-    model.train(False)
-    return model
+@dataclass(frozen=True, eq=False)
+class _Passes:
+    """Forward passes: which, how many, and where."""
+
+    models: Mapping[str, PreTrainedModel]
+    shapes: Sequence[tuple[int, int]]
+    """Sequences, and tokens in each of them."""
+    rounds: int
+    device: str
+    say: Callable[[str], None]
+
+    def timed(self, engine: Engine, served: Sequence[Served]) -> Iterator[Timing]:
+        """Every model of an engine on every shape."""
+        known = min(model.config.vocab_size for model in self.models.values())
+        runs = [one.run for one in served]
+        for batch, length in self.shapes:
+            self.say(f"{engine}: batch {batch}, length {length}")
+            inputs = tokens(known, batch, length)
+            times = in_turns(engine, runs, inputs, self.rounds, self.device)
+            quartiles = np.percentile(times, [25, 50, 75], axis=0).T.tolist()
+            for name, one, (low, middle, high) in zip(self.models, served, quartiles, strict=True):
+                yield Timing(
+                    model=name,
+                    engine=engine,
+                    bits=BITS[engine],
+                    bytes=one.bytes,
+                    batch=batch,
+                    length=length,
+                    flops=self._flops[name, length],
+                    quartiles=(low, middle, high),
+                )
+
+    @cached_property
+    def _flops(self) -> dict[tuple[str, int], int]:
+        """Of one sequence, by model and length."""
+        return {
+            (name, length): measured_flops(model, length)
+            for name, model in self.models.items()
+            for length in {length for _, length in self.shapes}
+        }
 
 
-def _splits(data: Inputs | None, name: str, model: PreTrainedModel) -> list[Split]:
-    """What a model is scored on: in tokens of its own if its folder has a tokenizer."""
+def _judging(models: Mapping[str, PreTrainedModel], of_run: OfRun) -> dict[str, list[Split]]:
+    """Selection and held-out rows of each model that may be scored, in tokens of its own if its
+    folder has a tokenizer."""
+    data = of_run.data
     if data is None:
-        return []
-    smaller = model.config.vocab_size < len(data.tokenizer)
-    own = name != UNPRUNED and (smaller or has_tokenizer(name))
-    tokenizer = load_tokenizer(name) if own else None
-    return data.judging(tokenizer)
+        return {}
+    splits = {}
+    for name, model in models.items():
+        own = name != UNPRUNED and (
+            model.config.vocab_size < len(data.tokenizer) or has_tokenizer(name)
+        )
+        if name != UNPRUNED or of_run.unpruned is not None:
+            splits[name] = data.judging(load_tokenizer(name) if own else None)
+    return splits
 
 
-def _worth(model: str, engine: Engine, run: Run, splits: Sequence[Split], metric: Metric) -> Worth:
-    select, heldout = (
-        metric_with_interval(predict_with(run, split), split, metric) for split in splits
-    )
-    return Worth(model, engine, *select, *heldout)
-
-
-def _quartiles(times: NDArray[np.float64]) -> list[tuple[float, float, float]]:
-    """Of each column."""
-    low, middle, high = np.percentile(times, [25, 50, 75], axis=0).tolist()
-    return list(zip(low, middle, high, strict=True))
+def _scored(
+    engine: Engine, runs: Mapping[str, Run], splits: Mapping[str, Sequence[Split]], metric: Metric
+) -> Iterator[Worth]:
+    for name, own in splits.items():
+        select, heldout = (
+            metric_with_interval(predict_with(runs[name], split), split, metric) for split in own
+        )
+        yield Worth(name, engine, *select, *heldout)
 
 
 @contextmanager

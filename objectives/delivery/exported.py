@@ -13,26 +13,22 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.dynamic_module_utils import custom_object_save
 
 from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError, first_line
 from objectives.measures.evaluate import metric_of, predict_with
-from objectives.students.bert import pruned_bert
 from objectives.students.bert.cutting import FOREIGN
-from objectives.students.bert.exporting import plain_bert, save_model, save_tokenizer
+from objectives.students.bert.exporting import save_model, save_tokenizer
 from objectives.students.bert.pretrained import load_tokenizer
-from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.students.cells import cell_classifier
+from objectives.students.families import family_of
+from objectives.students.family import Family
 from objectives.workbench.inputs import Inputs
 
-_PER_LAYER_NAMES = (
-    *("qk_head_dim", "v_head_dim", "query_inputs", "key_inputs", "value_inputs"),
-    *("weight_bits", "halves", "input_bits"),
-)
 
-
-def write_model(source: Path, out: Path) -> bool:
-    """Write a trial's model and tokenizer to the folder `out`; returns whether it is a plain BERT.
+def write_model(source: Path, out: Path) -> tuple[Family, bool]:
+    """Write a trial's model and tokenizer to the folder `out`; returns the family of the model, and
+    whether transformers has a class for it.
 
     If not, the folder holds the files of the model's classes, and its configuration names them:
     transformers runs them for a user who passes `trust_remote_code=True`, and prefers the
@@ -42,26 +38,20 @@ def write_model(source: Path, out: Path) -> bool:
     the logit of a class, and the tokenizer how many tokens the model takes.
     """
     model = load_model(source)
+    family = family_of(model)
     model.config.problem_type = (
-        "regression" if model.num_labels == 1 else "single_label_classification"
+        "regression" if model.config.num_labels == 1 else "single_label_classification"
     )
     for name in FOREIGN:
         model.config.__dict__.pop(name, None)
-    plain, code = None, cell_classifier.CODE
-    if isinstance(model, PrunedBertForSequenceClassification):
-        with torch.random.fork_rng(devices=[]):  # making a model draws numbers
-            plain = plain_bert(model)
-        code = pruned_bert.CODE
-    if plain is None:
-        file = code[0].stem  # `save_pretrained` puts it beside the model
-        model.config.auto_map = {
-            "AutoConfig": f"{file}.{type(model.config).__name__}",
-            "AutoModelForSequenceClassification": f"{file}.{type(model).__name__}",
-        }
-        if code is pruned_bert.CODE:
-            for name in _PER_LAYER_NAMES:  # who does not know these wants them said globally
-                setattr(model.config, name, None)
-    save_model(model if plain is None else plain, out)
+    with torch.random.fork_rng(devices=[]):  # making a model draws numbers
+        model = family.exported(model)
+    plain = type(model).__module__.startswith("transformers.")
+    if not plain:
+        classes = {"AutoConfig": model.config, "AutoModelForSequenceClassification": model}
+        model.config.auto_map = {auto: _place(type(one)) for auto, one in classes.items()}
+        custom_object_save(model, out)  # the files of its class
+    save_model(model, out)
     tokenizer = load_tokenizer(str(source))
     longest = model.config.max_position_embeddings
     tokenizer.model_max_length = min(tokenizer.model_max_length, longest)
@@ -69,7 +59,12 @@ def write_model(source: Path, out: Path) -> bool:
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
     save_tokenizer(tokenizer, out)
-    return plain is not None
+    return family, plain
+
+
+def _place(of: type) -> str:
+    """Of a class, as `auto_map` of a configuration has it: the name of its file, its own."""
+    return f"{of.__module__.rpartition('.')[2]}.{of.__name__}"
 
 
 def load_model(folder: Path) -> PreTrainedModel:

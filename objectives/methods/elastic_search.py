@@ -26,6 +26,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertForSequenceClassification
+from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.cache import content_key
 from objectives.device import matmul_dtype, to_device
@@ -38,6 +39,7 @@ from objectives.staged_method import StagedMethod
 from objectives.strategies.importance import importance_at, importance_of_student
 from objectives.strategies.one_shot import Chosen, OneShot, evenly
 from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
+from objectives.students.bert.cutting import shape_of
 from objectives.training.losses import check_comparable
 from objectives.training.population import EMBEDDINGS
 from objectives.training.stages import Loss, Stage
@@ -144,15 +146,16 @@ class ElasticSearch(OneShot):
         elastic = replace(self.elastic, epochs=self.elastic.epochs * share)
         return replace(super().shortened(share), elastic=elastic)
 
-    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """The losses can compare the student with the teacher, and it is as wide as is asked."""
         super().check_shapes(student, teacher)
-        check_comparable(self.elastic.loss, student, teacher)
+        shape = shape_of(student)
+        check_comparable(self.elastic.loss, shape, shape_of(teacher))
         for space, widths in self._widths().items():
-            (units,) = units_of(student, space)
-            if len(widths) != student.layers or max(widths) > units:
+            (units,) = units_of(shape, space)
+            if len(widths) != shape.layers or max(widths) > units:
                 raise UserError(
-                    f"ElasticSearch.{space} is {widths!r}; the student has {student.layers} layers "
+                    f"ElasticSearch.{space} is {widths!r}; the student has {shape.layers} layers "
                     f"of {units} {space}: give so many numbers from 0 to {units}"
                 )
 

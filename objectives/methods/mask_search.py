@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
+from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import TargetSchedule, hinge_loss, scheduled_ratio
@@ -36,7 +37,8 @@ from objectives.strategies.relaxation import (
     sigmoid_masks,
     softmax_masks,
 )
-from objectives.students.bert.architecture import BertArchitecture, BertShape
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.training.population import Population
@@ -203,13 +205,13 @@ class MaskSearch(StagedMethod):
             idle |= dict.fromkeys((*of_hinge, *of_gates), "heads by softmax have no gates")
         return idle
 
-    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """No more heads can be kept than there are."""
         super().check_shapes(student, teacher)
-        if (self.heads_kept or 1) > student.heads:
+        heads = shape_of(student).heads
+        if (self.heads_kept or 1) > heads:
             raise UserError(
-                f"MaskSearch.heads_kept is {self.heads_kept}; the student has {student.heads} a "
-                "layer"
+                f"MaskSearch.heads_kept is {self.heads_kept}; the student has {heads} a layer"
             )
 
     @classmethod

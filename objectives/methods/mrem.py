@@ -30,7 +30,7 @@ from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome
 from objectives.staged_method import StagedMethod
 from objectives.strategies.few_bits import FewBits
-from objectives.students.bert.cutting import cut, shape_of
+from objectives.students.bert.cutting import cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import round_embeddings
 from objectives.text.data import Batch
@@ -118,7 +118,7 @@ class Mrem(FewBits):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """One member after another: what they share is little."""
-        members[0].check_shapes(*(shape_of(m.config) for m in (problem.student, problem.teacher)))
+        members[0].check_shapes(problem.student.config, problem.teacher.config)
         for slot, member in enumerate(members):
             run = _Reconstruction(member, problem, seed)
             progress.begin(

@@ -28,6 +28,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.device import on_device
 from objectives.errors import UserError, check_ranges
@@ -40,7 +41,8 @@ from objectives.strategies.alpha_optimizers import AlphaAdam
 from objectives.strategies.descending_alpha import DescendingAlpha
 from objectives.strategies.importance import importance_of_student
 from objectives.strategies.relaxation import gumbel_noise, two_sampled
-from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
+from objectives.students.bert.architecture import BertArchitecture, units_of
+from objectives.students.bert.cutting import shape_of
 from objectives.training.losses import task_loss
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Stage
@@ -106,11 +108,11 @@ class WidthSearch(StagedMethod):
         """
         return sorted({round(share * units) for share in self.shares})
 
-    def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
+    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Each space has two candidates at least."""
         super().check_shapes(student, teacher)
         for space in self.spaces:
-            (units,) = units_of(student, space)
+            (units,) = units_of(shape_of(student), space)
             if len(self.widths(units)) < 2:
                 raise UserError(
                     f"WidthSearch.shares is {self.shares}: of the {units} {space} of a layer all "

@@ -1,9 +1,13 @@
-"""What a search method says of the student that it found, whatever model that is."""
+"""What the rest of maskfront asks of a kind of student; `families` lists those that there are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
 
 
 class Architecture(Protocol):
@@ -12,5 +16,71 @@ class Architecture(Protocol):
     def to_json(self) -> str:
         """One line of JSON, which a trial keeps as architecture.json."""
 
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` wrote. Raises UserError for anything else."""
+
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
         """What reports draw: for each kind of units how many are left, one number a layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Students of one kind: a configuration, a model and an architecture.
+
+    Its methods answer for a family of which nothing else is known: costs are measured on the model,
+    an export carries the files of its classes, nothing is cut from a larger model. A family that
+    knows more is a subclass.
+    """
+
+    config: type[PreTrainedConfig]
+    """Has `vocab_size`, `type_vocab_size` and `max_position_embeddings`, as BERT's."""
+    model: type[PreTrainedModel]
+    """A classifier that takes what BERT's does. The file that defines it imports torch,
+    transformers and, relatively, files that do the same: an exported model carries copies."""
+    architecture: type[Architecture]
+    """What its searches answer with."""
+    noun: str
+    """What a model card calls such a model: "BERT classifier"."""
+    origin: str = "the BERT whose answers it learnt"
+    """What a model card compares its cost with."""
+    tags: tuple[str, ...] = ("distillation",)
+    """Of a model card."""
+
+    @property
+    def model_types(self) -> tuple[str, ...]:
+        """The kinds of transformers' configurations that are taken for this family."""
+        return (self.config.model_type,)
+
+    def register(self) -> None:
+        """Let `AutoModelForSequenceClassification` load its models without custom code."""
+        AutoConfig.register(self.config.model_type, self.config)
+        AutoModelForSequenceClassification.register(self.config, self.model)
+
+    def adapted(self, model: PreTrainedModel) -> PreTrainedModel:
+        """A model of one of `model_types` as this family has it."""
+        return model
+
+    def predicted(self, architecture: Any, costs: Sequence[Any]) -> dict[str, float]:
+        """Those of some `measures.cost.Cost` that follow from the architecture, by their units."""
+        del architecture, costs
+        return {}
+
+    def vocabulary(self, architecture: Any) -> int | None:
+        """How many of the teacher's word pieces its model reads; None: all."""
+        del architecture
+        return None
+
+    def exported(self, model: PreTrainedModel) -> PreTrainedModel:
+        """The same model as transformers' own class, where there is one; else the model itself."""
+        return model
+
+    def unpruned(
+        self, models: Sequence[PreTrainedModel], layers: int | None
+    ) -> PreTrainedModel | None:
+        """What the first of the models was cut from, with random weights; None if nothing was cut.
+
+        It has so many layers, None being as many as that model, and all word pieces of any model.
+        """
+        del models, layers
+        return None

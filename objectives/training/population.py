@@ -21,8 +21,7 @@ from objectives.device import autocast
 from objectives.errors import UserError
 from objectives.students.bert.architecture import BertArchitecture, Widths
 from objectives.students.bert.cutting import head_dim_of, widths_of
-from objectives.students.bert.pretrained import Classifier
-from objectives.students.bert.pruned_bert import PrunedBertConfig
+from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.text.data import Batch
 from objectives.training.fusing import fuse, in_eights, joint, take
 from objectives.training.masking import masked_weights
@@ -96,7 +95,7 @@ class Population:
         padded = joint(widths)
         pads = activation(torch.zeros(1)).item() == 0  # a neuron that only pads gives nothing
         on_gpu = next(models[0].parameters()).device.type != "cpu"
-        if on_gpu and pads and isinstance(config, PrunedBertConfig):  # no masks of neurons
+        if on_gpu and pads and is_cut(models[0]):  # no masks of neurons
             padded = in_eights(padded)
         if len(set(widths)) > 1 and not pads:
             raise UserError(

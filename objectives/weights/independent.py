@@ -21,8 +21,8 @@ from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult
 from objectives.staged_method import StagedMethod
 from objectives.students.bert.architecture import BertArchitecture
-from objectives.students.bert.cutting import cut, shape_of
-from objectives.students.bert.pretrained import Classifier
+from objectives.students.bert.cutting import cut
+from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import keep_pieces, quantised, round_embeddings
 from objectives.training.population import EMBEDDINGS, Population
@@ -96,7 +96,7 @@ def staged_search(
     Yields:
         One outcome for each member.
     """
-    members[0].check_shapes(*(shape_of(m.config) for m in (problem.student, problem.teacher)))
+    members[0].check_shapes(problem.student.config, problem.teacher.config)
     students = students or [problem.student] * len(members)
     run = _Run(members, problem, alpha, seed, progress, students)
     if any(stage.loss == "prediction+hidden" for stage in run.stages):
@@ -340,7 +340,7 @@ class _Run:
         models = {}
         for slot, state in states.items():
             student = self.students[slot]
-            if isinstance(student, PrunedBertForSequenceClassification):
+            if is_cut(student):
                 model = copy.deepcopy(student)
             else:
                 model = to_device(cut(state, config, architectures[slot]), device)

@@ -8,12 +8,11 @@ from functools import cached_property
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import UserError
 from objectives.measures.evaluate import predict
 from objectives.students.bert import pretrained
-from objectives.students.bert.architecture import BertShape
-from objectives.students.bert.cutting import shape_of
 from objectives.students.bert.student import check_student
 from objectives.text import task as tasks
 from objectives.text.augmentation import Augmentation, Augmenter, read_augmentation
@@ -41,13 +40,13 @@ class Inputs:
     student_fingerprint: str | None
     augmenter: Augmenter | None
 
-    def shapes(self) -> tuple[BertShape, BertShape]:
+    def configs(self) -> tuple[PreTrainedConfig, PreTrainedConfig]:
         """Those of the student and of the teacher, but for the labels."""
-        teacher = shape_of(pretrained.read_config(self.teacher.checkpoint))
-        if self.student is not None:
-            return shape_of(pretrained.read_config(self.student)), teacher
-        layers = teacher.layers if self.student_layers is None else len(self.student_layers)
-        return replace(teacher, layers=layers), teacher
+        teacher = pretrained.read_config(self.teacher.checkpoint)
+        student = pretrained.read_config(self.student or self.teacher.checkpoint)
+        if self.student_layers is not None:
+            student.num_hidden_layers = len(self.student_layers)
+        return student, teacher
 
     def split(self, role: str, tokenizer: PreTrainedTokenizerBase | None = None) -> Split:
         """The rows of a role as tokens: the teacher's, or those of another tokenizer."""

@@ -27,6 +27,7 @@ from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import shape_of
 from objectives.students.bert.student import keep_layers, load_student
+from objectives.students.families import family_for
 from objectives.students.family import Architecture
 from objectives.text.data import Split
 from objectives.text.task import Examples, Metric, tokenise
@@ -76,10 +77,8 @@ class Workbench:
         Raises WrongCostError if the model does not cost what a search predicts of its architecture.
         """
         measured = measured_costs(model, self.flops.seq_len)
-        predicted: dict[str, float] = {}
-        if isinstance(architecture, BertArchitecture):
-            costs = (self.flops, self.problem.counted)
-            predicted = {cost.unit: cost.exact(architecture) for cost in costs}
+        costs = (self.flops, self.problem.counted)
+        predicted = family_for(architecture).predicted(architecture, costs)
         for unit, number in measured.items():
             if number != predicted.get(unit, number):
                 raise WrongCostError(
@@ -101,7 +100,7 @@ class Workbench:
 
     def tokenizer_of(self, architecture: Architecture) -> PreTrainedTokenizerBase:
         """The tokenizer that goes with a model of this architecture."""
-        pieces = getattr(architecture, "vocabulary", None)
+        pieces = family_for(architecture).vocabulary(architecture)
         return self.tokenizer if pieces is None else self.problem.vocabulary.tokenizer_of(pieces)
 
     def _judging(self, architecture: Architecture) -> dict[str, Split]:

@@ -196,7 +196,7 @@ def _read(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
         student=study.student,
         augmentation=study.augmentation,
     )
-    study.check_shapes(*inputs.shapes())
+    study.check_shapes(*inputs.configs())
     if (share := study.least("vocabulary")) < 1:
         check_vocabulary(inputs.tokenizer, share)
     return inputs, study.definition(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -11,6 +12,9 @@ from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.results import divergence_texts, size_text
 from orchestrator.runs.sizes import in_words, shown
 from reports.speed import read_speeds
+
+if TYPE_CHECKING:
+    from objectives.students.family import Family
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -22,22 +26,24 @@ _TEMPLATES = Environment(
 )
 
 
-def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequence[str]) -> str:
+def model_card(
+    run: RunRecord, trial: FinishedTrial, family: Family, *, plain: bool, notes: Sequence[str]
+) -> str:
     """Markdown with the hub's front matter; `notes` are lines on what it is worth.
 
-    `plain` says that the model is transformers' own BERT, which runs without custom code.
+    `plain` says that the model is of a class of transformers' own, which runs without custom code.
     """
     from huggingface_hub import ModelCardData
 
     result, unpruned = trial.result, run.unpruned
-    cut = bool(result.heads_per_layer)
+    package, _, file = family.model.__module__.rpartition(".")
     base = "student" if "student" in run.sources else "teacher"
     license_ = run.sources.get(f"{base} license")
     front_matter = ModelCardData(
         license=license_,
         library_name="transformers",
         pipeline_tag="text-classification",
-        tags=["maskfront", *(("pruning", "bert") if cut else ("distillation",))],
+        tags=["maskfront", *family.tags],
     )
     metrics = {
         f"{run.metric_name}, selection split": (result.metric, unpruned.metric),
@@ -52,7 +58,9 @@ def model_card(run: RunRecord, trial: FinishedTrial, *, plain: bool, notes: Sequ
         result=result,
         unpruned=unpruned,
         plain=plain,
-        cut=cut,
+        family=family,
+        package=package,
+        file=file,
         percent=f"{100 * result.ratio:.2g}" if result.ratio < 0.1 else f"{100 * result.ratio:.1f}",
         max_length=run.definition["task.max_length"],
         pair="text pair" in run.sources,

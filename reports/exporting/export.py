@@ -44,7 +44,7 @@ def export(
     """Write a finished trial's model to `out`, to be loaded where maskfront is not installed.
 
     The folder holds model.safetensors, config.json, the tokenizer, a model card README.md,
-    architecture.json, result.json, and its classes unless the model is a plain BERT. It is
+    architecture.json, result.json, and its classes unless transformers has one for it. It is
     written whole or not at all, and over nothing.
 
     Args:
@@ -82,13 +82,13 @@ def export(
     row = next(row for row in run.finished if row.number == trial)
     with written_whole(out.resolve()) as unfinished:  # "." has no name of its own to write beside
         unfinished.mkdir(parents=True)
-        plain = write_model(model, unfinished)
+        family, plain = write_model(model, unfinished)
         for name in ("architecture.json", "result.json"):
             shutil.copyfile(_inside(model.parent / name), unfinished / name)
         notes = [] if row.feasible else [_outside(row.result)]
         if onnx or inputs:
             notes += _write_onnx(run, unfinished, inputs)
-        card = model_card(run, row, plain=plain, notes=notes)
+        card = model_card(run, row, family, plain=plain, notes=notes)
         (unfinished / "README.md").write_text(card, encoding="utf-8")
     return Exported(out, tuple(notes))
 

@@ -18,6 +18,7 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.students.bert.architecture import BertShape
 from objectives.text.task import Task
 from objectives.training.stages import Stage
+from tests.conftest import config_of
 
 Knob = FloatDistribution | IntDistribution | CategoricalDistribution
 RATIOS = FloatDistribution(0.3, 1, log=True)
@@ -237,7 +238,7 @@ def test_what_a_study_refuses(study: Study, changes: dict[str, Any], message: st
 
 
 def test_only_what_a_trial_may_get_has_to_go_with_the_sizes(study: Study) -> None:
-    small = BertShape(layers=1, hidden=8, heads=2, head_dim=4, ffn=8, labels=2)
+    small = config_of(BertShape(layers=1, hidden=8, heads=2, head_dim=4, ffn=8, labels=2))
     of_eight = MaskSearch(heads_by="softmax", heads_kept=8)
     tuned = replace(study, method=of_eight, space={"heads_kept": IntDistribution(1, 2)}, first=())
     tuned.check_shapes(small, small)

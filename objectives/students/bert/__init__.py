@@ -4,12 +4,6 @@ Importing it makes the cut model known to transformers, so that
 `AutoModelForSequenceClassification.from_pretrained` loads one without custom code.
 """
 
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from objectives.students.bert.family import BERT as BERT
 
-from objectives.students.bert.pruned_bert import (
-    PrunedBertConfig,
-    PrunedBertForSequenceClassification,
-)
-
-AutoConfig.register(PrunedBertConfig.model_type, PrunedBertConfig)
-AutoModelForSequenceClassification.register(PrunedBertConfig, PrunedBertForSequenceClassification)
+BERT.register()

@@ -29,7 +29,7 @@ def count_labels(config: PreTrainedConfig) -> int:
     return config.num_labels
 
 
-def shape_of(config: BertConfig) -> BertShape:
+def shape_of(config: PreTrainedConfig) -> BertShape:
     """The shape of an unpruned BERT classifier."""
     return BertShape(
         layers=config.num_hidden_layers,

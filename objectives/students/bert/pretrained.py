@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import torch
 from huggingface_hub import metadata_load
@@ -29,6 +29,12 @@ from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassifica
 
 Classifier: TypeAlias = BertForSequenceClassification | PrunedBertForSequenceClassification
 """A BERT with pooler and classifier, unpruned or cut."""
+
+
+def is_cut(model: Classifier) -> TypeGuard[PrunedBertForSequenceClassification]:
+    """Whether units may be gone from it."""
+    return isinstance(model, PrunedBertForSequenceClassification)
+
 
 _WEIGHTS = "model.safetensors"
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")

@@ -12,14 +12,13 @@ This file imports torch, transformers and `packing`: an exported model carries c
 from __future__ import annotations
 
 import copy
-import shutil
-from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import BertConfig
 from transformers.activations import ACT2FN
+from transformers.dynamic_module_utils import custom_object_save
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.bert.modeling_bert import (
@@ -29,9 +28,6 @@ from transformers.models.bert.modeling_bert import (
 )
 
 from .packing import PackedEmbedding, PackedLinear
-
-CODE = tuple(Path(__file__).with_name(name) for name in (Path(__file__).name, "packing.py"))
-"""What an exported model carries: this file, and the one that it imports."""
 
 
 class PrunedBertConfig(BertConfig):
@@ -331,11 +327,9 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As transformers does; an exported model takes its code with it."""
-        if getattr(self.config, "auto_map", None):
-            Path(save_directory).mkdir(parents=True, exist_ok=True)
-            for file in CODE:
-                shutil.copyfile(file, Path(save_directory) / file.name)
         super().save_pretrained(save_directory, *args, **kwargs)
+        if getattr(self.config, "auto_map", None):
+            custom_object_save(self, save_directory)
 
 
 def _eager_attention(

@@ -4,9 +4,14 @@ Importing it makes them known to transformers, so that
 `AutoModelForSequenceClassification.from_pretrained` loads one without custom code.
 """
 
-from transformers import AutoConfig, AutoModelForSequenceClassification
-
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
+from objectives.students.cells.genotype import Genotype
+from objectives.students.family import Family
 
-AutoConfig.register(CellConfig.model_type, CellConfig)
-AutoModelForSequenceClassification.register(CellConfig, CellForSequenceClassification)
+CELLS = Family(
+    config=CellConfig,
+    model=CellForSequenceClassification,
+    architecture=Genotype,
+    noun="classifier of a few operations",
+)
+CELLS.register()

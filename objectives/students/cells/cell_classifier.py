@@ -9,20 +9,16 @@ This file imports torch, transformers and `operations`: an exported model carrie
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.dynamic_module_utils import custom_object_save
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .operations import FAR, OPERATIONS
-
-CODE = tuple(Path(__file__).with_name(name) for name in (Path(__file__).name, "operations.py"))
-"""What an exported model carries: this file, and the one that it imports."""
 
 
 class CellConfig(PreTrainedConfig):
@@ -120,8 +116,6 @@ class CellForSequenceClassification(PreTrainedModel):
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As transformers does; an exported model takes its code with it."""
-        if getattr(self.config, "auto_map", None):
-            Path(save_directory).mkdir(parents=True, exist_ok=True)
-            for file in CODE:
-                shutil.copyfile(file, Path(save_directory) / file.name)
         super().save_pretrained(save_directory, *args, **kwargs)
+        if getattr(self.config, "auto_map", None):
+            custom_object_save(self, save_directory)

@@ -15,7 +15,7 @@ from transformers import (
     AlbertForSequenceClassification,
 )
 
-from objectives.delivery.bench import UNPRUNED, Bench, bench
+from objectives.delivery.bench import UNPRUNED, Bench, OfRun, bench
 from objectives.delivery.exported import load_model
 from objectives.engines import onnx_model
 from objectives.engines.names import BITS, ENGINES, check_engines
@@ -183,7 +183,7 @@ def test_a_model_that_brings_code_is_not_run(folders: list[Path], tmp_path: Path
 
 def test_the_reference_has_the_layers_that_the_study_left_out(folders: list[Path]) -> None:
     settings = {"batches": [1], "lengths": [4], "engines": ("eager",), "rounds": 1}
-    timed = bench(folders[:1], unpruned_layers=6, **settings)  # type: ignore[arg-type]
+    timed = bench(folders[:1], of_run=OfRun(layers=6), **settings)  # type: ignore[arg-type]
     assert timed.timings[0].flops == Flops(replace(TINY, layers=6), 4).full
 
 
@@ -207,5 +207,5 @@ def test_a_model_that_is_no_kin_of_berts_is_refused(folders: list[Path], tmp_pat
     )
     with torch.random.fork_rng():
         AlbertForSequenceClassification(config).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="it is of the kind 'albert'; maskfront times"):
+    with pytest.raises(UserError, match="it is of the kind 'albert'; maskfront has models"):
         bench(folders[:1], against=tmp_path)

@@ -18,10 +18,11 @@ from objectives.methods.elastic_search import ElasticSearch, uniform
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
-from objectives.students.bert.architecture import BertArchitecture, BertShape
+from objectives.students.bert.architecture import BertArchitecture
 from objectives.text.data import Batch
 from objectives.training.stages import Stage
 from objectives.weights.elastic import ElasticTraining, Model
+from tests.conftest import TINY, config_of
 from tests.objectives.conformance import (
     PruningConformance,
     RecordingProgress,
@@ -219,14 +220,14 @@ def test_widths_of_one_space_leave_the_budget_to_the_other(fresh: Problem) -> No
 def test_a_width_of_a_layer_is_a_knob() -> None:
     whole = replace(BARE, heads=(4,) * 3, ffn=(48,) * 3)
     assert with_knobs(whole, {"heads[1]": 0, "ffn[2]": 7}).heads == (4, 0, 4)
-    shape = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=2)
-    whole.check_shapes(shape, shape)
+    tiny = config_of(TINY)
+    whole.check_shapes(tiny, tiny)
     for method, said in (
         (replace(whole, heads=(4, 4)), r"heads is \(4, 4\); the student has 3 layers of 4 heads"),
         (replace(whole, ffn=(48, 49, 0)), "give so many numbers from 0 to 48"),
     ):
         with pytest.raises(UserError, match=said):
-            method.check_shapes(shape, shape)
+            method.check_shapes(tiny, tiny)
 
 
 def test_dynaberts_widths_are_rounded_shares_of_every_layer(fresh: Problem) -> None:

@@ -31,7 +31,7 @@ from objectives.training.losses import hidden_loss, prediction_loss
 from objectives.training.population import Population, Trace
 from objectives.training.stage_training import BestWeights, Masks, StageTraining, steps_in
 from objectives.training.stages import FOUR_STEPS, Loss, Stage
-from tests.conftest import TINY
+from tests.conftest import TINY, config_of
 from tests.objectives.conformance import (
     assert_same,
     logits_of,
@@ -334,11 +334,11 @@ def test_a_student_that_is_deeper_than_its_teacher_learns_answers_alone(
 
 
 def test_heads_that_do_not_map_onto_one_another_are_refused() -> None:
-    fewer = replace(TINY, heads=2, head_dim=16)
-    replace(QUICK, stages=(replace(SEARCH, loss="prediction+hidden"),)).check_shapes(fewer, TINY)
+    fewer, tiny = config_of(replace(TINY, heads=2, head_dim=16)), config_of(TINY)
+    replace(QUICK, stages=(replace(SEARCH, loss="prediction+hidden"),)).check_shapes(fewer, tiny)
     stages = (SEARCH, replace(RECOVER, loss="intermediate"))
     with pytest.raises(UserError, match="the student has 2 a layer, the teacher 4"):
-        replace(QUICK, stages=stages).check_shapes(fewer, TINY)
+        replace(QUICK, stages=stages).check_shapes(fewer, tiny)
 
 
 def test_a_learning_rate_is_each_students_own_and_fuses(problem: Problem) -> None:

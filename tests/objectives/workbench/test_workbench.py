@@ -33,7 +33,7 @@ from objectives.measures.evaluate import (
 from objectives.measures.measured import WrongCostError
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
-from objectives.students.bert.cutting import cut
+from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.pretrained import load_tokenizer, take_outputs
 from objectives.text.data import Split
 from objectives.text.roles import load
@@ -486,7 +486,7 @@ def test_the_shapes_are_known_before_anything_is_trained(
     tiny_bert: str, planted_task: Task, layers: tuple[int, ...] | None
 ) -> None:
     inputs = read_inputs(planted_task, Teacher(checkpoint=tiny_bert), student_layers=layers)
-    student, teacher = (replace(shape, labels=TINY.labels) for shape in inputs.shapes())
+    student, teacher = (replace(shape_of(c), labels=TINY.labels) for c in inputs.configs())
     assert (student, teacher) == (replace(TINY, layers=1 if layers else 3), TINY)
 
 

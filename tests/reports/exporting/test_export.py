@@ -24,6 +24,7 @@ from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
+from objectives.students.bert import BERT
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
@@ -211,6 +212,7 @@ def test_the_card_says_what_it_is_and_was_made_from(run: RunRecord, tmp_path: Pa
     assert metadata["pipeline_tag"] == "text-classification"
     for line in (
         "A BERT classifier at 50.0% of the FLOPs of the model that it was cut from",
+        "`import objectives.students.bert` stands in for the flag",
         "    trust_remote_code=True,\n    truncation=True,\n    max_length=16,\n)\n",
         'classify("a text")',
         "| accuracy, selection split | 0.8000 | 0.9000 |",
@@ -224,10 +226,12 @@ def test_the_card_says_what_it_is_and_was_made_from(run: RunRecord, tmp_path: Pa
         "| heads in each layer | 1, 4 |",
     ):
         assert line in card
-    plain = model_card(replace(run, sources=named), run.trials[0], plain=True, notes=["a note"])
+    plain = model_card(
+        replace(run, sources=named), run.trials[0], BERT, plain=True, notes=["a note"]
+    )
     assert "trust_remote_code" not in plain
     paired = replace(run, sources={**named, "text pair": "b"})
-    card = model_card(paired, run.trials[0], plain=True, notes=[])
+    card = model_card(paired, run.trials[0], BERT, plain=True, notes=[])
     assert 'classify({"text": "the first text", "text_pair": "the second"})' in card
     assert "license:" not in plain
     assert "The license of the teacher is unknown" in plain

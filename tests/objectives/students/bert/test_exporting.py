@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from objectives.delivery.exported import write_model
 from objectives.measures.evaluate import predict
 from objectives.problem import Problem
+from objectives.students.bert import BERT
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.exporting import plain_bert, save_model
@@ -80,7 +81,7 @@ def test_a_pipeline_gives_the_number_of_a_regression_and_cuts_long_text(
     assert tokenizer.model_max_length > 64, "it knows no limit"
     tokenizer.save_pretrained(tmp_path / "trial")
     (tmp_path / "model").mkdir()
-    assert write_model(tmp_path / "trial", tmp_path / "model") is (heads == HEADS)
+    assert write_model(tmp_path / "trial", tmp_path / "model") == (BERT, heads == HEADS)
 
     text = "joy bab " * 100
     answer = pipeline("text-classification", model=str(tmp_path / "model"), device="cpu")
@@ -129,6 +130,18 @@ def test_nothing_that_a_checkpoint_says_of_code_is_exported(
     (tmp_path / "model").mkdir()
     write_model(tmp_path / "trial", tmp_path / "model")
     assert "theirs" not in (tmp_path / "model" / "config.json").read_text()
+
+
+def test_a_model_of_transformers_own_class_brings_no_code(tiny_bert: str, tmp_path: Path) -> None:
+    """A method may return one that nothing was cut from."""
+    with torch.random.fork_rng(devices=[]):
+        whole = BertForSequenceClassification(BertConfig.from_pretrained(tiny_bert, num_labels=2))
+    save_model(whole, tmp_path / "trial")
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "trial")
+    (tmp_path / "model").mkdir()
+    write_model(tmp_path / "trial", tmp_path / "model")
+    assert not list((tmp_path / "model").glob("*.py"))
+    assert "auto_map" not in (tmp_path / "model" / "config.json").read_text()
 
 
 def test_an_export_may_be_saved_again_read_by_others_and_cuts_nothing(

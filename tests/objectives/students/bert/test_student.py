@@ -54,7 +54,7 @@ def test_the_student_is_ratio_1_and_the_teacher_keeps_its_own_flops(
     small = shape_of(problem.student.config)
     assert (small.layers, small.hidden, small.heads, small.ffn, small.labels) == (2, 16, 2, 24, 3)
     assert bench.flops.shape == problem.cost.shape == small
-    assert [replace(shape, labels=3) for shape in inputs.shapes()] == [small, TINY]
+    assert [replace(shape_of(c), labels=3) for c in inputs.configs()] == [small, TINY]
     assert problem.cost_full == problem.cost.full == Flops(small, 16).full
     assert bench.unpruned.flops == Flops(TINY, 16).full > problem.cost_full
     assert shape_of(problem.teacher.config) == TINY
