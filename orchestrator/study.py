@@ -98,9 +98,10 @@ class Study:
     fidelity: Fidelity = FULL
     """How much of the full training each trial gets: less is cheaper, and is on no front with more.
     Begin a full study with what a cheap one found by `warm_start`."""
-    sampler: SamplerName | SamplerFactory = "tpe"
+    sampler: SamplerName | SamplerFactory | None = "tpe"
     """What draws the knobs: Optuna's "tpe", "gp", "nsgaii" or "random", or a function from a seed
-    to any other sampler, such as `lambda seed: QMCSampler(seed=seed)`. It decides
+    to any other sampler, such as `lambda seed: QMCSampler(seed=seed)`. None draws nothing: the
+    trials are those of `first`, and one that failed is tried again by the next launch. It decides
     no result, and so may change from launch to launch."""
     trials: int = 12
     """Trials wanted. Launching again continues up to this number."""
@@ -151,15 +152,19 @@ class Study:
                 "engine": (self.engine in ENGINES, f"one of {', '.join(ENGINES)}"),
                 "seq_len": (seq_len is None or seq_len >= 1, ">= 1, or None"),
                 "sampler": (
-                    callable(self.sampler) or self.sampler in get_args(SamplerName),
-                    f"one of {', '.join(get_args(SamplerName))}, or a function from a seed to a "
-                    "sampler",
+                    callable(self.sampler) or self.sampler in (None, *get_args(SamplerName)),
+                    f"one of {', '.join(get_args(SamplerName))}, a function from a seed to a "
+                    "sampler, or None",
                 ),
                 "seed": (self.seed >= 0, ">= 0"),
             },
         )
         self._check_objectives()
         self._check_space()
+        self._check_first()
+
+    def _check_first(self) -> None:
+        """The first trials have knobs of the space; where nothing is drawn, they are all trials."""
         for knobs in self.first:
             if not isinstance(knobs, Mapping):
                 raise UserError(
@@ -172,6 +177,15 @@ class Study:
                         f"Study.first has {name} = {value!r}, which {self.space[name]} does not "
                         "hold; give it another value, or the space another range"
                     )
+
+        if self.sampler is None and (
+            self.trials > len(self.first)
+            or any(knobs.keys() < self.space.keys() for knobs in self.first)
+        ):
+            raise UserError(
+                f"Study.sampler is None, so that nothing is drawn: give Study.first all knobs of "
+                f"all {self.trials} trials, or the study a sampler"
+            )
 
     def _check_space(self) -> None:
         """Each knob is a field of the method, may have its extreme values, and does something."""

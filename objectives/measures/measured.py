@@ -8,23 +8,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from objectives.errors import UserError
 from objectives.measures.bits import bytes_of
 from objectives.measures.evaluate import count_parameters
 
 
 class WrongCostError(Exception):
     """A model does not cost what its architecture says."""
-
-
-def check_measured(owner: str, unit: str) -> None:
-    """Raise UserError unless `measured_costs` has this unit: no other cost is known of students
-    whose family predicts none."""
-    if unit.partition("@")[0] not in ("flops", "params", "bytes"):
-        raise UserError(
-            f"{owner}: its students are no BERTs, and have no {unit}; count flops, params or "
-            "bytes, and see milliseconds in bench"
-        )
 
 
 @torch.no_grad()

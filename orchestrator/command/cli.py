@@ -1,7 +1,7 @@
 """The command `maskfront`: each of its verbs is also a Python call.
 
-The composition root: the one file of orchestrator/ that may import reports and load a study file.
-What a verb needs is imported when it runs, so that help and fronts answer without loading torch.
+Of orchestrator/ only this package, `command/`, may import reports: it is the composition root. What
+a verb needs is imported when it runs, so that help and fronts answer without loading torch.
 """
 
 from __future__ import annotations

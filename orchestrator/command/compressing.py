@@ -13,6 +13,7 @@ from pathlib import Path
 from optuna.distributions import FloatDistribution
 from rich.console import Console
 
+from objectives.cache import content_key
 from objectives.engines.names import Engine
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError
@@ -24,6 +25,7 @@ from orchestrator.command.launching import launch
 from orchestrator.command.run import Run, load_run
 from orchestrator.errors import RunError
 from orchestrator.study import Study
+from orchestrator.workers.loop import read_study
 from reports.exporting.export import Exported, check_free, export
 from reports.page.page import write_report
 from reports.speed import Speed, TimedModel, Worth, bench_front, keep_speeds, read_speeds
@@ -78,7 +80,8 @@ def compress(
         model: folder or hub name of a fine-tuned classifier of BERT's kin.
         data: a file of text: a text a line (.txt), or a table.
         out: the folder to make; it must not hold anything yet. All that was tried lies in
-            runs/NAME, NAME being the folder's.
+            runs/NAME-KEY, NAME being the folder's. The key says what decides the sizes: the same
+            call goes on there, and one with other texts, model or `max_length` has its own run.
         text: the column of the text, in a table.
         max_ms: milliseconds that one text of `max_length` tokens may take: the model that agrees
             most among those. By default the fastest one of `min_agreement`.
@@ -93,14 +96,14 @@ def compress(
         What was found, and the folder, which holds the model for transformers and onnxruntime.
 
     Raises:
-        RunError: if the folder is taken, and if no model is so fast.
+        RunError: if the folder is taken, if no model is so fast, and if none runs in int8 here.
         UserError: for a model or a file that cannot be read, too few texts, and without the extra
             "onnx".
     """
     out = Path(out)
     check_free(out)
     check_engine(_ENGINE, "cpu")
-    study = _study(out.resolve().name, str(model), data, text, max_length)
+    study = _named_by_content(_study(out.resolve().name, str(model), data, text, max_length))
     launch(study, command=command, console=console)
     run = load_run(Path("runs") / study.name)
     timed = bench_front(
@@ -113,6 +116,12 @@ def compress(
     )
     keep_speeds(run, timed)
     write_report([run], run.folder / "report.html")
+    if (reason := timed.skipped.get(_ENGINE)) is not None:
+        raise RunError(
+            f"no size runs in int8 here ({reason}); install the versions that were tested (pip "
+            "install -c constraints.txt -e '.[onnx]'), or take a size in float32: maskfront export "
+            f"{run.folder}"
+        )
     speed = next(one for one in read_speeds(run) if one.engine == _ENGINE and one.batch == 1)
     trial = _chosen(speed, max_ms, min_agreement)
     taken = speed.models[trial]
@@ -124,6 +133,15 @@ def compress(
         agreement=_worth(taken).heldout_metric,
         exported=export(run, trial, out, int8=study),
     )
+
+
+def _named_by_content(study: Study) -> Study:
+    """The study under a name of its own: no two of its name differ in what decides their results.
+
+    The data and the checkpoint are read for that, which takes seconds.
+    """
+    _, definition = read_study(study, "auto")
+    return replace(study, name=f"{study.name}-{content_key(definition)[:8]}")
 
 
 def _study(name: str, model: str, data: str | Path, text: str, max_length: int) -> Study:
@@ -145,7 +163,7 @@ def _study(name: str, model: str, data: str | Path, text: str, max_length: int) 
         first=tuple({"target_ratio": ratio} for ratio in RATIOS),
         trials=len(RATIOS),
         objective="divergence",
-        sampler="random",  # nothing is drawn
+        sampler=None,
     )
 
 

@@ -1,8 +1,4 @@
-"""`launch`: run a study and show it, from Python as from the command line.
-
-The composition root: of orchestrator/ only it, `compressing`, `run` and `command` may import
-reports.
-"""
+"""`launch`: run a study and show it, from Python as from the command line."""
 
 from __future__ import annotations
 

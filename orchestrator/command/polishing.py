@@ -117,7 +117,7 @@ def _study(
         trials=len(numbers),
         warm_start=(),
         fidelity=FULL,
-        sampler="random",  # nothing is drawn
+        sampler=None,
     )
 
 

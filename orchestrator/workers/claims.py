@@ -51,15 +51,23 @@ class Claims:
         worker: str,
         wanted: int,
         token: str = "",
+        *,
+        draws: bool = True,
     ):
         self._outer, self._folder, self._space = outer, folder, dict(space)
         self._worker, self._wanted = worker, wanted
-        self._token, self._watch = token, Watch(folder)
+        self._token, self._watch, self._draws = token, Watch(folder), draws
 
     @property
     def halted(self) -> bool:
         """Whether the launch of this worker was interrupted."""
         return bool(self._token) and self._outer.user_attrs.get(HALT) == self._token
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is drawn, and every trial that was asked for has ended."""
+        open_states = (TrialState.WAITING, TrialState.RUNNING)
+        return not self._draws and not self._outer.get_trials(deepcopy=False, states=open_states)
 
     def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
         """Claim up to `most` trials, fewer or none where that many are running or finished.
@@ -91,6 +99,8 @@ class Claims:
         waiting = iter(self._outer.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
         while len(claimed) < wanted:
             upcoming = next(waiting, None)
+            if upcoming is None and not self._draws:
+                return
             if claimed and upcoming is not None and DEATHS_ALONE in upcoming.user_attrs:
                 return
             trial = self._outer.ask()

@@ -111,9 +111,12 @@ def launch_workers(
                 note("workers end after the trials at hand; Ctrl-C again does not wait for that")
                 wait(running)
             raise
-        if finished_trials(outer) < study.trials:
+        draws = study.sampler is not None
+        claims = Claims(outer, folder, study.space, "", study.trials, draws=draws)
+        finished = finished_trials(outer)
+        if finished < study.trials and not (finished and claims.exhausted):
             raise RunError(_unfinished(study, outer, ended))
-        Claims(outer, folder, study.space, "", study.trials).fail_orphans()
+        claims.fail_orphans()
         return record_of(outer, folder.path)
 
 

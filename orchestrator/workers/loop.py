@@ -108,7 +108,7 @@ def work(
     check_exists(url)
     with writing(folder):
         opened_storage = open_storage(url)
-        inputs, definition = _read(study, chosen)
+        inputs, definition = read_study(study, chosen)
         outer = join_study(study, folder, opened_storage, definition)
         if trials is None:
             study = replace(study, trials=outer.user_attrs.get(WANTED, study.trials))
@@ -152,7 +152,7 @@ def opened(
     """The study, made or continued for so many workers, while no other launch may; and its data."""
     url = address(folder, storage)
     server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
-    inputs, definition = _read(study, device)
+    inputs, definition = read_study(study, device)
     shown = hidden(parse_url(url))
     with folder.locked():
         own = folder.is_own(shown)
@@ -183,7 +183,7 @@ def address(folder: RunFolder, storage: str | None) -> str:
     return storage
 
 
-def _read(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
+def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
     """What all trials read, checked; and what tells the study from another."""
     quiet_libraries()
     check_engine(study.engine, device)
@@ -240,9 +240,10 @@ def _serve(
     """Work as worker `number` until the wanted trials are finished."""
     so_far = len(outer.get_trials(deepcopy=False))
     at_once = study.at_once(device)
-    outer.sampler = make_sampler(study.seed, so_far, at_once, number, study.sampler)
+    outer.sampler = make_sampler(study.seed, so_far, at_once, number, study.sampler or "random")
     with Heartbeat(outer, folder, device) as heart:
-        claims = Claims(outer, folder, study.space, heart.record.name, study.trials, token)
+        name, draws = heart.record.name, study.sampler is not None
+        claims = Claims(outer, folder, study.space, name, study.trials, token, draws=draws)
         if (finished := finished_trials(outer)) >= study.trials:
             progress.note(f"{finished} trials are finished, {study.trials} wanted: nothing to do")
             claims.fail_orphans()

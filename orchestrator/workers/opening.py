@@ -111,9 +111,20 @@ def describe(outer: optuna.Study, study: Study, device: str) -> None:
 
 
 def _ask_first(outer: optuna.Study, study: Study) -> None:
-    """Enqueue the knobs that the study begins with, but for those that it has had."""
+    """Enqueue the knobs that the study begins with, but for those that it has had. Where nothing is
+    drawn, those whose trials have failed are asked for again."""
+    if study.sampler is not None:
+        for knobs in study.first:
+            outer.enqueue_trial(dict(knobs), skip_if_exists=True)
+        return
+    known = [
+        trial.system_attrs.get("fixed_params", trial.params)
+        for trial in outer.get_trials(deepcopy=False)
+        if trial.state is not TrialState.FAIL
+    ]
     for knobs in study.first:
-        outer.enqueue_trial(dict(knobs), skip_if_exists=True)
+        if knobs not in known:
+            outer.enqueue_trial(dict(knobs))
 
 
 def join_study(

@@ -100,7 +100,11 @@ class Worker:
                 raise KeyboardInterrupt
             self.progress.finished(finished)
             before = self.counted
-            if not self._population():  # all that is wanted runs elsewhere, and may fail there
+            if not self._population():
+                if self.claims.exhausted:
+                    self._check_any_finished()
+                    return
+                # All that is wanted runs elsewhere, and may fail there.
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
                 continue
             fruitless = fruitless + 1 if self.counted == before else 0
@@ -111,6 +115,15 @@ class Worker:
                     f"study '{self.study.name}': {len(self.failed)} trials in a row failed; the "
                     f"newest with: {self.failed[-1]}"
                 )
+
+    def _check_any_finished(self) -> None:
+        """Raise RunError if all trials that were asked for have failed."""
+        if not finished_trials(self.outer):
+            reason = self.failed[-1] if self.failed else "see the trials of the other workers"
+            raise RunError(
+                f"study '{self.study.name}': all of its {self.study.trials} trials failed; the "
+                f"newest with: {reason}"
+            )
 
     def _at_once(self) -> int:
         """Trials of the next population."""

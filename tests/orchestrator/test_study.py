@@ -269,3 +269,11 @@ def test_an_engine_goes_with_the_cost_of_milliseconds(study: Study) -> None:
         "engine": "onnxruntime-int8",
         "latency_batch": "8",
     }
+
+
+def test_where_nothing_is_drawn_the_first_trials_are_all(study: Study) -> None:
+    knobs = {name: knob.low for name, knob in study.space.items()}
+    assert replace(study, sampler=None, first=(knobs,), trials=1).sampler is None
+    for first, trials in (((knobs,), 2), (({"target_ratio": 0.5},), 1)):
+        with pytest.raises(UserError, match=r"sampler is None.*first all knobs of all \d trials"):
+            replace(study, sampler=None, first=first, trials=trials)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from transformers import AutoModelForSequenceClassification
 
+from objectives.delivery.bench import Bench
 from objectives.errors import UserError
 from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import load_tokenizer
@@ -14,6 +17,7 @@ from objectives.workbench.workbench import Workbench
 from orchestrator.command import compressing
 from orchestrator.command.compressing import compress
 from orchestrator.errors import RunError
+from orchestrator.study import Study
 from reports.speed import Speed, TimedModel, Worth
 from tests.command_line import maskfront
 from tests.conftest import planted_rows
@@ -47,7 +51,8 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     )
     assert ran.returncode == 0, ran.stderr
     assert "times as fast as before; answers" in ran.stdout
-    assert "runs/small/report.html" in ran.stdout
+    (report,) = tmp_path.glob("runs/small-*/report.html")
+    assert f"all sizes: {report.relative_to(tmp_path)}" in ran.stdout
     made = tmp_path / "small"
     assert (made / "onnx" / "model_int8.onnx").is_file()
     AutoModelForSequenceClassification.from_pretrained(made, trust_remote_code=True)
@@ -55,7 +60,7 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     assert "agreement in onnxruntime-int8, held-out split" in card
     assert "| rows | 60 rows read; train 29, alpha 1, selection 15, held out 15 |" in card
     text = texts.read_text(encoding="utf-8").splitlines()[0]
-    page = (tmp_path / "runs" / "small" / "report.html").read_text(encoding="utf-8")
+    page = report.read_text(encoding="utf-8")
     assert text not in card
     assert text not in page
     assert "onnxruntime-int8" in page
@@ -75,6 +80,50 @@ def test_too_few_texts_and_a_model_without_classes_are_refused(
     with pytest.raises(UserError, match=r"has no classifier yet; name a classifier"):
         compress(tiny_bert, texts, out="small", max_length=24)
     assert not (tmp_path / "runs").exists()
+
+
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
+    """The studies that `compress` launches from here on; each launch is interrupted."""
+    studies: list[Study] = []
+
+    def interrupt(study: Study, **_: object) -> None:
+        studies.append(study)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compressing, "launch", interrupt)
+    return studies
+
+
+def test_other_settings_and_other_texts_are_another_run(
+    teacher: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studies = launched(monkeypatch)
+
+    def name(**settings: Any) -> str:
+        with pytest.raises(KeyboardInterrupt):
+            compress(teacher, texts, out="small", **{"max_length": 24, **settings})
+        return studies[-1].name
+
+    first = name()
+    assert first.startswith("small-")
+    assert name(max_ms=5, min_agreement=0.9) == first, "the sizes that were tried serve again"
+    shorter = name(max_length=16)
+    texts.write_text("\n".join(planted_rows()["text"][:70]), encoding="utf-8")
+    assert len({first, shorter, name()}) == 3
+
+
+def test_why_there_is_no_int8_reaches_the_user(
+    teacher: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Bench("unpruned", (), {"onnxruntime-int8": "no such operator: MatMulInteger"}, {})
+    run = SimpleNamespace(folder=tmp_path)
+    monkeypatch.setattr(compressing, "load_run", lambda _: run)
+    monkeypatch.setattr(compressing, "bench_front", lambda *_, **__: timed)
+    monkeypatch.setattr(compressing, "read_speeds", lambda _: ())
+    for step in ("launch", "keep_speeds", "write_report"):
+        monkeypatch.setattr(compressing, step, lambda *_, **__: None)
+    with pytest.raises(RunError, match=r"int8 .*\(no such operator: MatMulInteger\); install"):
+        compress(teacher, texts, out="small", max_length=24)
 
 
 def speed(*models: tuple[float, float]) -> Speed:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from maskfront import Run, RunError, Study, launch, load_run, polish
+from objectives.methods.polish import Polish
 
 QUIET = Console(quiet=True)
 
@@ -45,6 +46,38 @@ def test_the_front_goes_into_a_run_beside_it_and_others_can_be_added(
     assert [t.number for t in more.trials] == list(range(3))
     assert {int(t.knobs["trial"]) for t in more.trials} == {0, 1, 2}
     assert load_run(run.folder).dataframe().equals(before), "the run itself does not change"
+
+
+def test_a_trial_that_fails_is_replaced_by_none_and_tried_again_by_the_next_call(
+    run: Run, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Polish._read
+
+    def fail(self: Polish) -> object:
+        if self.trial == 1:
+            raise ZeroDivisionError("a bug")
+        return read(self)
+
+    def polished() -> Run:
+        return polish(run, study, trials=[0, 1, 2], epochs=1, device="cpu", console=QUIET)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Polish, "_read", fail)
+        once = polished()
+    assert sorted(trial.knobs["trial"] for trial in once.trials) == [0, 1, 2]
+    assert sorted(trial.knobs["trial"] for trial in once.finished) == [0, 2]
+    assert sorted(trial.knobs["trial"] for trial in polished().finished) == [0, 1, 2]
+
+
+def test_where_every_trial_fails_the_launch_says_why(
+    run: Run, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Polish) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Polish, "_read", fail)
+    with pytest.raises(RunError, match=r"1 trial.* failed.* ZeroDivisionError: a bug"):
+        polish(run, study, trials=[1], epochs=1, device="cpu", console=QUIET)
 
 
 def test_more_training_elsewhere_is_another_study(run: Run, study: Study, tmp_path: Path) -> None:
