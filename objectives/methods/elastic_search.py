@@ -182,7 +182,7 @@ class ElasticSearch(OneShot):
         whose widths are given the first units."""
         worth = self.worth(problem, seed)
         for space, widths in self._widths().items():
-            stays = places(worth[space]).cpu() < torch.tensor(widths)[:, None]
+            stays = places(worth[space]) < torch.tensor(widths)[:, None]
             worth[space] = torch.where(stays, math.inf, -math.inf)
         target = self.target_ratio * problem.cost_full
         few, many = (
@@ -353,4 +353,4 @@ def _shares(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _handed_out(fresh: Tensor, order: Tensor) -> Tensor:
     """The values of each layer, (layers, units), highest first in the order of another worth."""
-    return fresh.sort(dim=-1, descending=True).values.gather(-1, places(order).to(fresh.device))
+    return fresh.sort(dim=-1, descending=True).values.gather(-1, places(order))

@@ -54,6 +54,6 @@ class FisherSearch(OneShot):
         del seed
         price = problem.cost.of_one_unit()
         return {
-            space: value.double().cpu() / price[space] ** self.flops_weight
+            space: value.double() / price[space] ** self.flops_weight
             for space, value in importance_of_student(problem, self.spaces, self.squares).items()
         }

@@ -360,9 +360,8 @@ def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
     if method.start == "uniform":
         return constant_alpha(cost.shape, method.spaces, method.initial_alpha, problem.device)
     low, high = method.initial_alpha - method.spread, method.initial_alpha + method.spread
-    return ranked_alpha(
-        importance_of_student(problem, method.spaces, "loss"), cost.of_one_unit(), low, high
-    )
+    importance = importance_of_student(problem, method.spaces, "loss")
+    return ranked_alpha(importance, cost.of_one_unit(), low, high, problem.device)
 
 
 def _optimizer(

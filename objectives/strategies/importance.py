@@ -82,15 +82,13 @@ def gradients_of_rows(
 def mean_over_rows(
     gradients: RowGradients, rows: int, of_gradients: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
-    """Mean over so many rows of a function of their gradients, (layers, *units_of) each."""
+    """Mean over so many rows of a function of their gradients, (layers, *units_of) on the CPU,
+    where units are chosen."""
     total: dict[str, Tensor] = {}
     for space, gradient in gradients:
         part = of_gradients(gradient).sum(0) / rows
-        if space in total:
-            total[space] += part
-        else:
-            total[space] = part
-    return total
+        total[space] = total[space] + part if space in total else part
+    return {space: value.cpu() for space, value in total.items()}
 
 
 def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:

@@ -69,6 +69,7 @@ INTERMEDIATE = replace(RECOVER, loss="intermediate")
 SEARCH_INSIDE = replace(SEARCH, name="search, intermediate", loss="intermediate")
 BEST = replace(RECOVER, name="best", loss="prediction", start="student", keep="best")
 STILL = replace(RECOVER, learning_rate=1e-9, quantised=True)
+ELASTIC = ElasticSearch(elastic=replace(RECOVER, name="elastic"), smallest=0.2)
 RANKED = {"start": "fisher"}
 """Where all alphas start alike, three steps leave ties, which rounding decides."""
 
@@ -85,7 +86,9 @@ METHODS: dict[str, StagedMethod | CellSearch] = {
     "MaskSearch, dap": MaskSearch(stages=(SEARCH, RECOVER), **PRESETS["dap"] | RANKED),
     "MaskSearch, milliseconds": MaskSearch(stages=(SEARCH, RECOVER)),
     "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER)),
-    "ElasticSearch": ElasticSearch(elastic=replace(RECOVER, name="elastic"), smallest=0.2),
+    "ElasticSearch": ELASTIC,
+    "ElasticSearch, heads given": replace(ELASTIC, heads=(2, 1, 3), grad_rescale=0.3),
+    "ElasticSearch, neurons given": replace(ELASTIC, ffn=(10, 20, 30)),
     "CrossDistillation": CrossDistillation(stages=(RECOVER,), rows=64),
     "FisherPruning": FisherPruning(stages=(RECOVER,)),
     "HeadImportance": HeadImportance(stages=(RECOVER,)),
@@ -113,7 +116,11 @@ LOOPS = {
     "BinaryBert": "each student is trained alone",
 }
 """Methods whose steps ask more of it the more students there are."""
-ONE_TRAINING = {"ElasticSearch": "the student of all is trained once, however many ask"}
+ONE_TRAINING = {
+    name: "the student of all is trained once, however many ask"
+    for name, method in METHODS.items()
+    if isinstance(method, ElasticSearch)
+}
 """Methods whose steps do not depend on how many students there are."""
 LATENCY = Latency(
     TINY,
