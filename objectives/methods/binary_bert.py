@@ -6,7 +6,7 @@ model begins at the loss of the ternary one, and is trained further. A weight th
 two bits a number and two scales a row: as many bytes as one bit a number in the whole student.
 
 What differs from the paper: units are chosen by Fisher information over the whole model (there the
-first half of each layer of a DynaBERT); scales, inputs, embeddings and gradients as in
+first half of each layer of a DynaBERT); losses, scales, inputs, embeddings and gradients as in
 `ternary_bert.py`. Embeddings do not learn here, so that nothing would be gained by splitting them:
 they stay ternary. Which layers are split, where not all are, is chosen by the same knapsack, but
 after the ternary training: a layer's gain is how much further from the teacher the model answers on

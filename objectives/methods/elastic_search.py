@@ -113,6 +113,12 @@ class ElasticSearch(OneShot):
                 "ElasticSearch.elastic: a training of many sizes does not search, is not "
                 "quantised, and its loss is 'prediction' or 'prediction+hidden'"
             )
+        for name, only in (("keep", "last"), ("start", "previous")):
+            if (given := getattr(self.elastic, name)) != only:
+                raise UserError(
+                    f"ElasticSearch.elastic.{name} is {given!r}; the training of many sizes begins "
+                    "with the student and ends with its last weights: leave it out"
+                )
 
     @classmethod
     def dynabert(cls, **changes: Any) -> Self:

@@ -4,8 +4,9 @@ et al. 2022).
 The float model says what each layer should give; no label is read. The layers are split into
 modules, and each module learns its weights, straight through their rounding, until its layers give
 on rounded weights and inputs what they gave in float32. A module alone has little to learn, so that
-a few rows are enough; one layer in each module is the paper's REM, one module with all layers is
-distillation from end to end.
+a few rows are enough. (The paper's REM is finer: it reconstructs one weight matrix at a time. Here
+one layer in each module is as fine as it gets.) One module with all layers is distillation from end
+to end.
 
 A module learns on what the modules before it give, errors and all, or on what they should give, or
 on a mixture (teacher forcing): entering = lambda float + (1 - lambda) quantised, where lambda falls

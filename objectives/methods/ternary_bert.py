@@ -3,11 +3,16 @@
 The student is the teacher itself. It computes with ternary weights (2 bits) and inputs of 8 bits
 from the first step on; the float32 weights behind these learn, straight through the rounding.
 
-What differs from the paper: a scale for each row of a weight, in place of one for the matrix;
-embeddings are rounded once and do not learn, those of positions among them; inputs are rounded on a
-grid from their least to their largest number, Q, K and the attention itself are not; gradients pass
-where weights are large (there are none beyond the source's bound of 2.5); the batches have no
-augmented text unless the study has (`Study.augmentation`), and no curvature weighs the rounding.
+The paper adds up three losses: of attention scores, of hidden states and of logits. By default the
+last two are added up here. A stage with `loss="intermediate"` compares scores and hidden states,
+without logits; put one before the stage on the logits, and all three are learnt one after another.
+
+What differs from the paper besides: each row of a weight has a scale of its own, in place of one
+for the matrix. Embeddings are rounded once and do not learn, those of positions among them. Inputs
+are rounded on a grid from their least to their largest number; Q, K and the attention itself are
+not. Gradients pass where weights are large (there are none beyond the source's bound of 2.5). The
+batches have no augmented text unless the study has (`Study.augmentation`). No curvature weighs the
+rounding.
 """
 
 from __future__ import annotations

@@ -277,6 +277,8 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
         ({"spaces": ("ffn",), "heads": (3, 3, 2)}, "heads is set, and spaces names"),
         ({"elastic": replace(TRAINING, searches=True)}, "does not search"),
         ({"elastic": replace(TRAINING, loss="intermediate")}, "its loss is 'prediction'"),
+        ({"elastic": replace(TRAINING, keep="best")}, "keep is 'best'; .* leave it out"),
+        ({"elastic": replace(TRAINING, start="student")}, "start is 'student'; .* leave it out"),
     ],
 )
 def test_what_no_training_of_many_sizes_can_do_is_refused(

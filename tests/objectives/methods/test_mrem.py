@@ -143,8 +143,8 @@ def reconstructed_by_hand(
     return forward
 
 
-def test_a_module_for_each_layer_without_forcing_is_rem(problem: Problem) -> None:
-    """REM by hand, on transformers' own layers; all but the last, which learns the answer too."""
+def test_a_module_for_each_layer_without_forcing_learns_layer_by_layer(problem: Problem) -> None:
+    """By hand, on transformers' own layers; all but the last, which learns the answer too."""
     method = replace(WHOLE, modules=TINY.layers, teacher_forcing=0.0, steps=20, embedding_bits=32)
     work = learnt(method, problem)
     bert = problem.student.bert
@@ -279,8 +279,8 @@ def test_more_layers_in_a_module_and_more_modules_than_none_are_nearer_on_held_o
 
     nearest = replace(WHOLE, steps=1)  # whose rate is 0
     mrem = replace(WHOLE, steps=120, rows=240)
-    rem = replace(mrem, modules=TINY.layers, teacher_forcing=0.0)
-    assert error(mrem) < error(rem) < error(nearest)
+    by_layer = replace(mrem, modules=TINY.layers, teacher_forcing=0.0)
+    assert error(mrem) < error(by_layer) < error(nearest)
 
 
 def test_rows_are_drawn_with_the_seed(problem: Problem) -> None:
