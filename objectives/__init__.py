@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from objectives.text.glue import glue
     from objectives.text.task import Task
     from objectives.training.stages import FOUR_STEPS, Stage
-    from objectives.weights.independent import Alpha, staged_search
+    from objectives.weights.alpha import Alpha
+    from objectives.weights.independent import staged_search
     from objectives.workbench.fidelity import Fidelity
     from objectives.workbench.teacher import Teacher
 
@@ -98,7 +99,7 @@ _HOMES = {
     "OneShot": "objectives.strategies.one_shot",
     "ScopedOneShot": "objectives.strategies.one_shot",
     "StagedMethod": "objectives.staged_method",
-    "Alpha": "objectives.weights.independent",
+    "Alpha": "objectives.weights.alpha",
     "staged_search": "objectives.weights.independent",
     "SearchFailure": "objectives.search_method",
     "SearchMethod": "objectives.search_method",

@@ -26,7 +26,9 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from torch import Tensor
 
+from objectives.bert_method import BertMethod
 from objectives.device import on_device, quiet_libraries, to_device
+from objectives.knobs import with_knobs
 from objectives.measures.evaluate import predict, score
 from objectives.measures.latency import Conditions, Latency
 from objectives.methods.baselines.head_importance import HeadImportance
@@ -46,7 +48,6 @@ from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
 from objectives.session import Session
-from objectives.staged_method import StagedMethod
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.training.stages import Stage
@@ -73,7 +74,7 @@ ELASTIC = ElasticSearch(elastic=replace(RECOVER, name="elastic"), smallest=0.2)
 RANKED = {"start": "fisher"}
 """Where all alphas start alike, three steps leave ties, which rounding decides."""
 
-METHODS: dict[str, StagedMethod | CellSearch] = {
+METHODS: dict[str, BertMethod | CellSearch] = {
     "FisherSearch": FisherSearch(stages=(RECOVER,)),
     "FisherSearch, all spaces": FisherSearch(
         stages=(RECOVER,), spaces=("heads", "ffn", "qk", "v", "input_qkv")
@@ -202,15 +203,15 @@ def on_gpu(bench: Workbench) -> Problem:
     )
 
 
-def examine(method: StagedMethod | CellSearch, bench: Workbench, gpu: StandIn | Cuda) -> Found:
+def examine(method: BertMethod | CellSearch, bench: Workbench, gpu: StandIn | Cuda) -> Found:
     """Search on both devices; compare."""
-    members: list[StagedMethod] | list[CellSearch]
+    members: list[CellSearch] | list[Polish] | list[BertMethod]
     if isinstance(method, CellSearch):
         members = [replace(method, learning_rate=method.learning_rate * ratio) for ratio in RATIOS]
     elif isinstance(method, Polish):
         members = [replace(method, trial=number) for number in range(len(RATIOS))]
     else:
-        members = [replace(method, target_ratio=ratio) for ratio in RATIOS]
+        members = [with_knobs(method, {"target_ratio": ratio}) for ratio in RATIOS]
     with gpu.plugged_in():
         problem = on_gpu(bench)
         watched, of_six = Watched(gpu), Watched(gpu)
@@ -332,8 +333,8 @@ def drive(checkpoint: str, masked_lm: str, folder: Path, named: Sequence[str]) -
     for name in named or METHODS:
         try:
             own = METHODS[name]
-            if isinstance(own, StagedMethod):
-                own = replace(own, precision="float32")
+            if isinstance(own, BertMethod):
+                own = with_knobs(own, {"precision": "float32"})
             if isinstance(own, Polish):
                 own = replace(own, trials=trials)
             found[name] = asdict(examine(own, benches.get(name, bench), gpu))

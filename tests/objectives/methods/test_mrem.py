@@ -23,7 +23,6 @@ from objectives.students.bert.packing import rounded_inputs
 from objectives.students.bert.quantising import rounded
 from objectives.training.losses import hidden_loss
 from objectives.training.population import Population, Trace
-from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance, logits_of, run, search_alone
 
@@ -324,7 +323,7 @@ def test_a_part_of_a_forward_pass_is_what_the_whole_does_there(problem: Problem)
         ("steps", 0),
         ("learning_rate", 0.0),
         ("teacher_forcing", -0.1),
-        ("stages", (Stage(name="recover", epochs=1),)),
+        ("batch_size", 0),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
