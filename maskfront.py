@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.text.task import Task as Task
     from objectives.training.stages import FOUR_STEPS as FOUR_STEPS
     from objectives.training.stages import Stage as Stage
-    from objectives.weights.independent import Alpha as Alpha
+    from objectives.weights.alpha import Alpha as Alpha
     from objectives.weights.independent import staged_search as staged_search
     from objectives.workbench.fidelity import Fidelity as Fidelity
     from objectives.workbench.teacher import Teacher as Teacher

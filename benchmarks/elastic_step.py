@@ -39,7 +39,8 @@ from objectives.students.bert.linears import matmuls
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.training.teacher_states import keep_states
-from objectives.weights.elastic import ElasticTraining, Order, rows_of
+from objectives.weights.elastic import ElasticTraining, rows_of
+from objectives.weights.slices import Order
 
 RESULTS = Path(__file__).parent / "results" / "elastic_step.json"
 SMALLEST = 0.05
@@ -87,7 +88,7 @@ def runs_of(problem: Problem, method: ElasticSearch, count: int) -> dict[str, Ca
     dtype = matmul_dtype(method.precision, problem.device)
     sizes = architectures(method, problem, count)
     models = [architecture.widths(problem.cost.shape) for architecture in sizes]
-    order = Order.by_worth(problem.cost.shape, method.worth(problem, 0))
+    order = Order.by_scores(problem.cost.shape, method.worth(problem, 0))
     training = ElasticTraining(
         problem, order, models, STAGE, sizes=count, batch_size=ROWS, seed=0, dtype=dtype
     )

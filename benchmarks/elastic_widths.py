@@ -120,13 +120,8 @@ class Judge:
 
     def elastic_problem(self) -> Problem:
         """The problem of searches that begin with the elastic student."""
-        self.cut(METHOD)
-        [found] = [
-            kept
-            for key, kept in self.problem.memory.items()
-            if isinstance(key, tuple) and key[0] == "elastic"
-        ]
-        return replace(self.problem, student=found.student)
+        shared = METHOD.shared(self.problem, seed=self.seed, progress=SilentProgress())
+        return replace(self.problem, student=shared.model)
 
 
 def _rows(split: Split, rows: Sequence[int]) -> Split:

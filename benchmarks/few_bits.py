@@ -41,7 +41,7 @@ from benchmarks.elastic import workbench
 from benchmarks.search_quality import measure
 from maskfront import BinaryBert, Stage, TernaryBert
 from objectives.device import quiet_libraries
-from objectives.strategies.few_bits import FewBits
+from objectives.staged_method import Staged
 from objectives.training.stages import Loss
 
 Row = dict[str, Any]
@@ -70,7 +70,7 @@ def stages(kind: str, epochs: float, *, two: bool) -> tuple[Stage, ...]:
     )
 
 
-def method(arm: str, epochs: float) -> FewBits:
+def method(arm: str, epochs: float) -> Staged:
     """The method of an arm."""
     kind, two = arm.removesuffix(", two stages"), arm.endswith("two stages")
     if kind.startswith("rounded"):

@@ -33,7 +33,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.elastic import workbench
-from maskfront import FisherSearch, Mrem, SearchResult, Stage, StagedMethod
+from maskfront import FisherSearch, Mrem, SearchResult, Stage
+from objectives.bert_method import WeightBits
 from objectives.device import quiet_libraries
 from objectives.progress import SilentProgress
 from objectives.workbench.workbench import Workbench
@@ -47,7 +48,7 @@ LEARN = Stage(name="learn", epochs=2, learning_rate=3e-4, loss="prediction+hidde
 KEPT = ("kl", "select", "heldout", "megabytes", "processor_seconds")
 
 
-def method(arm: str, bits: str, layers: int) -> StagedMethod:
+def method(arm: str, bits: str, layers: int) -> WeightBits:
     """What an arm does at these W-E-A bits."""
     weights, embeddings, inputs = map(int, bits.split("-"))
     own: dict[str, Any] = {
@@ -66,7 +67,7 @@ def method(arm: str, bits: str, layers: int) -> StagedMethod:
     return FisherSearch(**own, stages=(LEARN,) if arm == "QAT" else ())
 
 
-def measured(bench: Workbench, searched: StagedMethod, seed: int) -> Row:
+def measured(bench: Workbench, searched: WeightBits, seed: int) -> Row:
     """One model: what it keeps of the teacher, and what that took."""
     started = time.process_time()
     [outcome] = type(searched).search(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from filelock import FileLock
@@ -20,6 +20,8 @@ from objectives.measures.cost import Cost
 from objectives.students.bert import pretrained
 from objectives.text.data import Split
 from objectives.text.vocabulary import Vocabulary
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +64,22 @@ class Problem:
     """Folder for what is made once: see `cache`."""
     student_layers: tuple[int, ...] | None = None
     """The layers of the teacher that the student is, where it is some of them."""
-    memory: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
-    """What a method works out once for all its populations, under a key of its own."""
+    _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def once(self, key: object, make: Callable[[], Made]) -> Made:
+        """A thing that is made once a launch and stays in memory, for all populations.
+
+        Args:
+            key: What it is, and all that decides it beside this problem.
+            make: Makes it; called where no earlier call had this key.
+
+        Returns:
+            The thing.
+        """
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
 
     def kept(
         self, name: str, ingredients: Mapping[str, object], make: Callable[[Path, Path], object]

@@ -6,7 +6,7 @@ model begins at the loss of the ternary one, and is trained further. A weight th
 two bits a number and two scales a row: as many bytes as one bit a number in the whole student.
 
 What differs from the paper: units are chosen by Fisher information over the whole model (there the
-first half of each layer of a DynaBERT); scales, inputs, embeddings and gradients as in
+first half of each layer of a DynaBERT); losses, scales, inputs, embeddings and gradients as in
 `ternary_bert.py`. Embeddings do not learn here, so that nothing would be gained by splitting them:
 they stay ternary. Which layers are split, where not all are, is chosen by the same knapsack, but
 after the ternary training: a layer's gain is how much further from the teacher the model answers on
@@ -16,21 +16,27 @@ before, and those that are not split are binary all the time.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
+from objectives.bert_method import Bits
 from objectives.errors import UserError, check_ranges
 from objectives.measures.bits import bytes_of
 from objectives.measures.evaluate import nearness, predict
 from objectives.measures.knapsack import best_within
 from objectives.problem import Problem
-from objectives.strategies.few_bits import FewBits
+from objectives.progress import Progress
+from objectives.search_method import Outcome
+from objectives.staged_method import Budgeted, Staged
+from objectives.strategies.importance import worth_per_price
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import quantised
 from objectives.students.bert.splitting import HALVES, in_halves
 from objectives.training.stages import Stage
+from objectives.weights.alpha import Chosen
+from objectives.weights.independent import staged_search
 
 
 def _stage(name: str) -> Stage:
@@ -45,15 +51,21 @@ def _stage(name: str) -> Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BinaryBert(FewBits):
-    """Half of the student in ternary weights, then each of these as two binary ones."""
+class BinaryBert(Budgeted, Staged):
+    """Half of the student in ternary weights, then each of these as two binary ones.
 
-    per_slot: ClassVar[frozenset[str]] = FewBits.per_slot | {"split"}
+    R is measured while the weights are ternary.
+    """
+
+    per_slot: ClassVar[frozenset[str]] = Budgeted.per_slot | Staged.per_slot | {"split"}
+    with_search: ClassVar[bool] = False
     cut_together: ClassVar[bool] = False
 
-    weight_bits: int | tuple[int, ...] = 1
-    """Of each half of a weight in the end; before they are split, and where R is measured, the
-    weights are ternary. Always 1."""
+    input_bits: Bits = 8
+    """To which what enters a weight is rounded: 32 (not at all), 8 or 4."""
+    embedding_bits: int = 2
+    """Of the embeddings of words and positions, which are rounded before the training and stay:
+    32, 8, 4, 2 or 1."""
     stages: tuple[Stage, ...] = (_stage("ternary"), _stage("binary"))
     """What the weights go through, ternary first."""
     first_binary: str = "binary"
@@ -64,13 +76,7 @@ class BinaryBert(FewBits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(
-            self,
-            {
-                "weight_bits": (self.weight_bits == 1, "1"),
-                "split": (0 <= self.split <= 1, "in [0, 1]"),
-            },
-        )
+        check_ranges(self, {"split": (0 <= self.split <= 1, "in [0, 1]")})
         names = [stage.name for stage in self.stages]
         if self.first_binary not in names:
             raise UserError(
@@ -84,13 +90,21 @@ class BinaryBert(FewBits):
                     "needs quantised=True and start='previous'"
                 )
 
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Choose the units of each member by how far the answer moves without them, per cost; then
+        cut and train."""
+        scores = worth_per_price(problem, members[0].spaces, "logits")
+        chosen = Chosen([member.within_budget(scores, problem) for member in members])
+        return staged_search(members, problem, chosen, seed=seed, progress=progress)
+
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
         """The same units in ternary weights; those that have bits already as they are."""
         if architecture.has_bits:
             return architecture
-        binary = super().in_bits(architecture)
-        layers = tuple(replace(layer, weight_bits=2) for layer in binary.layers)
-        return replace(binary, layers=layers)
+        return self.with_weight_bits(architecture, 2)
 
     def entering(
         self,
@@ -107,7 +121,7 @@ class BinaryBert(FewBits):
 
     def _halved(self, units: BertArchitecture, split: Collection[int]) -> BertArchitecture:
         """In binary weights, those of some layers in halves."""
-        binary = super().in_bits(units)
+        binary = self.with_weight_bits(units, 1)
         layers = tuple(
             replace(layer, halves=HALVES if number in split else None)
             for number, layer in enumerate(binary.layers)
@@ -136,6 +150,6 @@ class BinaryBert(FewBits):
 
         (near, size), (_, least) = measured(layers), measured(())
         without = [measured(set(layers) - {layer}) for layer in layers]
-        prices = [size - smaller for _, smaller in without]
-        budget = self.split * (size - least) - (size - least - sum(prices))
-        return best_within([near - further for further, _ in without], prices, budget)
+        costs = [size - smaller for _, smaller in without]
+        budget = self.split * (size - least) - (size - least - sum(costs))
+        return best_within([near - further for further, _ in without], costs, budget)

@@ -28,6 +28,7 @@ from objectives.compression.side_by_side import Pair
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.strategies.one_shot import OneShot
+from objectives.strategies.ranking import per_cost
 from objectives.strategies.surgeon import surgeon_worth
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.text.data import Batch
@@ -82,12 +83,11 @@ class CrossDistillation(OneShot):
 
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """How far the answer moves without a unit, per price."""
-        key = ("surgeon worth", self.rows, self.damping, seed)
-        if key not in problem.memory:
-            batches = self._batches(problem, seed)
-            problem.memory[key] = surgeon_worth(problem, batches, self.damping)
-        worth, price = problem.memory[key], problem.cost.of_one_unit()
-        return {space: worth[space] / price[space] for space in self.spaces}
+        worth = problem.once(
+            ("surgeon worth", self.rows, self.damping, seed),
+            lambda: surgeon_worth(problem, self._batches(problem, seed), self.damping),
+        )
+        return per_cost({space: worth[space] for space in self.spaces}, problem.cost)
 
     @property
     def pairs(self) -> Sequence[Pair]:

@@ -1,7 +1,7 @@
 """Elastic search: one training for all trials of a run, each of which is cut from it.
 
-The first trial trains one student at many sizes (`training/elastic.py`), along the order of what
-its units are worth; it is kept for the run. A trial then chooses its units, cuts, and is scored.
+The first trial trains one student at many sizes (`weights/elastic.py`), along the order of the
+scores of its units; it is kept for the run. A trial then chooses its units, cuts, and is scored.
 With `stages` it is distilled further on its own.
 
 It is made for fronts of many trials: docs/elastic.md says where it pays, and where a training for
@@ -13,67 +13,55 @@ the training; what a trial may choose is how many of them each layer keeps.
 
 from __future__ import annotations
 
-import copy
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import BertForSequenceClassification
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.cache import content_key
-from objectives.device import matmul_dtype, to_device
+from objectives.device import matmul_dtype
 from objectives.errors import UserError, check_ranges
-from objectives.measures.budget import places, units_that_fit
+from objectives.measures.budget import places
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult
+from objectives.search_method import Outcome, SearchFailure, SearchResult
 from objectives.staged_method import StagedMethod
 from objectives.strategies.importance import importance_at, importance_of_student
-from objectives.strategies.one_shot import Chosen, OneShot, evenly
-from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
+from objectives.strategies.ranking import evenly, largest_fall, per_cost, redistributed
+from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.training.losses import check_comparable
-from objectives.training.population import EMBEDDINGS
 from objectives.training.stages import Loss, Stage
-from objectives.training.teacher_states import keep_states
-from objectives.weights.elastic import ElasticTraining, Model, Order
+from objectives.weights.alpha import Chosen
+from objectives.weights.elastic import ElasticTraining, SharedStudent, shared_student
 from objectives.weights.independent import staged_search
+from objectives.weights.slices import Order, along, uniform
 
 ELASTIC = Stage(name="elastic", epochs=18, learning_rate=6e-4, loss="prediction+hidden")
 """The training that all trials share. docs/elastic.md has its rate beside others."""
-_GRID = 65
-"""Sizes that a step draws from, geometric from the smallest to the whole."""
-_POINTS = 200
-"""Rows at most of the training's learning curve, which each trial keeps."""
-_TINY = 1e-300
-"""For what is worth nothing, in a quotient."""
-_WEIGHTS, _CURVE, _CHECKPOINT = "model.safetensors", "curve.json", "checkpoint.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElasticSearch(OneShot):
+class ElasticSearch(StagedMethod):
     """One training for all sizes, along the order of Fisher information per FLOP."""
 
-    per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"flops_weight", "grad_rescale"}
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
+    with_search: ClassVar[bool] = False
 
     flops_weight: float = 0.9
-    """lambda: the power of its price that a unit's worth is divided by; 1 ranks by worth per FLOP,
-    less favours heads, the dear units, more favours neurons. >= 0."""
+    """lambda: the power of its cost that a unit's score is divided by; 1 ranks by score per FLOP,
+    less favours heads, the expensive units, more favours neurons. >= 0."""
     grad_rescale: float = 0.0
-    """kappa: share of worths that are measured anew, on the trained student at R, in those that
+    """kappa: share of scores that are measured anew, on the trained student at R, in those that
     divide the budget among the layers. In [0, 1]."""
     heads: tuple[int, ...] = ()
     """How many heads each layer keeps, in [0, its heads], the first in the order of the training;
-    a knob "heads[0]" is the width of a layer. Empty: as many as they are worth at R."""
+    a knob "heads[0]" is the width of a layer. Empty: as many as score highest at R."""
     ffn: tuple[int, ...] = ()
     """The same of neurons."""
     elastic: Stage = ELASTIC
@@ -115,6 +103,12 @@ class ElasticSearch(OneShot):
                 "ElasticSearch.elastic: a training of many sizes does not search, is not "
                 "quantised, and its loss is 'prediction' or 'prediction+hidden'"
             )
+        for name, only in (("keep", "last"), ("start", "previous")):
+            if (given := getattr(self.elastic, name)) != only:
+                raise UserError(
+                    f"ElasticSearch.elastic.{name} is {given!r}; the training of many sizes begins "
+                    "with the student and ends with its last weights: leave it out"
+                )
 
     @classmethod
     def dynabert(cls, **changes: Any) -> Self:
@@ -160,17 +154,15 @@ class ElasticSearch(OneShot):
                 )
 
     def idle(self) -> Mapping[str, str]:
-        """Where widths are given, what would choose them. (Unlike in other one-shot methods batch
-        and precision act without stages, in the training of all, and the tolerance says where the
-        units may end.)"""
-        of_bits = StagedMethod.idle(self)
-        names = ("target_ratio", "tolerance", "flops_weight", "grad_rescale") * self._all_given()
-        of_path = ("flops_weight", "grad_rescale", "trained_flops_weight", "sizes", "smallest")
-        return {
-            **of_bits,
-            **dict.fromkeys(of_path * bool(self.shares), "shares cut all layers alike"),
-            **dict.fromkeys(names, "all widths are given"),
-        }
+        """Where widths are given, what would choose them."""
+        idle = dict(super().idle())
+        if self.shares:
+            of_path = ("flops_weight", "grad_rescale", "trained_flops_weight", "sizes", "smallest")
+            idle |= dict.fromkeys(of_path, "shares cut all layers alike")
+        if self._all_given():
+            of_choice = ("target_ratio", "tolerance", "flops_weight", "grad_rescale")
+            idle |= dict.fromkeys(of_choice, "all widths are given")
+        return idle
 
     def _widths(self) -> dict[str, tuple[int, ...]]:
         """Those that are given, of each space."""
@@ -180,56 +172,11 @@ class ElasticSearch(OneShot):
     def _all_given(self) -> bool:
         return len(self._widths()) == len(self.spaces)
 
-    def choose(self, problem: Problem, seed: int) -> BertArchitecture:
-        """The units of highest worth; within t of R they end where worth falls most. Of a space
-        whose widths are given the first units."""
-        worth = self.worth(problem, seed)
-        for space, widths in self._widths().items():
-            stays = places(worth[space]).cpu() < torch.tensor(widths)[:, None]
-            worth[space] = torch.where(stays, math.inf, -math.inf)
-        target = self.target_ratio * problem.cost_full
-        few, many = (
-            units_that_fit(worth, problem.cost, limit=share * target)
-            for share in (1 - self.tolerance, 1 + self.tolerance)
-        )
-        between = torch.cat([value[many[space] & ~few[space]] for space, value in worth.items()])
-        values = between.double().clamp_min(_TINY).sort(descending=True).values
-        falls = values[:-1] / values[1:]
-        threshold = float(values[falls.argmax() + 1]) if len(falls) else math.inf
-        return self.within_budget(worth, problem, threshold)
-
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """Fisher information, (layers, units) of each space, per price to the power of lambda.
-
-        A part kappa of it is that of the trained student at R, in each layer handed out in the
-        order of the training.
-        """
-        worth = importance_of_student(problem, self.spaces, "logits")
-        if self.grad_rescale:
-            chosen = self.within_budget(self._per_price(worth, problem), problem)
-            masks = {
-                space: torch.tensor(rows, dtype=torch.float32, device=problem.device)[None]
-                for space, rows in chosen.masks(problem.cost.shape, self.spaces).items()
-            }
-            student = problem.memory[_key(self, problem, seed)].student  # `search` sees to it
-            fresh = _shares(importance_at(problem, student, masks, "logits"))
-            worth = {
-                space: value.lerp(_handed_out(fresh[space], value), self.grad_rescale)
-                for space, value in _shares(worth).items()
-            }
-        return self._per_price(worth, problem)
-
-    def _per_price(self, worth: Mapping[str, Tensor], problem: Problem) -> dict[str, Tensor]:
-        if self.shares:
-            return evenly(worth)
-        price = problem.cost.of_one_unit()
-        return {space: value / price[space] ** self.flops_weight for space, value in worth.items()}
-
-    def _sized(self, problem: Problem, architecture: BertArchitecture) -> Self:
-        """At the R that given widths come to."""
-        if not self._all_given():
-            return self
-        return replace(self, target_ratio=problem.cost.exact(architecture) / problem.cost_full)
+    def asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
+        """R, or what given widths come to."""
+        if self._all_given():
+            return problem.cost.exact(units) / problem.cost_full, self.tolerance
+        return super().asked(problem, units)
 
     @classmethod
     def search(
@@ -237,123 +184,105 @@ class ElasticSearch(OneShot):
     ) -> Iterator[Outcome]:
         """Train the student of all, unless the run has it, and cut one for each member."""
         try:
-            found = _trained(members[0], problem, seed, progress)
+            shared = members[0].shared(problem, seed=seed, progress=progress)
         except FloatingPointError as error:
             yield from (SearchFailure(slot, str(error)) for slot in range(len(members)))
             return
-        chosen = [member.choose(problem, seed) for member in members]
-        sized = [
-            member._sized(problem, architecture)
-            for member, architecture in zip(members, chosen, strict=True)
-        ]
         for outcome in staged_search(
-            sized,
+            members,
             problem,
-            Chosen(chosen),
+            Chosen([member.choose(problem, shared) for member in members]),
             seed=seed,
             progress=progress,
-            students=[found.student] * len(members),
+            students=[shared.model] * len(members),
         ):
             if isinstance(outcome, SearchResult):
-                outcome = replace(outcome, curve=[*found.curve, *outcome.curve])
+                outcome = replace(outcome, curve=[*shared.curve, *outcome.curve])
             yield outcome
 
+    def shared(self, problem: Problem, *, seed: int, progress: Progress) -> SharedStudent:
+        """The student that all trials of a run are cut from, trained by the first of them.
 
-@dataclass(frozen=True, eq=False)
-class _Trained:
-    """The student of a run that was trained at many sizes."""
+        Args:
+            problem: what the method works on.
+            seed: of the study.
+            progress: what is told of the training.
 
-    student: BertForSequenceClassification
-    curve: Sequence[CurvePoint]
+        Returns:
+            The student, and how it was trained.
+        """
+        dtype = matmul_dtype(self.precision, problem.device)
+        decide = ("spaces", "batch_size", "sizes", "smallest", "trained_flops_weight", "shares")
+        ingredients = {
+            **{name: getattr(self, name) for name in decide},
+            "elastic": asdict(self.elastic),
+            "precision": str(dtype),
+            "seed": seed,
+        }
 
+        def prepare() -> ElasticTraining:
+            cost = problem.cost
+            scores = self._ranked(self._importance(problem), problem, self.trained_flops_weight)
+            return ElasticTraining(
+                problem,
+                Order.by_scores(cost.shape, scores),
+                uniform(self.shares, self.spaces, cost.shape)
+                if self.shares
+                else along(scores, self.smallest, cost),
+                self.elastic,
+                sizes=len(self.shares) or self.sizes,
+                batch_size=self.batch_size,
+                seed=seed,
+                dtype=dtype,
+            )
 
-def _key(method: ElasticSearch, problem: Problem, seed: int) -> tuple[str, str]:
-    return "elastic", content_key(_ingredients(method, problem, seed))
+        return shared_student(problem, ingredients, prepare, progress)
 
+    def choose(self, problem: Problem, shared: SharedStudent) -> BertArchitecture:
+        """The units of highest score; within t of R they end where scores fall most. Of a space
+        whose widths are given the first units.
 
-def _trained(method: ElasticSearch, problem: Problem, seed: int, progress: Progress) -> _Trained:
-    """The trained student of the run, made if it has none and read once a launch."""
-    dtype = matmul_dtype(method.precision, problem.device)
+        Args:
+            problem: what the method works on.
+            shared: the student that was trained at many sizes.
 
-    def make(folder: Path, begun: Path) -> None:
-        if method.elastic.loss == "prediction+hidden":
-            keep_states(problem, dtype, progress)
-        along = replace(method, flops_weight=method.trained_flops_weight, grad_rescale=0.0)
-        worth = along.worth(problem, seed)
-        models = (
-            uniform(method.shares, worth, problem.cost.shape)
-            if method.shares
-            else _sizes(worth, method.smallest, problem)
-        )
-        training = ElasticTraining(
-            problem,
-            Order.by_worth(problem.cost.shape, worth),
-            models,
-            method.elastic,
-            sizes=len(method.shares) or method.sizes,
-            batch_size=method.batch_size,
-            seed=seed,
-            dtype=dtype,
-        )
-        training.run(progress, begun / _CHECKPOINT)
-        own = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
-        save_file({name: weight.contiguous() for name, weight in own.items()}, folder / _WEIGHTS)
-        curve = training.curve()
-        (folder / _CURVE).write_text(json.dumps(curve[:: math.ceil(len(curve) / _POINTS)]))
+        Returns:
+            The units that stay.
+        """
+        scores = self.scores(problem, shared)
+        for space, widths in self._widths().items():
+            stays = places(scores[space]) < torch.tensor(widths)[:, None]
+            scores[space] = torch.where(stays, math.inf, -math.inf)
+        target = self.target_ratio * problem.cost_full
+        low, high = (1 - self.tolerance) * target, (1 + self.tolerance) * target
+        return self.within_budget(scores, problem, largest_fall(scores, problem.cost, low, high))
 
-    folder = problem.kept("elastic", _ingredients(method, problem, seed), make)
-    key = _key(method, problem, seed)
-    if key not in problem.memory:
-        student = copy.deepcopy(problem.student)
-        student.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # embeddings are frozen
-        curve = json.loads((folder / _CURVE).read_text())
-        problem.memory[key] = _Trained(to_device(student, problem.device), curve)
-    trained: _Trained = problem.memory[key]
-    return trained
+    def scores(self, problem: Problem, shared: SharedStudent) -> dict[str, Tensor]:
+        """Fisher information, (layers, units) of each space, per cost to the power of lambda.
 
+        Args:
+            problem: what the method works on.
+            shared: the student on which a part kappa of it is measured anew, at R.
 
-def _sizes(worth: Mapping[str, Tensor], smallest: float, problem: Problem) -> list[Model]:
-    """The widths of models from the smallest to the whole student, of highest worth each."""
-    cost, last = problem.cost, _GRID - 1
-    found = []
-    for number in range(_GRID):
-        target = cost.full * smallest ** (1 - number / last)
-        kept = units_that_fit(worth, cost, limit=target)
-        masks = {space: mask.tolist() for space, mask in kept.items()}
-        found.append(BertArchitecture.from_masks(cost.shape, masks).widths(cost.shape))
-    return found
+        Returns:
+            Of each space (layers, units), in each layer in the order of the training.
+        """
+        scores = self._importance(problem)
+        if self.grad_rescale:
+            ranked = self._ranked(scores, problem, self.flops_weight)
+            chosen = self.within_budget(ranked, problem)
+            masks = {
+                space: torch.tensor(rows, dtype=torch.float32, device=problem.device)[None]
+                for space, rows in chosen.masks(problem.cost.shape, self.spaces).items()
+            }
+            measured = importance_at(problem, shared.model, masks, "logits")
+            scores = redistributed(scores, measured, self.grad_rescale)
+        return self._ranked(scores, problem, self.flops_weight)
 
+    def _importance(self, problem: Problem) -> dict[str, Tensor]:
+        return importance_of_student(problem, self.spaces, "logits")
 
-def uniform(shares: Sequence[float], spaces: Iterable[str], shape: BertShape) -> list[Model]:
-    """The models of which each layer keeps these shares of its units of the spaces, rounded."""
-    found = []
-    for share in shares:
-        masks = {}
-        for space in spaces:
-            (units,) = units_of(shape, space)
-            kept = [place < round(share * units) for place in range(units)]
-            masks[space] = [kept] * shape.layers
-        found.append(BertArchitecture.from_masks(shape, masks).widths(shape))
-    return found
-
-
-def _ingredients(method: ElasticSearch, problem: Problem, seed: int) -> dict[str, object]:
-    """All that decides the trained student beside the problem."""
-    shared = ("spaces", "batch_size", "sizes", "smallest", "trained_flops_weight", "shares")
-    return {
-        **{name: getattr(method, name) for name in shared},
-        "elastic": asdict(method.elastic),
-        "precision": str(matmul_dtype(method.precision, problem.device)),
-        "seed": seed,
-    }
-
-
-def _shares(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of the worth of all units together."""
-    total = sum(float(value.sum()) for value in worth.values())
-    return {space: value / total for space, value in worth.items()}
-
-
-def _handed_out(fresh: Tensor, order: Tensor) -> Tensor:
-    """The values of each layer, (layers, units), highest first in the order of another worth."""
-    return fresh.sort(dim=-1, descending=True).values.gather(-1, places(order).to(fresh.device))
+    def _ranked(
+        self, scores: Mapping[str, Tensor], problem: Problem, flops_weight: float
+    ) -> dict[str, Tensor]:
+        return evenly(scores) if self.shares else per_cost(scores, problem.cost, flops_weight)

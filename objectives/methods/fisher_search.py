@@ -23,6 +23,7 @@ from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.strategies.importance import Squares, importance_of_student
 from objectives.strategies.one_shot import OneShot
+from objectives.strategies.ranking import per_cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,6 @@ class FisherSearch(OneShot):
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """Fisher information over price to the power of lambda."""
         del seed
-        price = problem.cost.of_one_unit()
-        return {
-            space: value.double().cpu() / price[space] ** self.flops_weight
-            for space, value in importance_of_student(problem, self.spaces, self.squares).items()
-        }
+        importance = importance_of_student(problem, self.spaces, self.squares)
+        exact = {space: value.double() for space, value in importance.items()}
+        return per_cost(exact, problem.cost, self.flops_weight)

@@ -327,7 +327,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
                     for place, alpha in enumerate(self.alpha["heads"].detach())
                 ]
             )
-            masks["heads"] = kept.to(masks["heads"].dtype) + 0 * masks["heads"]
+            masks["heads"] = kept.to(masks["heads"].dtype)
         expected = cost.expected(masks)
         opened = {space: mask.detach() > method.threshold for space, mask in masks.items()}
         actual = cost.expected(opened)
@@ -349,12 +349,11 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
 
     def _teacher_logits(self) -> Tensor:
         """The teacher's answers to the alpha split, (rows, C)."""
-        problem, key = self.problem, "teacher logits of alpha"
-        if key not in problem.memory:
-            logits = predict(problem.teacher, problem.alpha, problem.device)
-            problem.memory[key] = logits.to(problem.device)
-        logits_of_alpha: Tensor = problem.memory[key]
-        return logits_of_alpha
+        problem = self.problem
+        return problem.once(
+            "teacher logits of alpha",
+            lambda: predict(problem.teacher, problem.alpha, problem.device).to(problem.device),
+        )
 
 
 def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
@@ -362,9 +361,8 @@ def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
     if method.start == "uniform":
         return constant_alpha(cost.shape, method.spaces, method.initial_alpha, problem.device)
     low, high = method.initial_alpha - method.spread, method.initial_alpha + method.spread
-    return ranked_alpha(
-        importance_of_student(problem, method.spaces, "loss"), cost.of_one_unit(), low, high
-    )
+    importance = importance_of_student(problem, method.spaces, "loss")
+    return ranked_alpha(importance, cost.of_one_unit(), low, high, problem.device)
 
 
 def _optimizer(

@@ -4,8 +4,9 @@ et al. 2022).
 The float model says what each layer should give; no label is read. The layers are split into
 modules, and each module learns its weights, straight through their rounding, until its layers give
 on rounded weights and inputs what they gave in float32. A module alone has little to learn, so that
-a few rows are enough; one layer in each module is the paper's REM, one module with all layers is
-distillation from end to end.
+a few rows are enough. (The paper's REM is finer: it reconstructs one weight matrix at a time. Here
+one layer in each module is as fine as it gets.) One module with all layers is distillation from end
+to end.
 
 A module learns on what the modules before it give, errors and all, or on what they should give, or
 on a mixture (teacher forcing): entering = lambda float + (1 - lambda) quantised, where lambda falls
@@ -16,20 +17,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from objectives.device import matmul_dtype, to_device
+from objectives.bert_method import Bits, WeightBits
+from objectives.device import Precision, matmul_dtype, to_device
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome
-from objectives.staged_method import StagedMethod
-from objectives.strategies.few_bits import FewBits
+from objectives.staged_method import Budgeted
+from objectives.strategies.importance import worth_per_price
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import round_embeddings
@@ -37,26 +39,31 @@ from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss
 from objectives.training.optimisation import linear_schedule
 from objectives.training.population import Population, Trace
-from objectives.training.stages import Stage
-from objectives.weights.independent import finished, not_finite
+from objectives.weights.independent import not_finite
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mrem(FewBits):
+class Mrem(Budgeted, WeightBits):
     """Few bits by reconstruction, module by module, from a few rows without labels.
 
     Units of the least Fisher worth go first, if `target_ratio` is below 1; the whole float model is
     the example all the same.
     """
 
+    per_slot: ClassVar[frozenset[str]] = Budgeted.per_slot | WeightBits.per_slot
+
     target_ratio: float = 1.0
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
-    stages: tuple[Stage, ...] = ()
-    """None: modules learn in a way of their own."""
-    weight_bits: int | tuple[int, ...] = 4
+    weight_bits: Bits = 4
     """Of each weight, in all layers, or an entry a layer: 32 (not quantised), 8, 4, 2 or 1."""
+    input_bits: Bits = 8
+    """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     embedding_bits: int = 4
     """Of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
+    batch_size: int = 32
+    """Sequences in a batch of the rows. >= 1."""
+    precision: Precision = "auto"
+    """Of the matmuls: "auto" is bfloat16 where the device has instructions for it, else float32."""
     rows: int = 1024
     """Of train, drawn with the seed; all, if there are fewer. >= 1. MREM-S keeps hidden states of
     their tokens in memory, 8 E bytes each."""
@@ -83,7 +90,7 @@ class Mrem(FewBits):
         check_ranges(
             self,
             {
-                "stages": (not self.stages, "(): modules learn by `steps`, and in no stage"),
+                "batch_size": (self.batch_size >= 1, ">= 1"),
                 "rows": (self.rows >= 1, ">= 1"),
                 "modules": (self.modules >= 1, ">= 1"),
                 "steps": (self.steps >= 1, ">= 1"),
@@ -93,8 +100,9 @@ class Mrem(FewBits):
         )
 
     def idle(self) -> Mapping[str, str]:
-        """One module has none to wait for."""
-        idle = {**StagedMethod.idle(self), "tolerance": super().idle()["tolerance"]}
+        """Units that are ranked once end below R; one module has none to wait for."""
+        reason = "units that are ranked once fill the budget up to R"
+        idle = {**super().idle(), "tolerance": reason}
         return {**idle, "parallel": "there is one module"} if self.modules == 1 else idle
 
     def shortened(self, share: float) -> Self:
@@ -127,8 +135,8 @@ class Mrem(FewBits):
             for _ in run.steps():
                 progress.advance()
             curve = run.curve()
-            yield not_finite(slot, curve) or finished(
-                slot, member, problem, run.model(), run.units, curve
+            yield not_finite(slot, curve) or member.result(
+                slot, problem, run.model(), run.units, curve
             )
 
 
@@ -158,7 +166,8 @@ class _Reconstruction:
 
     def __init__(self, member: Mrem, problem: Problem, seed: int):
         self.member, self.problem = member, problem
-        self.units = member.choose(problem, seed)
+        scores = worth_per_price(problem, member.spaces, "logits")
+        self.units = member.within_budget(scores, problem)
         self.learned = member.in_bits(self.units)
         student, dtype = problem.student, matmul_dtype(member.precision, problem.device)
         self._cut = to_device(cut(student.state_dict(), student.config, self.units), problem.device)

@@ -6,32 +6,30 @@ few of its models can spend more on these alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
-import torch
-from safetensors import SafetensorError
-
+from objectives.bert_method import WeightBits
 from objectives.device import to_device
-from objectives.errors import UserError, check_ranges, first_line
+from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
-from objectives.staged_method import StagedMethod
-from objectives.strategies.one_shot import Chosen
-from objectives.students.bert.architecture import BertArchitecture
-from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.staged_method import Staged
+from objectives.students.bert.architecture import SPACES, check_spaces
 from objectives.training.stages import Stage
+from objectives.weights.alpha import Chosen
 from objectives.weights.independent import staged_search
+from objectives.weights.inherited import inherited
 
 
 @dataclass(frozen=True, kw_only=True)
-class Polish(StagedMethod):
+class Polish(Staged, WeightBits):
     """The model of a trial, distilled further. `orchestrator.polish` launches it."""
 
-    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"trial"}
+    per_slot: ClassVar[frozenset[str]] = Staged.per_slot | WeightBits.per_slot | {"trial"}
     with_search: ClassVar[bool] = False
 
     trials: str = field(compare=False)
@@ -40,6 +38,8 @@ class Polish(StagedMethod):
     """What decides those trials: another run in their folder makes another study."""
     trial: int = 0
     """The number of the trial whose model is polished. >= 0."""
+    spaces: tuple[str, ...] = ("heads", "ffn")
+    """Kinds of units that the run searched: what a cost of units counts."""
     stages: tuple[Stage, ...] = (
         Stage(name="polish", epochs=6, learning_rate=3e-4, loss="prediction+hidden", keep="best"),
     )
@@ -48,50 +48,19 @@ class Polish(StagedMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, {"trial": (self.trial >= 0, ">= 0")})
-
-    def idle(self) -> Mapping[str, str]:
-        """A model keeps the size that it has."""
-        return dict.fromkeys(("target_ratio", "tolerance"), "a model that is polished is cut")
+        check_spaces(type(self).__name__, self.spaces, SPACES)
 
     @classmethod
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Take the model of each member through the stages."""
-        found = [member._read() for member in members]
-        architectures = [architecture for architecture, _ in found]
-        sized = [
-            replace(member, target_ratio=problem.cost.exact(architecture) / problem.cost_full)
-            for member, architecture in zip(members, architectures, strict=True)
-        ]
-        yield from staged_search(
-            sized,
+        found = [inherited(Path(member.trials), member.trial) for member in members]
+        return staged_search(
+            members,
             problem,
-            Chosen(architectures),
+            Chosen([architecture for architecture, _ in found]),
             seed=seed,
             progress=progress,
             students=[to_device(model, problem.device) for _, model in found],
         )
-
-    def _read(self) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
-        """What a run keeps of trial 7: 00007/architecture.json and 00007/model/."""
-        folder = Path(self.trials, f"{self.trial:05d}")
-        try:
-            architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())
-            with torch.random.fork_rng(devices=[]):  # making a model draws numbers
-                model = PrunedBertForSequenceClassification.from_pretrained(
-                    folder / "model", use_safetensors=True, local_files_only=True
-                )
-        except (OSError, ValueError, SafetensorError) as error:
-            raise UserError(
-                f"'{folder}' has no model of a trial to polish ({first_line(error)}); "
-                "trials of other runs have numbers of their own"
-            ) from error
-        if architecture.has_bits or architecture.vocabulary is not None:
-            raise UserError(
-                f"trial {self.trial} has few bits or word pieces of its own, and what is polished "
-                "is trained in float32 on all pieces; polish a trial without these, or train with "
-                "bits: Stage(quantised=True)"
-            )
-        model.train(False)
-        return architecture, model

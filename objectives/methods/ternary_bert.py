@@ -3,30 +3,45 @@
 The student is the teacher itself. It computes with ternary weights (2 bits) and inputs of 8 bits
 from the first step on; the float32 weights behind these learn, straight through the rounding.
 
-What differs from the paper: a scale for each row of a weight, in place of one for the matrix;
-embeddings are rounded once and do not learn, those of positions among them; inputs are rounded on a
-grid from their least to their largest number, Q, K and the attention itself are not; gradients pass
-where weights are large (there are none beyond the source's bound of 2.5); the batches have no
-augmented text unless the study has (`Study.augmentation`), and no curvature weighs the rounding.
+The paper adds up three losses: of attention scores, of hidden states and of logits. By default the
+last two are added up here. A stage with `loss="intermediate"` compares scores and hidden states,
+without logits; put one before the stage on the logits, and all three are learnt one after another.
+
+What differs from the paper besides: each row of a weight has a scale of its own, in place of one
+for the matrix. Embeddings are rounded once and do not learn, those of positions among them. Inputs
+are rounded on a grid from their least to their largest number; Q, K and the attention itself are
+not. Gradients pass where weights are large (there are none beyond the source's bound of 2.5). The
+batches have no augmented text unless the study has (`Study.augmentation`). No curvature weighs the
+rounding.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from objectives.strategies.few_bits import FewBits
+from torch import Tensor
+
+from objectives.bert_method import Bits
+from objectives.problem import Problem
+from objectives.strategies.importance import worth_per_price
+from objectives.strategies.one_shot import OneShot
 from objectives.training.stages import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class TernaryBert(FewBits):
+class TernaryBert(OneShot):
     """The whole student in ternary weights. With less than all of R the units stay that move the
-    answer most for their price; with `weight_bits=1` it is binary from the start."""
+    answer most for their cost; with `weight_bits=1` it is binary from the start."""
 
     target_ratio: float = 1.0
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
-    weight_bits: int | tuple[int, ...] = 2
+    weight_bits: Bits = 2
     """Of each weight, in all layers, or an entry a layer: 32, 8, 4, 2 (ternary) or 1 (binary)."""
+    input_bits: Bits = 8
+    """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
+    embedding_bits: int = 2
+    """Of the embeddings of words and positions, which are rounded before the training and stay:
+    32, 8, 4, 2 or 1."""
     stages: tuple[Stage, ...] = (
         Stage(
             name="ternary",
@@ -38,3 +53,8 @@ class TernaryBert(FewBits):
         ),
     )
     """What the weights go through."""
+
+    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """How far the answer moves without a unit (Fisher information), per cost."""
+        del seed
+        return worth_per_price(problem, self.spaces, "logits")

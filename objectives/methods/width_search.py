@@ -150,7 +150,9 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         }
         """1 for each place that lies within a candidate, else 0: (candidates, units)."""
         importance = importance_of_student(problem, spaces, "loss")
-        self.ranks = {space: places(value) for space, value in importance.items()}
+        self.ranks = {
+            space: places(value).to(problem.device) for space, value in importance.items()
+        }
         """The place of each unit in its layer, 0 the best: (layers, units)."""
         self.alpha = {
             space: self._start(shape.layers, len(widths)) for space, widths in self.widths.items()

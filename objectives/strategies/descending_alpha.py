@@ -47,6 +47,9 @@ class DescendingAlpha(Generic[Method]):
         return alpha
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
-        """Of the losses of all students, (K,), with respect to alpha."""
-        found = torch.autograd.grad(loss.sum(), list(self.alpha.values()))
+        """Of the losses of all students, (K,), with respect to alpha: 0 where none moves them."""
+        if not loss.requires_grad:
+            return {space: torch.zeros_like(value) for space, value in self.alpha.items()}
+        leaves = list(self.alpha.values())
+        found = torch.autograd.grad(loss.sum(), leaves, allow_unused=True, materialize_grads=True)
         return dict(zip(self.alpha, found, strict=True))

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.problem import Problem
+from objectives.strategies.ranking import per_cost
 from objectives.students.bert.architecture import BertShape, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch, Split
@@ -82,15 +83,13 @@ def gradients_of_rows(
 def mean_over_rows(
     gradients: RowGradients, rows: int, of_gradients: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
-    """Mean over so many rows of a function of their gradients, (layers, *units_of) each."""
+    """Mean over so many rows of a function of their gradients, (layers, *units_of) on the CPU,
+    where units are chosen."""
     total: dict[str, Tensor] = {}
     for space, gradient in gradients:
         part = of_gradients(gradient).sum(0) / rows
-        if space in total:
-            total[space] += part
-        else:
-            total[space] = part
-    return total
+        total[space] = total[space] + part if space in total else part
+    return {space: value.cpu() for space, value in total.items()}
 
 
 def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:
@@ -139,10 +138,8 @@ def importance_of_student(
 def worth_per_price(
     problem: Problem, spaces: tuple[str, ...], squares: Squares
 ) -> dict[str, Tensor]:
-    """The same over the price of a unit of its kind."""
-    price = problem.cost.of_one_unit()
-    worth = importance_of_student(problem, spaces, squares)
-    return {space: value / price[space] for space, value in worth.items()}
+    """The same over the cost of a unit of its kind."""
+    return per_cost(importance_of_student(problem, spaces, squares), problem.cost)
 
 
 def importance_at(
@@ -174,21 +171,21 @@ def _worked_out_once(
     squares: Squares,
     mean: Callable[[RowGradients, int], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
-    key = (name, spaces, squares)
-    if key not in problem.memory:
-        # Without its neighbours a layer is fed what it never saw, until it has been trained: what
-        # its units are worth shows in the teacher.
-        layers = problem.student_layers
-        model = problem.student if layers is None else problem.teacher
+    # Without its neighbours a layer is fed what it never saw, until it has been trained: what its
+    # units are worth shows in the teacher.
+    layers = problem.student_layers
+    model = problem.student if layers is None else problem.teacher
+
+    def work_out() -> dict[str, Tensor]:
         gradients = gradients_of_rows(
             model, problem.alpha, shape_of(model.config), spaces, squares, problem.device
         )
         found = mean(gradients, len(problem.alpha))
-        if layers is not None:
-            found = {space: worth[list(layers)] for space, worth in found.items()}
-        problem.memory[key] = found
-    worked_out: dict[str, Tensor] = problem.memory[key]
-    return worked_out
+        if layers is None:
+            return found
+        return {space: worth[list(layers)] for space, worth in found.items()}
+
+    return problem.once((name, spaces, squares), work_out)
 
 
 def directions(rows: Tensor, outputs: int) -> Tensor:

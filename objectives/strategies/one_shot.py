@@ -15,13 +15,13 @@ from typing import ClassVar, Literal, Self
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.measures.budget import places
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
 from objectives.staged_method import StagedMethod
+from objectives.strategies.ranking import evenly
 from objectives.students.bert.architecture import BertArchitecture
-from objectives.training.stage_training import Masks, StageTraining
+from objectives.weights.alpha import Chosen
 from objectives.weights.independent import staged_search
 
 
@@ -33,12 +33,14 @@ class OneShot(StagedMethod):
 
     def idle(self) -> Mapping[str, str]:
         """Without stages nothing is trained; what a unit is worth takes batches of its own."""
-        names = () if self.stages else ("batch_size", "precision")
-        return {
+        idle = {
             **super().idle(),
-            **dict.fromkeys(names, "it acts in stages, and there are none"),
             "tolerance": "units that are ranked once fill the budget up to R",
         }
+        if not self.stages:
+            reason = "it acts in stages, and there are none"
+            idle |= dict.fromkeys(("batch_size", "precision"), reason)
+        return idle
 
     @abc.abstractmethod
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
@@ -121,33 +123,3 @@ class ScopedOneShot(OneShot):
         Returns:
             Of each searched space (layers, *units_of(shape, space)); higher is better.
         """
-
-
-def evenly(worth: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same order within each set of a layer, and equal shares of all sets: (layers, *units_of).
-
-    A unit gives way when its share of the set does, whatever the others are worth. Of equals the
-    first is worth the most.
-    """
-    shares = {}
-    for space, value in worth.items():
-        shares[space] = (value.shape[-1] - 1 - places(value)).double() / value.shape[-1]
-    return shares
-
-
-class Chosen:
-    """An `Alpha` that has nothing to learn."""
-
-    from_train = False
-
-    def __init__(self, architectures: Sequence[BertArchitecture]):
-        self._architectures = architectures
-
-    def masks(self, progress: float) -> Masks:
-        raise AssertionError("no stage searches")
-
-    def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
-        raise AssertionError("no stage searches")
-
-    def architecture(self, place: int) -> BertArchitecture:
-        return self._architectures[place]

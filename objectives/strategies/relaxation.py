@@ -21,14 +21,18 @@ def constant_alpha(
 
 
 def ranked_alpha(
-    importance: Mapping[str, Tensor], price: Mapping[str, float], lowest: float, highest: float
+    importance: Mapping[str, Tensor],
+    price: Mapping[str, float],
+    lowest: float,
+    highest: float,
+    device: str,
 ) -> dict[str, Tensor]:
     """Alpha from `lowest` to `highest` in the order of importance per price.
 
     A unit's place on the way is the share of the cost of all searched units that belongs to those
     of lower rank, so that a common shift of all alphas lowers the cost at an even rate.
     `importance` maps each space to (layers, *units_of), `price` to what one unit costs; returns the
-    shapes of `importance`.
+    shapes of `importance`, on the device.
     """
     worth = torch.cat([(value / price[space]).flatten() for space, value in importance.items()])
     prices = torch.cat(
@@ -40,7 +44,7 @@ def ranked_alpha(
     place[order] = below / below.max().clamp_min(1e-12)
     alpha = (lowest + (highest - lowest) * place).split([v.numel() for v in importance.values()])
     return {
-        space: part.view_as(value)
+        space: part.view_as(value).to(device)
         for (space, value), part in zip(importance.items(), alpha, strict=True)
     }
 

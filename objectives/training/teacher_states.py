@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import BertForSequenceClassification
 
 from objectives.cache import read_array, written_whole
 from objectives.measures.evaluate import EVALUATION_BATCH
@@ -28,8 +30,6 @@ from objectives.training.teacher_logits import fingerprint_of_answers
 
 _LIMIT = 4 * 2**30
 """Bytes of a file at most: 800,000 tokens of MiniLM-L6, 215,000 of BERT-base."""
-_KEPT = "hidden states of the teacher"
-_TEACHER = "teacher as a population"
 
 
 def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> None:
@@ -37,15 +37,22 @@ def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Non
 
     `dtype` is that of its matmuls.
     """
-    if problem.device != "cpu" or (_KEPT, dtype) in problem.memory:
-        return
+    teacher = _teacher_of(problem, dtype)
+    if problem.device == "cpu" and teacher.kept is None:
+        teacher.kept = _read_or_written(problem, dtype, progress)
+
+
+def _read_or_written(
+    problem: Problem, dtype: torch.dtype, progress: Progress
+) -> _KeptStates | None:
+    """The states of train, or None where they do not fit."""
     order = problem.train.longest_first()
     lengths = np.array([len(ids) for ids in problem.train.input_ids])
     config = problem.teacher.config
     shape = (int(lengths.sum()), config.num_hidden_layers + 1, config.hidden_size)
     size = 2 * int(np.prod(shape))
     if size > _LIMIT:
-        return
+        return None
     name = fingerprint_of_answers(problem.teacher, problem.train, str(dtype))
     file = problem.cache / f"teacher-states-{name}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
@@ -53,13 +60,13 @@ def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Non
         states = read_array(file, shape, np.float16, progress.note, mapped=True)
         if states is None:
             if size > shutil.disk_usage(problem.cache).free // 2:
-                return
+                return None
             _write(file, shape, problem, dtype, progress)
             states = read_array(file, shape, np.float16, progress.note, mapped=True)
             assert states is not None, f"{file} was written and is not there"
     starts = np.empty_like(lengths)
     starts[order] = np.cumsum(lengths[order]) - lengths[order]
-    problem.memory[_KEPT, dtype] = _KeptStates(
+    return _KeptStates(
         torch.from_numpy(states), torch.from_numpy(starts), torch.from_numpy(starts + lengths - 1)
     )
 
@@ -73,27 +80,44 @@ def teacher_trace(
 
     On padding they mean nothing.
     """
-    if not with_scores and (_KEPT, dtype) in problem.memory:
-        kept: _KeptStates = problem.memory[_KEPT, dtype]
-        return kept.trace(batch)
-    if (_TEACHER, dtype) not in problem.memory:
-        problem.memory[_TEACHER, dtype] = _frozen(Population.of([problem.teacher], dtype))
-    teacher: Population = problem.memory[_TEACHER, dtype]
-    trace = Trace(with_scores=with_scores)
-    with torch.no_grad():
-        teacher.logits(batch, trace=trace)
-    if not with_scores:
-        trace.hidden = [hidden.half().float() for hidden in trace.hidden]
-    return trace
+    teacher = _teacher_of(problem, dtype)
+    if teacher.kept is not None and not with_scores:
+        return teacher.kept.trace(batch)
+    return teacher.run(batch, with_scores=with_scores)
 
 
-def _frozen(population: Population) -> Population:
-    """The same without gradients, what is multiplied cast once: else it is cast for each batch."""
-    weights = {
-        name: weight.detach().to(torch.float32 if "LayerNorm" in name else population.matmul_dtype)
-        for name, weight in population.weights.items()
-    }
-    return replace(population, weights=weights)
+def _teacher_of(problem: Problem, dtype: torch.dtype) -> _Teacher:
+    return problem.once(("teacher", dtype), lambda: _Teacher(problem.teacher, dtype))
+
+
+@dataclass(eq=False)
+class _Teacher:
+    """The teacher, as those who learn its states ask it."""
+
+    model: BertForSequenceClassification
+    dtype: torch.dtype
+    """Of its matmuls."""
+    kept: _KeptStates | None = None
+    """Its states of train, once they are on disk."""
+
+    @cached_property
+    def population(self) -> Population:
+        """It without gradients, what is multiplied cast once: else it is cast for each batch."""
+        population = Population.of([self.model], self.dtype)
+        weights = {
+            name: weight.detach().to(torch.float32 if "LayerNorm" in name else self.dtype)
+            for name, weight in population.weights.items()
+        }
+        return replace(population, weights=weights)
+
+    @torch.no_grad()
+    def run(self, batch: Batch, *, with_scores: bool) -> Trace:
+        """What it goes through; hidden states alone in half precision, as they are kept."""
+        trace = Trace(with_scores=with_scores)
+        self.population.logits(batch, trace=trace)
+        if not with_scores:
+            trace.hidden = [hidden.half().float() for hidden in trace.hidden]
+        return trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,13 +150,13 @@ def _write(
     progress.begin(
         "keep the teacher's hidden states", math.ceil(len(problem.train) / EVALUATION_BATCH)
     )
+    teacher = _Teacher(problem.teacher, dtype)  # let go with its copy of the weights
     header = {"descr": "<f2", "fortran_order": False, "shape": shape}
     with written_whole(file) as unfinished, unfinished.open("wb") as stream:
         np.lib.format.write_array_header_2_0(stream, header)
         for batch in problem.train.in_order(EVALUATION_BATCH, "cpu"):
-            trace = teacher_trace(problem, batch, dtype, with_scores=False)
+            trace = teacher.run(batch, with_scores=False)
             states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
             rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()
             stream.write(rows.tobytes())
             progress.advance()
-    del problem.memory[_TEACHER, dtype]

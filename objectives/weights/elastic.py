@@ -1,132 +1,88 @@
 """One training for all sizes: a student whose units are ordered, trained at several sizes a step.
 
-The units of each layer lie in the order of what they are worth, so that a smaller model is the
-first heads and the first neurons of each layer: a slice of the same weights. Each step draws some
-sizes, from the smallest to the whole, each for rows of its own, and adds up their losses (after
-DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 2024, whose sizes share their rows;
-docs/elastic.md has both). What is trained is one student; a model of any size is cut from it.
-On a CPU the sizes of a step are slices, one after another; on a GPU they are one batch, each row
-under the masks of its size, which is the same but for rounding.
+Each step draws some sizes, from the smallest to the whole, each for rows of its own, and adds up
+their losses (after DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 2024, whose sizes share
+their rows; docs/elastic.md has both). What is trained is one student, kept for all trials of a run;
+a model of any size is cut from it. On a CPU the sizes of a step are slices, one after another; on a
+GPU they are one batch, each row under the masks of its size, which is the same but for rounding.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import BertForSequenceClassification
 
+from objectives.cache import content_key
 from objectives.checkpoint import read_checkpoint, write_checkpoint
-from objectives.device import on_device
+from objectives.device import to_device
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
-from objectives.students.bert.architecture import BertShape, Widths
-from objectives.students.bert.linears import LINEARS, PER_HEAD
 from objectives.text.data import Batch
-from objectives.training.population import Population, Trace
+from objectives.training.population import EMBEDDINGS, Population, Trace
 from objectives.training.stage_training import StageTraining, steps_in
 from objectives.training.stages import Stage
-
-Model = tuple[Widths[int], ...]
-"""How much is left of each layer of a model."""
+from objectives.training.teacher_states import keep_states
+from objectives.weights.slices import Model, Order, row_masks, sliced, smaller
 
 _LOSSES, _DRAWS = "losses", "draws"
+_WEIGHTS, _CURVE, _CHECKPOINT = "model.safetensors", "curve.json", "checkpoint.safetensors"
+_POINTS = 200
+"""Rows at most of the training's learning curve, which each trial keeps."""
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
-    """In which order the units of each layer stay."""
+class SharedStudent:
+    """The student of a run that was trained at many sizes."""
 
-    shape: BertShape
-    heads: Tensor
-    """(layers, heads) int64: the first is the last to go."""
-    ffn: Tensor
-    """(layers, neurons) int64."""
-
-    @classmethod
-    def by_worth(cls, shape: BertShape, worth: Mapping[str, Tensor]) -> Order:
-        """The units by falling worth, (layers, units) of each space; of a space that is missing as
-        they are."""
-
-        def ordered(space: str, size: int) -> Tensor:
-            own = worth.get(space, torch.zeros(shape.layers, size))
-            return own.cpu().argsort(dim=-1, descending=True, stable=True)
-
-        return cls(shape, ordered("heads", shape.heads), ordered("ffn", shape.ffn))
-
-    @cached_property
-    def reverse(self) -> Order:
-        """The order that puts ordered units back where they were."""
-        return Order(self.shape, self.heads.argsort(-1), self.ffn.argsort(-1))
-
-    def applied(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The state of a whole classifier with its units in this order: it computes what it did."""
-        ordered = dict(state)
-        for layer in range(self.shape.layers):
-            for linear in LINEARS:
-                name = f"bert.encoder.layer.{layer}.{linear.name}"
-                weight, bias = ordered[f"{name}.weight"], ordered[f"{name}.bias"]
-                if (rows := self._places(linear.outputs, layer)) is not None:
-                    weight, bias = weight[rows], bias[rows]
-                if (columns := self._places(linear.inputs, layer)) is not None:
-                    weight = weight[:, columns]
-                ordered |= {f"{name}.weight": weight, f"{name}.bias": bias}
-        return ordered
-
-    def _places(self, axis: str, layer: int) -> Tensor | None:
-        """Where what lies along an axis comes from; None where no unit lies along it."""
-        if axis in PER_HEAD:
-            size = self.shape.head_dim
-            return (self.heads[layer, :, None] * size + torch.arange(size)).flatten()
-        return self.ffn[layer] if axis == "ffn" else None
+    model: BertForSequenceClassification
+    curve: Sequence[CurvePoint]
 
 
-def sliced(weights: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
-    """The first heads and neurons of each layer of one student, as views of its (1, ...)."""
-    views = dict(weights)
-    for layer, widths in enumerate(model):
-        for linear in LINEARS:
-            name = f"bert.encoder.layer.{layer}.{linear.name}"
-            rows, columns = (getattr(widths, a, None) for a in (linear.outputs, linear.inputs))
-            views[f"{name}.weight"] = views[f"{name}.weight"][:, :rows, :columns]
-            views[f"{name}.bias"] = views[f"{name}.bias"][:, :rows]
-    return views
+def shared_student(
+    problem: Problem,
+    ingredients: Mapping[str, object],
+    prepare: Callable[[], ElasticTraining],
+    progress: Progress,
+) -> SharedStudent:
+    """The student of a run: trained if the run has none, read once a launch.
 
+    Args:
+        problem: what it is trained on.
+        ingredients: all that decides it beside the problem, as JSON.
+        prepare: makes its training.
+        progress: what is told of the training.
 
-def smaller(population: Population, model: Model) -> Population:
-    """A student of one size that computes what the whole one does in this slice of it.
-
-    Its matrices are copies in the precision of the matmuls, with gradients of their own: that is
-    what a step of its size costs. A gradient through the views would be padded with zeros to the
-    whole size, and the weights be brought to the precision in each pass anew.
+    Raises:
+        FloatingPointError: if a loss is not finite.
     """
 
-    def own(view: Tensor) -> Tensor:
-        weight = view.detach()
-        if weight.ndim == 3:  # a matrix, by its inputs, as `Population` has them
-            weight = weight.mT.to(population.matmul_dtype).contiguous().mT
-        return weight.requires_grad_()
+    def make(folder: Path, begun: Path) -> None:
+        training = prepare()
+        training.run(progress, begun / _CHECKPOINT)
+        own = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
+        save_file({name: weight.contiguous() for name, weight in own.items()}, folder / _WEIGHTS)
+        curve = training.curve()
+        (folder / _CURVE).write_text(json.dumps(curve[:: math.ceil(len(curve) / _POINTS)]))
 
-    weights = {name: own(view) for name, view in sliced(population.weights, model).items()}
-    return replace(population, weights=weights, widths=(model,), padded=model)
+    def read() -> SharedStudent:
+        folder = problem.kept("elastic", ingredients, make)
+        student = copy.deepcopy(problem.student)
+        student.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # embeddings are frozen
+        curve = json.loads((folder / _CURVE).read_text())
+        return SharedStudent(to_device(student, problem.device), curve)
 
-
-def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> dict[str, Tensor]:
-    """The same as masks of sequences of the whole student, (1, rows, layers, units) of each space:
-    the models take turns."""
-    masks = {}
-    for space in ("heads", "ffn"):
-        kept = torch.tensor([[getattr(layer, space) for layer in model] for model in models])
-        of_rows = kept[torch.arange(rows) % len(models)]
-        units = torch.arange(getattr(whole[0], space))
-        masks[space] = on_device((units < of_rows[..., None]).float()[None], device)
-    return masks
+    return problem.once(("elastic", content_key(ingredients)), read)
 
 
 def rows_of(batch: Batch, turn: int, turns: int) -> Batch:
@@ -182,6 +138,8 @@ class ElasticTraining:
 
         Raises FloatingPointError after a pass in which a loss was not finite.
         """
+        if self.training.stage.loss == "prediction+hidden":
+            keep_states(self.problem, self.population.matmul_dtype, progress)
         done = self._resume(checkpoint, progress)
         a_pass = steps_in(1, self.problem, self.training.batch_size)
         for step, batch in enumerate(self.training.batches(0, progress, done), start=done + 1):

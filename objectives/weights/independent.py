@@ -1,6 +1,6 @@
 """A population on its way through the stages: search with masks, cut, distil what is left.
 
-How alpha learns is not known here: see `Alpha`.
+How alpha learns is not known here: see `alpha.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,63 +17,21 @@ from torch import Tensor
 from objectives.device import matmul_dtype, to_device
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult
-from objectives.staged_method import StagedMethod
+from objectives.search_method import CurvePoint, Outcome, SearchFailure
+from objectives.staged_method import Staged
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.students.bert.quantising import keep_pieces, quantised, round_embeddings
+from objectives.students.bert.quantising import quantised, round_embeddings
 from objectives.training.population import EMBEDDINGS, Population
 from objectives.training.stage_training import BestWeights, Masks, StageTraining, steps_in
 from objectives.training.teacher_states import keep_states
-
-
-class Alpha(Protocol):
-    """The architecture variables of K students, and how they learn."""
-
-    from_train: bool
-    """Alpha learns from the loss of the weights: the masks that `masks` gives carry its gradient,
-    which the weights' backward pass adds up."""
-
-    def masks(self, progress: float) -> Masks:
-        """What multiplies the units at the moment.
-
-        Args:
-            progress: share of the search that is done, in [0, 1].
-
-        Returns:
-            Of each space (K, layers, *units_of(shape, space)), from 0 to 1.
-        """
-
-    def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
-        """Make a step, after the weights made theirs.
-
-        Args:
-            training: the stage at work; its `population` holds the K students.
-            masks: those of this step.
-            progress: share of the search that is done, in [0, 1].
-
-        Returns:
-            What was measured on the way, for the learning curve, each (K,).
-        """
-
-    def architecture(self, place: int) -> BertArchitecture:
-        """The discrete answer of one student.
-
-        Args:
-            place: of the student in the population.
-
-        Returns:
-            The units that stay.
-
-        Raises:
-            FloatingPointError: if alpha is not finite.
-        """
+from objectives.weights.alpha import Alpha
 
 
 def staged_search(
-    members: Sequence[StagedMethod],
+    members: Sequence[Staged],
     problem: Problem,
     alpha: Alpha,
     *,
@@ -107,33 +64,6 @@ def staged_search(
         yield from run.finish(group)
 
 
-def finished(
-    slot: int,
-    member: StagedMethod,
-    problem: Problem,
-    model: PrunedBertForSequenceClassification,
-    units: BertArchitecture,
-    curve: Sequence[CurvePoint],
-) -> SearchResult:
-    """The model with the bits and the vocabulary of its member, and what share of the cost was
-    asked of that."""
-    architecture = member.in_bits(units)
-    if member.vocabulary < 1:
-        pieces = problem.vocabulary.count(member.vocabulary)
-        architecture = replace(architecture, vocabulary=pieces)
-        keep_pieces(model, problem.vocabulary.kept(pieces))
-    cost = problem.cost
-    smaller = 1.0 if architecture == units else cost.exact(architecture) / cost.exact(units)
-    return SearchResult(
-        slot=slot,
-        architecture=architecture,
-        model=quantised(model, architecture),
-        target_ratio=member.target_ratio * smaller,
-        tolerance=member.tolerance,
-        curve=curve,
-    )
-
-
 def not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
     """What is told of a student one of whose losses is not finite."""
     for point in curve:
@@ -158,7 +88,7 @@ class _Run:
 
     def __init__(
         self,
-        members: Sequence[StagedMethod],
+        members: Sequence[Staged],
         problem: Problem,
         alpha: Alpha,
         seed: int,
@@ -227,7 +157,7 @@ class _Run:
             else:
                 _own_embeddings(models[slot])
                 member, units, curve = self.members[slot], architectures[slot], self.curves[slot]
-                yield finished(slot, member, self.problem, models[slot], units, curve)
+                yield member.result(slot, self.problem, models[slot], units, curve)
 
     def _distil(
         self,

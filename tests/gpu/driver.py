@@ -27,7 +27,9 @@ from rich.console import Console
 from torch import Tensor
 
 from maskfront import Study
+from objectives.bert_method import BertMethod
 from objectives.device import on_device, quiet_libraries, to_device
+from objectives.knobs import with_knobs
 from objectives.measures.evaluate import predict, score
 from objectives.measures.latency import Conditions, Latency
 from objectives.methods.baselines.head_importance import HeadImportance
@@ -47,7 +49,6 @@ from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
 from objectives.session import Session
-from objectives.staged_method import StagedMethod
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.training.stages import Stage
@@ -69,10 +70,11 @@ INTERMEDIATE = replace(RECOVER, loss="intermediate")
 SEARCH_INSIDE = replace(SEARCH, name="search, intermediate", loss="intermediate")
 BEST = replace(RECOVER, name="best", loss="prediction", start="student", keep="best")
 STILL = replace(RECOVER, learning_rate=1e-9, quantised=True)
+ELASTIC = ElasticSearch(elastic=replace(RECOVER, name="elastic"), smallest=0.2)
 RANKED = {"start": "fisher"}
 """Where all alphas start alike, three steps leave ties, which rounding decides."""
 
-METHODS: dict[str, StagedMethod | CellSearch] = {
+METHODS: dict[str, BertMethod | CellSearch] = {
     "FisherSearch": FisherSearch(stages=(RECOVER,)),
     "FisherSearch, all spaces": FisherSearch(
         stages=(RECOVER,), spaces=("heads", "ffn", "qk", "v", "input_qkv")
@@ -85,7 +87,9 @@ METHODS: dict[str, StagedMethod | CellSearch] = {
     "MaskSearch, dap": MaskSearch(stages=(SEARCH, RECOVER), **PRESETS["dap"] | RANKED),
     "MaskSearch, milliseconds": MaskSearch(stages=(SEARCH, RECOVER)),
     "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER)),
-    "ElasticSearch": ElasticSearch(elastic=replace(RECOVER, name="elastic"), smallest=0.2),
+    "ElasticSearch": ELASTIC,
+    "ElasticSearch, heads given": replace(ELASTIC, heads=(2, 1, 3), grad_rescale=0.3),
+    "ElasticSearch, neurons given": replace(ELASTIC, ffn=(10, 20, 30)),
     "CrossDistillation": CrossDistillation(stages=(RECOVER,), rows=64),
     "FisherPruning": FisherPruning(stages=(RECOVER,)),
     "HeadImportance": HeadImportance(stages=(RECOVER,)),
@@ -113,7 +117,11 @@ LOOPS = {
     "BinaryBert": "each student is trained alone",
 }
 """Methods whose steps ask more of it the more students there are."""
-ONE_TRAINING = {"ElasticSearch": "the student of all is trained once, however many ask"}
+ONE_TRAINING = {
+    name: "the student of all is trained once, however many ask"
+    for name, method in METHODS.items()
+    if isinstance(method, ElasticSearch)
+}
 """Methods whose steps do not depend on how many students there are."""
 LATENCY = Latency(
     TINY,
@@ -195,15 +203,15 @@ def on_gpu(bench: Workbench) -> Problem:
     )
 
 
-def examine(method: StagedMethod | CellSearch, bench: Workbench, gpu: StandIn | Cuda) -> Found:
+def examine(method: BertMethod | CellSearch, bench: Workbench, gpu: StandIn | Cuda) -> Found:
     """Search on both devices; compare."""
-    members: list[StagedMethod] | list[CellSearch]
+    members: list[CellSearch] | list[Polish] | list[BertMethod]
     if isinstance(method, CellSearch):
         members = [replace(method, learning_rate=method.learning_rate * ratio) for ratio in RATIOS]
     elif isinstance(method, Polish):
         members = [replace(method, trial=number) for number in range(len(RATIOS))]
     else:
-        members = [replace(method, target_ratio=ratio) for ratio in RATIOS]
+        members = [with_knobs(method, {"target_ratio": ratio}) for ratio in RATIOS]
     with gpu.plugged_in():
         problem = on_gpu(bench)
         watched, of_six = Watched(gpu), Watched(gpu)
@@ -325,8 +333,8 @@ def drive(checkpoint: str, masked_lm: str, folder: Path, named: Sequence[str]) -
     for name in named or METHODS:
         try:
             own = METHODS[name]
-            if isinstance(own, StagedMethod):
-                own = replace(own, precision="float32")
+            if isinstance(own, BertMethod):
+                own = with_knobs(own, {"precision": "float32"})
             if isinstance(own, Polish):
                 own = replace(own, trials=trials)
             found[name] = asdict(examine(own, benches.get(name, bench), gpu))

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from objectives.problem import Problem
 from objectives.strategies.importance import first_order_of_student
 from objectives.strategies.one_shot import OneShot
+from objectives.strategies.ranking import per_cost
 
 _LEAST = 1e-30
 """Least norm of a layer: one that does not matter at all has importances of 0."""
@@ -39,5 +40,4 @@ class HeadImportance(OneShot):
                 space: normalize(value.flatten(1), eps=_LEAST).view_as(value)
                 for space, value in worth.items()
             }
-        price = problem.cost.of_one_unit()
-        return {space: value / price[space] for space, value in worth.items()}
+        return per_cost(worth, problem.cost)

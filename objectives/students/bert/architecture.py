@@ -113,8 +113,6 @@ class LayerUnits:
     """Of each weight of the layer; None: it is not quantised."""
     input_bits: int | None = None
     """Of each number that enters a weight of the layer."""
-    rank: int | None = None
-    """Of each weight of the layer, where it is the product of two; None: it is one."""
     halves: int | None = None
     """How many matrices of `weight_bits` add up to each weight of the layer; None: it is one."""
 
@@ -280,11 +278,10 @@ class BertArchitecture:
                 f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
             )
         for number, layer in enumerate(self.layers):
-            own = (layer.weight_bits, layer.input_bits, layer.rank, layer.halves)
-            if own != (None,) * 4:
+            if (layer.weight_bits, layer.input_bits, layer.halves) != (None, None, None):
                 raise UserError(
-                    f"architecture: layer {number} has bits or a rank of its own; cutting keeps "
-                    "weights as they are, so leave these out"
+                    f"architecture: layer {number} has bits of its own; cutting keeps weights as "
+                    "they are, so leave these out"
                 )
             for name, size in (
                 ("heads", shape.heads),

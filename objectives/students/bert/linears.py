@@ -69,8 +69,6 @@ class Matmul(NamedTuple):
     """Of each number of the matrix, all its halves together; None: it is not quantised."""
     input_bits: int | None = None
     """Of each number of the vectors."""
-    rank: int | None = None
-    """Of the matrix, where it is the product of two; None: it is one."""
 
     @property
     def flops(self) -> int:
@@ -102,7 +100,6 @@ def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> l
                 linear in LINEARS,
                 units.bits_of_a_weight,
                 units.input_bits,
-                units.rank,
             )
             for linear in LINEARS + PRODUCTS
         ]

@@ -13,7 +13,7 @@ from objectives.methods.binary_bert import BinaryBert
 from objectives.methods.ternary_bert import TernaryBert
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
-from objectives.strategies.few_bits import FewBits
+from objectives.staged_method import Staged
 from objectives.students.bert.packing import PackedLinear
 from objectives.training.stages import Stage
 from tests.conftest import TINY
@@ -65,7 +65,7 @@ def test_splitting_ends_better_than_binary_from_the_start(problem: Problem) -> N
     common = {"batch_size": 16, "embedding_bits": 8}
     learn = Stage(name="binary", epochs=6, learning_rate=3e-3, quantised=True)
     halves = (replace(learn, name="ternary", epochs=3), replace(learn, epochs=3))
-    arms: tuple[FewBits, FewBits] = (
+    arms: tuple[Staged, Staged] = (
         TernaryBert(weight_bits=1, stages=(learn,), **common),  # type: ignore[arg-type]
         BinaryBert(stages=halves, tolerance=0.1, **common),  # type: ignore[arg-type]
     )
@@ -85,7 +85,6 @@ def test_splitting_ends_better_than_binary_from_the_start(problem: Problem) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weight_bits": 2}, r"weight_bits is 2; it must be 1"),
         ({"first_binary": "later"}, r"'later', which is none of its stages \(ternary, binary\)"),
         (
             {"stages": (TERNARY, replace(BINARY, start="student"))},

@@ -23,7 +23,6 @@ from objectives.students.bert.packing import rounded_inputs
 from objectives.students.bert.quantising import rounded
 from objectives.training.losses import hidden_loss
 from objectives.training.population import Population, Trace
-from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance, logits_of, run, search_alone
 
@@ -143,8 +142,8 @@ def reconstructed_by_hand(
     return forward
 
 
-def test_a_module_for_each_layer_without_forcing_is_rem(problem: Problem) -> None:
-    """REM by hand, on transformers' own layers; all but the last, which learns the answer too."""
+def test_a_module_for_each_layer_without_forcing_learns_layer_by_layer(problem: Problem) -> None:
+    """By hand, on transformers' own layers; all but the last, which learns the answer too."""
     method = replace(WHOLE, modules=TINY.layers, teacher_forcing=0.0, steps=20, embedding_bits=32)
     work = learnt(method, problem)
     bert = problem.student.bert
@@ -279,8 +278,8 @@ def test_more_layers_in_a_module_and_more_modules_than_none_are_nearer_on_held_o
 
     nearest = replace(WHOLE, steps=1)  # whose rate is 0
     mrem = replace(WHOLE, steps=120, rows=240)
-    rem = replace(mrem, modules=TINY.layers, teacher_forcing=0.0)
-    assert error(mrem) < error(rem) < error(nearest)
+    by_layer = replace(mrem, modules=TINY.layers, teacher_forcing=0.0)
+    assert error(mrem) < error(by_layer) < error(nearest)
 
 
 def test_rows_are_drawn_with_the_seed(problem: Problem) -> None:
@@ -324,7 +323,7 @@ def test_a_part_of_a_forward_pass_is_what_the_whole_does_there(problem: Problem)
         ("steps", 0),
         ("learning_rate", 0.0),
         ("teacher_forcing", -0.1),
-        ("stages", (Stage(name="recover", epochs=1),)),
+        ("batch_size", 0),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:

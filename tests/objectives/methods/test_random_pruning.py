@@ -10,7 +10,7 @@ import torch
 from objectives.errors import UserError
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.problem import Problem
-from objectives.strategies.one_shot import evenly
+from objectives.strategies.ranking import evenly
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance, logits_of, search_alone

@@ -82,7 +82,7 @@ importances = st.fixed_dictionaries(
 def test_ranked_alpha_spans_its_range_in_the_order_of_importance_per_flop(
     importance: dict[str, Tensor],
 ) -> None:
-    alpha = ranked_alpha(importance, PRICE, 2.0, 8.0)
+    alpha = ranked_alpha(importance, PRICE, 2.0, 8.0, "cpu")
     assert {space: a.shape for space, a in alpha.items()} == {"heads": (2, 3), "ffn": (2, 5)}
     flat = torch.cat([a.flatten() for a in alpha.values()])
     worth = torch.cat([(importance[space] / PRICE[space]).flatten() for space in alpha])
@@ -96,7 +96,7 @@ def test_a_common_shift_of_ranked_alpha_closes_flops_at_an_even_rate(
     importance: dict[str, Tensor], cut: float
 ) -> None:
     """What lies below a share of the range costs that share of the FLOPs, but for one unit."""
-    alpha = ranked_alpha(importance, PRICE, 2.0, 8.0)
+    alpha = ranked_alpha(importance, PRICE, 2.0, 8.0, "cpu")
     below = sum(PRICE[space] * (a < cut).sum().item() for space, a in alpha.items())
     total = sum(PRICE[space] * a.numel() for space, a in alpha.items())
     assert abs(below - (cut - 2) / 6 * total) <= max(PRICE.values()) + 1e-3

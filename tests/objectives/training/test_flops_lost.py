@@ -16,12 +16,12 @@ from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
 from objectives.search_method import Outcome, SearchResult
-from objectives.strategies.one_shot import Chosen
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.student import keep_layers
 from objectives.training.flops_lost import flops_lost, flops_to_lose
 from objectives.training.optimisation import PopulationOptimizer, Schedule
 from objectives.training.stages import Stage
+from objectives.weights.alpha import Chosen
 from objectives.weights.independent import staged_search
 from tests.conftest import TINY
 from tests.objectives.conformance import RecordingProgress, assert_same, search_alone

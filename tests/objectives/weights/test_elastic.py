@@ -21,7 +21,8 @@ from objectives.training.optimisation import Schedule
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Loss, Stage
-from objectives.weights.elastic import ElasticTraining, Model, Order, row_masks, rows_of, smaller
+from objectives.weights.elastic import ElasticTraining, rows_of
+from objectives.weights.slices import Model, Order, row_masks, smaller
 from tests.conftest import TINY
 from tests.objectives.conformance import RecordingProgress
 
@@ -41,7 +42,7 @@ def stage(loss: Loss = "prediction+hidden", learning_rate: float = 1e-3) -> Stag
 
 @pytest.fixture(scope="module")
 def order(problem: Problem) -> Order:
-    return Order.by_worth(TINY, importance_of_student(problem, ("heads", "ffn"), "logits"))
+    return Order.by_scores(TINY, importance_of_student(problem, ("heads", "ffn"), "logits"))
 
 
 def first_units(order: Order, counts: Sequence[tuple[int, int]]) -> BertArchitecture:

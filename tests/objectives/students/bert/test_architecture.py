@@ -55,14 +55,14 @@ def test_sizes_are_those_of_the_layers_that_are_left() -> None:
     assert read.sizes() == {"heads": (2, 2, 2), "ffn": (5, 5, 5)}
 
 
-def test_bits_and_ranks_are_kept_and_nothing_is_cut_to_them() -> None:
+def test_bits_are_kept_and_nothing_is_cut_to_them() -> None:
     full = BertArchitecture.full(TINY)
-    for name in ("weight_bits", "input_bits", "rank"):
+    for name in ("weight_bits", "input_bits"):
         assert name not in full.to_json()
         some = replace(full, layers=(replace(full.layers[0], **{name: 4}), *full.layers[1:]))
         assert BertArchitecture.from_json(some.to_json()) == some != full
         assert {getattr(m, name) for m in matmuls(some, TINY, 7)} == {4, None}
-        with pytest.raises(UserError, match="layer 0 has bits or a rank of its own"):
+        with pytest.raises(UserError, match="layer 0 has bits of its own"):
             some.check(TINY)
 
 

@@ -1,0 +1,141 @@
+"""Smaller models as slices of one student, whose units lie in the order of their scores.
+
+A model of any size is the first heads and the first neurons of each layer: views of the weights of
+the whole student, or masks of its units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from objectives.device import on_device
+from objectives.measures.budget import units_that_fit
+from objectives.measures.cost import Cost
+from objectives.students.bert.architecture import BertArchitecture, BertShape, Widths, units_of
+from objectives.students.bert.linears import LINEARS, PER_HEAD
+from objectives.training.population import Population
+
+Model = tuple[Widths[int], ...]
+"""How much is left of each layer of a model."""
+
+_GRID = 65
+"""Sizes from which a step of a training draws, geometric from the smallest to the whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """In which order the units of each layer stay."""
+
+    shape: BertShape
+    heads: Tensor
+    """(layers, heads) int64: the first is the last to go."""
+    ffn: Tensor
+    """(layers, neurons) int64."""
+
+    @classmethod
+    def by_scores(cls, shape: BertShape, scores: Mapping[str, Tensor]) -> Order:
+        """The units by falling score, (layers, units) of each space; of a space that is missing as
+        they are."""
+
+        def ordered(space: str, size: int) -> Tensor:
+            own = scores.get(space, torch.zeros(shape.layers, size))
+            return own.cpu().argsort(dim=-1, descending=True, stable=True)
+
+        return cls(shape, ordered("heads", shape.heads), ordered("ffn", shape.ffn))
+
+    @cached_property
+    def reverse(self) -> Order:
+        """The order that puts ordered units back where they were."""
+        return Order(self.shape, self.heads.argsort(-1), self.ffn.argsort(-1))
+
+    def applied(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state of a whole classifier with its units in this order: it computes what it did."""
+        ordered = dict(state)
+        for layer in range(self.shape.layers):
+            for linear in LINEARS:
+                name = f"bert.encoder.layer.{layer}.{linear.name}"
+                weight, bias = ordered[f"{name}.weight"], ordered[f"{name}.bias"]
+                if (rows := self._places(linear.outputs, layer)) is not None:
+                    weight, bias = weight[rows], bias[rows]
+                if (columns := self._places(linear.inputs, layer)) is not None:
+                    weight = weight[:, columns]
+                ordered |= {f"{name}.weight": weight, f"{name}.bias": bias}
+        return ordered
+
+    def _places(self, axis: str, layer: int) -> Tensor | None:
+        """Where what lies along an axis comes from; None where no unit lies along it."""
+        if axis in PER_HEAD:
+            size = self.shape.head_dim
+            return (self.heads[layer, :, None] * size + torch.arange(size)).flatten()
+        return self.ffn[layer] if axis == "ffn" else None
+
+
+def sliced(weights: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
+    """The first heads and neurons of each layer of one student, as views of its (1, ...)."""
+    views = dict(weights)
+    for layer, widths in enumerate(model):
+        for linear in LINEARS:
+            name = f"bert.encoder.layer.{layer}.{linear.name}"
+            rows, columns = (getattr(widths, a, None) for a in (linear.outputs, linear.inputs))
+            views[f"{name}.weight"] = views[f"{name}.weight"][:, :rows, :columns]
+            views[f"{name}.bias"] = views[f"{name}.bias"][:, :rows]
+    return views
+
+
+def smaller(population: Population, model: Model) -> Population:
+    """A student of one size that computes what the whole one does in this slice of it.
+
+    Its matrices are copies in the precision of the matmuls, with gradients of their own: that is
+    what a step of its size costs. A gradient through the views would be padded with zeros to the
+    whole size, and the weights be brought to the precision in each pass anew.
+    """
+
+    def own(view: Tensor) -> Tensor:
+        weight = view.detach()
+        if weight.ndim == 3:  # a matrix, by its inputs, as `Population` has them
+            weight = weight.mT.to(population.matmul_dtype).contiguous().mT
+        return weight.requires_grad_()
+
+    weights = {name: own(view) for name, view in sliced(population.weights, model).items()}
+    return replace(population, weights=weights, widths=(model,), padded=model)
+
+
+def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> dict[str, Tensor]:
+    """The same as masks of sequences of the whole student, (1, rows, layers, units) of each space:
+    the models take turns."""
+    masks = {}
+    for space in ("heads", "ffn"):
+        kept = torch.tensor([[getattr(layer, space) for layer in model] for model in models])
+        of_rows = kept[torch.arange(rows) % len(models)]
+        units = torch.arange(getattr(whole[0], space))
+        masks[space] = on_device((units < of_rows[..., None]).float()[None], device)
+    return masks
+
+
+def along(scores: Mapping[str, Tensor], smallest: float, cost: Cost) -> list[Model]:
+    """The models of highest score, from the smallest (a share of the whole cost) to the whole."""
+    found = []
+    for number in range(_GRID):
+        limit = cost.full * smallest ** (1 - number / (_GRID - 1))
+        kept = units_that_fit(scores, cost, limit=limit)
+        masks = {space: mask.tolist() for space, mask in kept.items()}
+        found.append(BertArchitecture.from_masks(cost.shape, masks).widths(cost.shape))
+    return found
+
+
+def uniform(shares: Sequence[float], spaces: Iterable[str], shape: BertShape) -> list[Model]:
+    """The models of which each layer keeps these shares of its units of the spaces, rounded."""
+    found = []
+    for share in shares:
+        masks = {}
+        for space in spaces:
+            (units,) = units_of(shape, space)
+            kept = [place < round(share * units) for place in range(units)]
+            masks[space] = [kept] * shape.layers
+        found.append(BertArchitecture.from_masks(shape, masks).widths(shape))
+    return found
