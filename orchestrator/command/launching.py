@@ -21,9 +21,9 @@ from orchestrator.storage.urls import parse_url, without_password
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import file_of
 from orchestrator.terminal import say
-from orchestrator.workers.fleet import Backend, default_workers, launch_workers
 from orchestrator.workers.loop import run_study
 from orchestrator.workers.worker import Callback
+from orchestrator.workers.worker_pool import Backend, default_workers, launch_workers
 from reports.page.following import Following
 
 

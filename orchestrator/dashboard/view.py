@@ -19,7 +19,7 @@ from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.storage.patience import reason_of
+from orchestrator.storage.retry import reason_of
 
 _IDS = 10**9
 """More than a storage has of one kind: an id of the view is the storage's own plus its place times

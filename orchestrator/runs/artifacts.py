@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial
 from orchestrator.errors import RunError
 from orchestrator.runs.records import ARTIFACTS
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.storage.patience import reason_of
+from orchestrator.storage.retry import reason_of
 
 _SECONDS = 10
 """Until a bucket that does not answer is given up."""

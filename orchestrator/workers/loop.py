@@ -26,7 +26,7 @@ from orchestrator.runs.records import WANTED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage.connect import check_exists, open_storage
-from orchestrator.storage.patience import reason_of
+from orchestrator.storage.retry import reason_of
 from orchestrator.storage.urls import hidden, is_file, parse_url
 from orchestrator.study import PopulationSize, Study
 from orchestrator.workers.claims import Claims

@@ -25,8 +25,8 @@ from orchestrator.errors import RunError
 from orchestrator.sampler import make_sampler
 from orchestrator.storage import proxy
 from orchestrator.storage.connect import open_storage
-from orchestrator.storage.patience import patient
 from orchestrator.storage.proxy import serve_storage
+from orchestrator.storage.retry import retried
 from orchestrator.storage.urls import PASSWORD, hidden, parse_url, without_password
 from orchestrator.workers.heartbeat import WorkerRecord, this_machine
 from orchestrator.workers.opening import JOURNAL_WORKERS, check_room
@@ -255,7 +255,7 @@ def test_a_lost_connection_is_made_anew_and_a_second_result_is_known(tmp_path: P
         return answer
 
     inner.set_trial_state_values = forgetful  # type: ignore[method-assign]
-    study = optuna.create_study(storage=patient(inner, "shown"), study_name="s")
+    study = optuna.create_study(storage=retried(inner, "shown"), study_name="s")
     trial = study.ask()
     study.tell(trial, 2.0)
     assert study.trials[0].value == 2.0
@@ -264,7 +264,7 @@ def test_a_lost_connection_is_made_anew_and_a_second_result_is_known(tmp_path: P
         inner.set_trial_state_values(trial._trial_id, TrialState.COMPLETE, [2.0])
 
 
-def test_patience_ends_with_one_line(tmp_path: Path) -> None:
+def test_retries_end_with_one_line(tmp_path: Path) -> None:
     inner = open_storage(f"sqlite:///{tmp_path}/study.db")
     study_id = optuna.create_study(storage=inner)._study_id
 
@@ -273,11 +273,11 @@ def test_patience_ends_with_one_line(tmp_path: Path) -> None:
 
     inner.get_study_user_attrs = away  # type: ignore[method-assign, assignment]
     with pytest.raises(RunError, match=r"storage shown does not answer \(no route to host\)"):
-        patient(inner, "shown", seconds=0.2).get_study_user_attrs(study_id)
+        retried(inner, "shown", seconds=0.2).get_study_user_attrs(study_id)
 
 
-def test_a_mistake_is_not_patiently_repeated(tmp_path: Path) -> None:
-    storage = patient(open_storage(f"sqlite:///{tmp_path}/study.db"), "shown")
+def test_a_mistake_is_not_retried(tmp_path: Path) -> None:
+    storage = retried(open_storage(f"sqlite:///{tmp_path}/study.db"), "shown")
     with pytest.raises(KeyError):
         storage.get_study_user_attrs(99)
 

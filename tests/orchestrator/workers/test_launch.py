@@ -56,9 +56,9 @@ from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.study_file import load_study
 from orchestrator.workers import claims, worker
 from orchestrator.workers.claims import RETRY_OF
-from orchestrator.workers.fleet import launch_workers
 from orchestrator.workers.loop import run_study
 from orchestrator.workers.progress import LaunchProgress
+from orchestrator.workers.worker_pool import launch_workers
 from tests.conftest import graded_rows
 from tests.waiting import wait_for
 
