@@ -9,8 +9,8 @@ from typing import Any
 
 from optuna.storages.journal import JournalFileBackend
 
+from objectives.cache import kernel_lock
 from orchestrator.errors import RunError
-from orchestrator.storage.locks import kernel_lock
 
 _BLOCK = 1 << 16
 """Bytes that are read at once."""
