@@ -32,7 +32,7 @@ from orchestrator.runs.records import (
 from orchestrator.runs.results import DIVERGENCE, ratio_text
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
-from orchestrator.storage.urls import hidden, parse_url
+from orchestrator.storage.urls import hidden, parse_url, remember_password
 from orchestrator.workers.heartbeat import WorkerRecord, is_alive, workers_of
 
 _RECENT = 20
@@ -113,7 +113,7 @@ def run_status(folder: Path) -> Status:
 
 def storage_status(url: str, name: str | None) -> Status:
     """The status of a study of a storage; its name may be left out where there is only one."""
-    storage = read_storage(url)
+    storage = read_storage(remember_password(url))
     names = optuna.get_all_study_names(storage)
     if name is None and len(names) == 1:
         (name,) = names

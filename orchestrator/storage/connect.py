@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from orchestrator.errors import RunError
 from orchestrator.storage.journal import RepairedJournal
 from orchestrator.storage.retry import reason_of, retried
-from orchestrator.storage.urls import hidden, is_file, kind_of, parse_url, sqlite_url
+from orchestrator.storage.urls import hidden, is_file, kind_of, parse_url, sqlite_url, with_password
 
 CONNECT_SECONDS = 5
 """How long a server may take to answer the first time."""
@@ -41,7 +41,7 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
     A lost connection to a server is made anew (`retry`). Raises RunError if there is
     no server, if it refuses the user, or if the storage was made by another Optuna.
     """
-    url = parse_url(text)
+    url = with_password(parse_url(text))
     kind = kind_of(url)
     with _explained(url):
         if kind == "sqlite":
@@ -70,7 +70,7 @@ def read_storage(text: str) -> BaseStorage:
     that does not exist.
     """
     check_exists(text)
-    url = parse_url(text)
+    url = with_password(parse_url(text))
     if kind_of(url) in ("postgresql", "mysql"):
         with _explained(url):
             _check_has_studies(url)

@@ -27,7 +27,7 @@ from orchestrator.storage import proxy
 from orchestrator.storage.connect import open_storage
 from orchestrator.storage.proxy import serve_storage
 from orchestrator.storage.retry import retried
-from orchestrator.storage.urls import PASSWORD, hidden, parse_url, without_password
+from orchestrator.storage.urls import hidden, parse_url
 from orchestrator.workers.heartbeat import WorkerRecord, this_machine
 from orchestrator.workers.opening import JOURNAL_WORKERS, check_room
 from tests.servers import Postgres
@@ -99,25 +99,12 @@ def test_a_url_that_is_none_is_one_line(url: str, message: str) -> None:
     assert "s3cret" not in str(error.value)
 
 
-def test_a_driver_is_named_and_a_password_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_is_named_and_a_password_never_shown() -> None:
     assert parse_url("postgresql://me@db/x").drivername == "postgresql+psycopg"
     assert parse_url("postgres://me@db/x").drivername == "postgresql+psycopg"
     assert parse_url("mysql://me@db/x").drivername == "mysql+pymysql"
     assert parse_url("postgresql+psycopg2://me@db/x").drivername == "postgresql+psycopg2"
     assert hidden(parse_url("postgresql://me:s3cret@db/x")) == "postgresql+psycopg://me@db/x"
-    monkeypatch.setenv(PASSWORD, "from-outside")
-    assert parse_url("postgresql://me@db/x").password == "from-outside"
-    assert parse_url("postgresql://me:s3cret@db/x").password == "s3cret"
-    assert parse_url("grpc://localhost:1").password is None
-
-
-@pytest.mark.parametrize("user", ["me", ""])
-def test_a_password_moves_to_the_environment(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
-    monkeypatch.setenv(PASSWORD, "of another")
-    bare = without_password(f"mysql://{user}:s3%40ret@db/x")
-    assert bare == f"mysql+pymysql://{user}@db/x"
-    assert parse_url(bare).password == "s3@ret"
-    assert without_password("sqlite:///here.db") == "sqlite:///here.db"
 
 
 @pytest.mark.parametrize(
