@@ -30,6 +30,7 @@ from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.teacher import Teacher
+from orchestrator.optuna_private import holds
 from orchestrator.sampler import SamplerFactory, SamplerName
 
 if TYPE_CHECKING:
@@ -112,6 +113,14 @@ class Study:
     """Seeds data order, teacher, augmentation and sampler."""
 
     def __post_init__(self) -> None:
+        self._check_parts()
+        self._check_settings()
+        self._check_objectives()
+        self._check_space()
+        self._check_first()
+
+    def _check_parts(self) -> None:
+        """Teacher, method, space and all other fields are of their types."""
         if not isinstance(self.teacher, Teacher):
             raise UserError(
                 f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...), a checkpoint "
@@ -128,6 +137,9 @@ class Study:
                 "{'target_ratio': FloatDistribution(0.1, 0.9)}"
             )
         check_types(self)
+
+    def _check_settings(self) -> None:
+        """Each field by itself is in its range, and the student is named once."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise UserError(
                 f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.', "
@@ -138,28 +150,30 @@ class Study:
                 "Study.student and Study.student_layers are both set; a student is either a "
                 "checkpoint of its own or some layers of the teacher"
             )
-        population, seq_len = self.population, self.seq_len
+        engines, samplers = ", ".join(ENGINES), get_args(SamplerName)
         check_ranges(
             self,
             {
                 "trials": (self.trials >= 1, ">= 1"),
                 "population": (
-                    population >= 1 if isinstance(population, int) else population == "auto",
+                    self.population >= 1
+                    if isinstance(self.population, int)
+                    else self.population == "auto",
                     ">= 1, or 'auto'",
                 ),
                 "latency_batch": (self.latency_batch >= 1, ">= 1"),
-                "engine": (self.engine in ENGINES, f"one of {', '.join(ENGINES)}"),
-                "seq_len": (seq_len is None or seq_len >= 1, ">= 1, or None"),
+                "engine": (self.engine in ENGINES, f"one of {engines}"),
+                "seq_len": (self.seq_len is None or self.seq_len >= 1, ">= 1, or None"),
                 "sampler": (
-                    callable(self.sampler) or self.sampler in get_args(SamplerName),
-                    f"one of {', '.join(get_args(SamplerName))}, or a function from a seed to a "
-                    "sampler",
+                    callable(self.sampler) or self.sampler in samplers,
+                    f"one of {', '.join(samplers)}, or a function from a seed to a sampler",
                 ),
                 "seed": (self.seed >= 0, ">= 0"),
             },
         )
-        self._check_objectives()
-        self._check_space()
+
+    def _check_first(self) -> None:
+        """The first trials have knobs of the space, with values that it holds."""
         for knobs in self.first:
             if not isinstance(knobs, Mapping):
                 raise UserError(
@@ -167,7 +181,7 @@ class Study:
                 )
             self._check_names("first", knobs, set(self.space))
             for name, value in knobs.items():
-                if not _holds(self.space[name], value):
+                if not holds(self.space[name], value):
                     raise UserError(
                         f"Study.first has {name} = {value!r}, which {self.space[name]} does not "
                         "hold; give it another value, or the space another range"
@@ -176,7 +190,6 @@ class Study:
     def _check_space(self) -> None:
         """Each knob is a field of the method, may have its extreme values, and does something."""
         self._check_names("space", self.space, settings(self.method).keys())
-        methods = [self.trial_method({})]
         for name, knob in self.space.items():
             if not isinstance(knob, BaseDistribution):
                 raise UserError(
@@ -188,13 +201,7 @@ class Study:
                     f"Study.space has {name} = {knob}; choices are numbers, strings, True, False "
                     "and None: a storage keeps no others"
                 )
-        for name, knob in self.space.items():
-            for value in _extremes(knob):
-                try:
-                    methods.append(self.trial_method({name: value}))
-                except UserError as error:
-                    if not any(self._allows({**others, name: value}) for others in self._corners()):
-                        raise UserError(f"Study.space has {name} = {knob}, but {error}") from error
+        methods = self._extreme_methods()
         for name in self.space:
             idle = [method.idle().get(name) for method in methods]
             if all(idle) and all(
@@ -203,6 +210,21 @@ class Study:
                 if self._allows(knobs)
             ):
                 raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
+
+    def _extreme_methods(self) -> list[SearchMethod]:
+        """The method, and with each extreme value of each knob alone.
+
+        Raises UserError for a value that the method refuses, whatever the other knobs are.
+        """
+        methods = [self.trial_method({})]
+        for name, knob in self.space.items():
+            for value in _extremes(knob):
+                try:
+                    methods.append(self.trial_method({name: value}))
+                except UserError as error:
+                    if not any(self._allows({**others, name: value}) for others in self._corners()):
+                        raise UserError(f"Study.space has {name} = {knob}, but {error}") from error
+        return methods
 
     def check_shapes(self, student: BertShape, teacher: BertShape) -> None:
         """Refuse settings that do not go with these sizes and that a trial may get.
@@ -416,14 +438,6 @@ def _extremes(knob: BaseDistribution) -> tuple[Any, ...]:
         return knob.choices
     assert isinstance(knob, FloatDistribution | IntDistribution), knob
     return (knob.low, knob.high)
-
-
-def _holds(knob: BaseDistribution, value: Any) -> bool:
-    """Whether a knob of this distribution may have the value."""
-    try:
-        return knob._contains(knob.to_internal_repr(value))
-    except (TypeError, ValueError):
-        return False
 
 
 def _data_names(task: Task) -> dict[str, str]:

@@ -179,10 +179,7 @@ def _check_same(
                 f"{study.objective} and cost; give yours another name"
             )
         was = known.user_attrs.get(DEFINITION, {})
-        waiting = (TrialState.WAITING,)
-        if not was and storage.get_n_trials(known._study_id) > storage.get_n_trials(
-            known._study_id, waiting
-        ):
+        if not was and _has_begun(known.study_name, storage):
             raise RunError(
                 f"the storage has a study '{known.study_name}' that maskfront did not make; "
                 "give yours another name"
@@ -197,6 +194,12 @@ def _check_same(
                 f"'{folder.path}' is the run of another study: {'; '.join(differs)}. "
                 "Choose another folder with out=..., or give the study another name"
             )
+
+
+def _has_begun(name: str, storage: BaseStorage) -> bool:
+    """Whether a study has trials that do not wait."""
+    trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
+    return any(trial.state is not TrialState.WAITING for trial in trials)
 
 
 def _difference(key: str, was: str, now: str) -> str:
