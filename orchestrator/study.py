@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -378,7 +378,7 @@ class Study:
             "task.data": data,
             "task.metric": self.task.metric,
             "task.max_length": self.task.max_length,
-            **{name: value for name, value, _ in self._settings()},
+            **dict(self._settings()),
             "teacher.checkpoint": checkpoint,
             "method": type(self.method).__name__,
         }
@@ -387,21 +387,11 @@ class Study:
         parts |= {f"space.{name}": distribution_to_json(d) for name, d in self.space.items()}
         return {name: str(value) for name, value in parts.items()}
 
-    def at_default(self) -> Set[str]:
-        """The entries of the definition that stand at the default of their field.
-
-        Returns:
-            Their names. A run of an earlier version, which lacks one of them, was made without it
-            and goes on.
-        """
-        return {name for name, _, default in self._settings() if default}
-
-    def _settings(self) -> Iterator[tuple[str, object, bool]]:
-        """Settings of objective, teacher, fidelity and method that are not tuned: entry, value, and
-        whether that is the default."""
+    def _settings(self) -> Iterator[tuple[str, object]]:
+        """Settings of objective, teacher, fidelity and method that are not tuned, by entry."""
         for name in ("objective", "engine", "latency_batch"):
-            if getattr(self, name) != getattr(Study, name):  # earlier runs had no choice
-                yield name, getattr(self, name), False
+            if getattr(self, name) != getattr(Study, name):
+                yield name, getattr(self, name)
         yield from _entries("teacher", self.teacher)
         if self.fidelity != FULL:
             yield from _entries("fidelity", self.fidelity)
@@ -409,27 +399,21 @@ class Study:
         yield from (entry for entry in _entries("method", self.method) if entry[0] not in tuned)
 
 
-def _entries(
-    place: str, owner: DataclassInstance, default: bool = False
-) -> Iterator[tuple[str, object, bool]]:
-    """What `Study._settings` gives, of one dataclass; of all of it that is part of a `default`."""
+def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
+    """What `Study._settings` gives, of one dataclass."""
     for field in fields(owner):
         if not field.compare:  # a place, which decides nothing
             continue
         name, value = f"{place}.{field.name}", getattr(owner, field.name)
-        made = field.default if field.default_factory is MISSING else field.default_factory()
-        stands = default or value == made
         if is_dataclass(value) and not isinstance(value, type):
-            yield from _entries(name, value, stands)
+            yield from _entries(name, value)
         elif isinstance(value, tuple) and any(map(is_dataclass, value)):
-            yield name, ", ".join(entry.name for entry in value), stands
+            yield name, ", ".join(entry.name for entry in value)
             for entry in value:
                 inner = f"{name}.{entry.name}"
-                yield from (
-                    one for one in _entries(inner, entry, stands) if one[0] != f"{inner}.name"
-                )
+                yield from (one for one in _entries(inner, entry) if one[0] != f"{inner}.name")
         else:
-            yield name, value, stands
+            yield name, value
 
 
 def _extremes(knob: BaseDistribution) -> tuple[Any, ...]:

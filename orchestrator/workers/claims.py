@@ -33,7 +33,7 @@ ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)
 Retry = Literal["never", "always", "limited"]
 """Whether the knobs of a failed trial are tried again; limited: as after the death of a worker."""
 
-_TAKEN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+_TAKEN = (TrialState.COMPLETE, TrialState.RUNNING)
 
 
 class Claims:

@@ -45,9 +45,8 @@ def _directions(study: Study) -> list[StudyDirection]:
 
 
 def finished_trials(outer: optuna.Study) -> int:
-    """Trials that bring the study on: finished ones, and those that an earlier version stopped."""
-    states = (TrialState.COMPLETE, TrialState.PRUNED)
-    return len(outer.get_trials(deepcopy=False, states=states))
+    """How many trials have been told a result."""
+    return len(outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
 
 
 def open_study(
@@ -81,12 +80,10 @@ def open_study(
         directions=_directions(study),
         load_if_exists=True,
     )
-    known = outer.user_attrs.get(DEFINITION)
-    if known is None:
+    if DEFINITION not in outer.user_attrs:
         _ask_first(outer, study)
         for source, knobs in warm:
             outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
-    if known != definition:  # it may lack settings that are newer than the run
         outer.set_user_attr(DEFINITION, definition)
     return outer
 
@@ -165,11 +162,7 @@ def _check_same(
     *,
     own: bool,
 ) -> None:
-    """Refuse another study of the same name, and in a run's own database any other study.
-
-    A setting that the run lacks is newer than the run: at its default it makes no other study.
-    """
-    newer = study.at_default()
+    """Refuse another study of the same name, and in a run's own database any other study."""
     for known in storage.get_all_studies():
         if known.study_name != study.name and not own:
             continue
@@ -187,7 +180,7 @@ def _check_same(
         differs = [
             _difference(key, was.get(key, "not set"), definition.get(key, "not set"))
             for key in sorted(was.keys() | definition.keys())
-            if was.get(key) != definition.get(key) and (key in was or key not in newer)
+            if was.get(key) != definition.get(key)
         ]
         if was and differs:
             raise RunError(
