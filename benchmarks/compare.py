@@ -22,7 +22,7 @@ from benchmarks.comparison.figure import comparison_figure, comparison_tables
 from benchmarks.comparison.numbers import RATIOS, compare
 from benchmarks.comparison.resampled import Resampled
 from maskfront import Study
-from objectives.cache import content_key, written_whole
+from objectives.cache import content_key, write_text_whole, written_whole
 from objectives.device import choose_device, quiet_libraries
 from objectives.errors import MaskfrontError
 from objectives.methods.baselines.head_importance import HeadImportance
@@ -42,7 +42,7 @@ from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import prepare
 from orchestrator.runs.records import RunRecord
-from orchestrator.runs.run_folder import RunFolder, write_file_whole
+from orchestrator.runs.run_folder import RunFolder
 from orchestrator.workers.loop import run_study
 from reports.page.picture import write_picture
 from studies._quickstart_data import minilm
@@ -157,8 +157,8 @@ def contest(
     samples = Resampled(inputs, kept=out / "samples", device=choose_device(device))
     comparison = compare(runs, baselines=BASELINES, samples=samples)
     tables = comparison_tables(comparison)
-    write_file_whole(out / "comparison.json", json.dumps(asdict(comparison), indent=1) + "\n")
-    write_file_whole(out / "comparison.md", tables)
+    write_text_whole(out / "comparison.json", json.dumps(asdict(comparison), indent=1) + "\n")
+    write_text_whole(out / "comparison.md", tables)
     write_picture(comparison_figure(runs, comparison), out / f"comparison{picture}")
     return tables
 

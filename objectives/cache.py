@@ -1,12 +1,16 @@
-"""What is made once and kept: named by what it was made from, written whole or not at all."""
+"""What is made once and kept: named by what it was made from, by one process at a time, and
+written whole or not at all."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +43,52 @@ def written_whole(target: Path) -> Iterator[Path]:
         unfinished.replace(target)
     finally:
         _remove(unfinished)
+
+
+def write_text_whole(target: Path, content: str) -> None:
+    """Write a text file so that no reader ever sees half of it, though several may write it at
+    once. Raises OSError, which names `target`."""
+    unfinished = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(8)}")
+    try:
+        unfinished.write_text(content, encoding="utf-8")
+        unfinished.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+
+
+@contextmanager
+def kernel_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold this file locked against all other holders, in this process and in others.
+
+    It is `flock`: the kernel serves waiters in turn and frees what a dead process held. Locks that
+    look again and again, such as filelock's and Optuna's own, starve most of a few busy workers.
+
+    Raises BlockingIOError at once if another holds it and this one does not `wait`.
+    """
+    held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(held)
+
+
+def is_free(lock: Path) -> bool | None:
+    """Whether nobody holds this lock file; None if there is none, or if it may not be opened."""
+    try:
+        file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)  # for writing: NFS locks no other
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
 
 
 def made_anew(path: Path, reason: str) -> str:

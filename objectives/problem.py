@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from filelock import FileLock
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel
 
-from objectives.cache import content_key, written_whole
+from objectives.cache import content_key, kernel_lock, written_whole
 from objectives.measures.cost import Cost
 from objectives.students.bert import pretrained
 from objectives.text.data import Split
@@ -102,7 +101,7 @@ class Problem:
         folder = self.cache / f"{name}-{key}"
         self.cache.mkdir(parents=True, exist_ok=True)
         begun = self.cache / f".{folder.name}.begun"
-        with FileLock(self.cache / f"{folder.name}.lock"):
+        with kernel_lock(self.cache / f"{folder.name}.lock"):
             if not folder.is_dir():
                 with written_whole(folder) as unfinished:
                     unfinished.mkdir()

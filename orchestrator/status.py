@@ -32,7 +32,7 @@ from orchestrator.runs.records import (
 from orchestrator.runs.results import DIVERGENCE, ratio_text
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
-from orchestrator.storage.urls import hidden, parse_url
+from orchestrator.storage.urls import hidden, parse_url, remember_password
 from orchestrator.workers.heartbeat import WorkerRecord, is_alive, workers_of
 
 _RECENT = 20
@@ -47,7 +47,7 @@ class Status:
     wanted: int | None
     """Trials that the last launch wants."""
     trials: dict[str, int]
-    """How many are finished, stopped, failed, running and waiting."""
+    """How many are finished, failed, running and waiting."""
     per_hour: float | None
     """Of the last trials that finished; None before there are any."""
     seconds_left: float | None
@@ -113,7 +113,7 @@ def run_status(folder: Path) -> Status:
 
 def storage_status(url: str, name: str | None) -> Status:
     """The status of a study of a storage; its name may be left out where there is only one."""
-    storage = read_storage(url)
+    storage = read_storage(remember_password(url))
     names = optuna.get_all_study_names(storage)
     if name is None and len(names) == 1:
         (name,) = names
@@ -147,13 +147,13 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
         name=study.study_name,
         wanted=wanted,
         trials={
-            **{state: states[state] for state in ("finished", "stopped", "failed", "running")},
+            **{state: states[state] for state in ("finished", "failed", "running")},
             "waiting": len(trials) - len(records),
         },
         per_hour=None if rate is None else 3600 * rate,
         seconds_left=None
         if rate is None or wanted is None or not any(worker["alive"] for worker in shown)
-        else max(0, wanted - states["finished"] - states["stopped"]) / rate,
+        else max(0, wanted - states["finished"]) / rate,
         workers=shown,
         front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
         failures=dict(failures.most_common()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -29,11 +29,11 @@ from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.teacher import Teacher
+from orchestrator.optuna_private import holds
 from orchestrator.sampler import SamplerFactory, SamplerName
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from transformers.configuration_utils import PreTrainedConfig
 
 PopulationSize = int | Literal["auto"]
 
@@ -113,6 +113,14 @@ class Study:
     """Seeds data order, teacher, augmentation and sampler."""
 
     def __post_init__(self) -> None:
+        self._check_parts()
+        self._check_settings()
+        self._check_objectives()
+        self._check_space()
+        self._check_first()
+
+    def _check_parts(self) -> None:
+        """Teacher, method, space and all other fields are of their types."""
         if not isinstance(self.teacher, Teacher):
             raise UserError(
                 f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...), a checkpoint "
@@ -129,6 +137,9 @@ class Study:
                 "{'target_ratio': FloatDistribution(0.1, 0.9)}"
             )
         check_types(self)
+
+    def _check_settings(self) -> None:
+        """Each field by itself is in its range, and the student is named once."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise UserError(
                 f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.', "
@@ -139,29 +150,27 @@ class Study:
                 "Study.student and Study.student_layers are both set; a student is either a "
                 "checkpoint of its own or some layers of the teacher"
             )
-        population, seq_len = self.population, self.seq_len
+        engines, samplers = ", ".join(ENGINES), get_args(SamplerName)
         check_ranges(
             self,
             {
                 "trials": (self.trials >= 1, ">= 1"),
                 "population": (
-                    population >= 1 if isinstance(population, int) else population == "auto",
+                    self.population >= 1
+                    if isinstance(self.population, int)
+                    else self.population == "auto",
                     ">= 1, or 'auto'",
                 ),
                 "latency_batch": (self.latency_batch >= 1, ">= 1"),
-                "engine": (self.engine in ENGINES, f"one of {', '.join(ENGINES)}"),
-                "seq_len": (seq_len is None or seq_len >= 1, ">= 1, or None"),
+                "engine": (self.engine in ENGINES, f"one of {engines}"),
+                "seq_len": (self.seq_len is None or self.seq_len >= 1, ">= 1, or None"),
                 "sampler": (
-                    callable(self.sampler) or self.sampler in (None, *get_args(SamplerName)),
-                    f"one of {', '.join(get_args(SamplerName))}, a function from a seed to a "
-                    "sampler, or None",
+                    callable(self.sampler) or self.sampler in (None, *samplers),
+                    f"one of {', '.join(samplers)}, a function from a seed to a sampler, or None",
                 ),
                 "seed": (self.seed >= 0, ">= 0"),
             },
         )
-        self._check_objectives()
-        self._check_space()
-        self._check_first()
 
     def _check_first(self) -> None:
         """The first trials have knobs of the space; where nothing is drawn, they are all trials."""
@@ -172,7 +181,7 @@ class Study:
                 )
             self._check_names("first", knobs, set(self.space))
             for name, value in knobs.items():
-                if not _holds(self.space[name], value):
+                if not holds(self.space[name], value):
                     raise UserError(
                         f"Study.first has {name} = {value!r}, which {self.space[name]} does not "
                         "hold; give it another value, or the space another range"
@@ -190,7 +199,6 @@ class Study:
     def _check_space(self) -> None:
         """Each knob is a field of the method, may have its extreme values, and does something."""
         self._check_names("space", self.space, settings(self.method).keys())
-        methods = [self.trial_method({})]
         for name, knob in self.space.items():
             if not isinstance(knob, BaseDistribution):
                 raise UserError(
@@ -202,13 +210,7 @@ class Study:
                     f"Study.space has {name} = {knob}; choices are numbers, strings, True, False "
                     "and None: a storage keeps no others"
                 )
-        for name, knob in self.space.items():
-            for value in _extremes(knob):
-                try:
-                    methods.append(self.trial_method({name: value}))
-                except UserError as error:
-                    if not any(self._allows({**others, name: value}) for others in self._corners()):
-                        raise UserError(f"Study.space has {name} = {knob}, but {error}") from error
+        methods = self._extreme_methods()
         for name in self.space:
             idle = [method.idle().get(name) for method in methods]
             if all(idle) and all(
@@ -217,6 +219,21 @@ class Study:
                 if self._allows(knobs)
             ):
                 raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
+
+    def _extreme_methods(self) -> list[SearchMethod]:
+        """The method, and with each extreme value of each knob alone.
+
+        Raises UserError for a value that the method refuses, whatever the other knobs are.
+        """
+        methods = [self.trial_method({})]
+        for name, knob in self.space.items():
+            for value in _extremes(knob):
+                try:
+                    methods.append(self.trial_method({name: value}))
+                except UserError as error:
+                    if not any(self._allows({**others, name: value}) for others in self._corners()):
+                        raise UserError(f"Study.space has {name} = {knob}, but {error}") from error
+        return methods
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Refuse settings that do not go with these sizes and that a trial may get.
@@ -370,7 +387,7 @@ class Study:
             "task.data": data,
             "task.metric": self.task.metric,
             "task.max_length": self.task.max_length,
-            **{name: value for name, value, _ in self._settings()},
+            **dict(self._settings()),
             "teacher.checkpoint": checkpoint,
             "method": type(self.method).__name__,
         }
@@ -379,21 +396,11 @@ class Study:
         parts |= {f"space.{name}": distribution_to_json(d) for name, d in self.space.items()}
         return {name: str(value) for name, value in parts.items()}
 
-    def at_default(self) -> Set[str]:
-        """The entries of the definition that stand at the default of their field.
-
-        Returns:
-            Their names. A run of an earlier version, which lacks one of them, was made without it
-            and goes on.
-        """
-        return {name for name, _, default in self._settings() if default}
-
-    def _settings(self) -> Iterator[tuple[str, object, bool]]:
-        """Settings of objective, teacher, fidelity and method that are not tuned: entry, value, and
-        whether that is the default."""
+    def _settings(self) -> Iterator[tuple[str, object]]:
+        """Settings of objective, teacher, fidelity and method that are not tuned, by entry."""
         for name in ("objective", "engine", "latency_batch"):
-            if getattr(self, name) != getattr(Study, name):  # earlier runs had no choice
-                yield name, getattr(self, name), False
+            if getattr(self, name) != getattr(Study, name):
+                yield name, getattr(self, name)
         yield from _entries("teacher", self.teacher)
         if self.fidelity != FULL:
             yield from _entries("fidelity", self.fidelity)
@@ -401,27 +408,21 @@ class Study:
         yield from (entry for entry in _entries("method", self.method) if entry[0] not in tuned)
 
 
-def _entries(
-    place: str, owner: DataclassInstance, default: bool = False
-) -> Iterator[tuple[str, object, bool]]:
-    """What `Study._settings` gives, of one dataclass; of all of it that is part of a `default`."""
+def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
+    """What `Study._settings` gives, of one dataclass."""
     for field in fields(owner):
         if not field.compare:  # a place, which decides nothing
             continue
         name, value = f"{place}.{field.name}", getattr(owner, field.name)
-        made = field.default if field.default_factory is MISSING else field.default_factory()
-        stands = default or value == made
         if is_dataclass(value) and not isinstance(value, type):
-            yield from _entries(name, value, stands)
+            yield from _entries(name, value)
         elif isinstance(value, tuple) and any(map(is_dataclass, value)):
-            yield name, ", ".join(entry.name for entry in value), stands
+            yield name, ", ".join(entry.name for entry in value)
             for entry in value:
                 inner = f"{name}.{entry.name}"
-                yield from (
-                    one for one in _entries(inner, entry, stands) if one[0] != f"{inner}.name"
-                )
+                yield from (one for one in _entries(inner, entry) if one[0] != f"{inner}.name")
         else:
-            yield name, value, stands
+            yield name, value
 
 
 def _extremes(knob: BaseDistribution) -> tuple[Any, ...]:
@@ -430,14 +431,6 @@ def _extremes(knob: BaseDistribution) -> tuple[Any, ...]:
         return knob.choices
     assert isinstance(knob, FloatDistribution | IntDistribution), knob
     return (knob.low, knob.high)
-
-
-def _holds(knob: BaseDistribution, value: Any) -> bool:
-    """Whether a knob of this distribution may have the value."""
-    try:
-        return knob._contains(knob.to_internal_repr(value))
-    except (TypeError, ValueError):
-        return False
 
 
 def _data_names(task: Task) -> dict[str, str]:

@@ -21,6 +21,12 @@ from optuna_dashboard._note import (  # its own asks the storage each time
     note_ver_key,
 )
 
+from orchestrator.optuna_private import (
+    id_of,
+    set_system_attribute,
+    storage_of,
+    system_attributes,
+)
 from orchestrator.runs.records import RunRecord, TrialRecord, load_optuna_study
 from orchestrator.runs.results import divergence_texts, divergence_words
 from orchestrator.runs.sizes import in_numbers
@@ -42,15 +48,15 @@ def publish(run: RunRecord) -> None:
     None is written over what a reader wrote in its place; a trial's is written once.
     """
     study = load_optuna_study(run.folder)
-    attributes = study._storage.get_study_system_attrs(study._study_id)
-    ids = {trial.number: trial._trial_id for trial in study.get_trials(deepcopy=False)}
+    attributes = system_attributes(study)
+    ids = {trial.number: id_of(trial) for trial in study.get_trials(deepcopy=False)}
     _write_study_note(study, attributes, _study_note(run))
     for trial in run.trials:
         text = _trial_note(run, trial)
         if text and not attributes.get(note_ver_key(ids[trial.number])):
             # What `save_note` needs of a trial; a real one would be asked for its parameters.
             place = SimpleNamespace(
-                storage=study._storage, study=study, _trial_id=ids[trial.number]
+                storage=storage_of(study), study=study, _trial_id=ids[trial.number]
             )
             save_note(cast(optuna.Trial, place), text)
     with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
@@ -64,7 +70,7 @@ def _write_study_note(study: optuna.Study, attributes: Mapping[str, Any], note: 
     own = known["version"] == 0 or digests[0] in attributes.get(_OWN_NOTES, ())
     if own and known["body"] != note:
         # Before the note: of a launch that is killed in between, the old one is still our own.
-        study._storage.set_study_system_attr(study._study_id, _OWN_NOTES, digests)
+        set_system_attribute(study, _OWN_NOTES, digests)
         save_note(study, note)
 
 

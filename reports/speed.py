@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from objectives.cache import write_text_whole
 from orchestrator.errors import RunError
 from orchestrator.runs.damage import damaged_files
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import Measured, UnprunedResult
-from orchestrator.runs.run_folder import RunFolder, write_file_whole
+from orchestrator.runs.run_folder import RunFolder
 from reports.choice import model_folder
 from reports.timings import timings_document
 
@@ -226,7 +227,7 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
     text = json.dumps({"format": _FORMAT, **document}, indent=1)
     file = RunFolder(run.folder).bench
     try:
-        write_file_whole(file, text + "\n")
+        write_text_whole(file, text + "\n")
     except OSError as error:
         raise RunError(
             f"'{file}' could not be written ({error.strerror}): these times are not kept, and no "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from subprocess import CompletedProcess
 import pytest
 
 from orchestrator.command.cli import main
-from orchestrator.storage.urls import PASSWORD
 
 COMMAND = [sys.executable, "-m", "orchestrator.command.cli"]
 
@@ -28,16 +26,13 @@ def maskfront(*arguments: object, cwd: Path | None = None) -> CompletedProcess[s
     """
     given = [str(argument) for argument in arguments]
     out, errors = StringIO(), StringIO()
-    asked_to_stop, password = signal.getsignal(signal.SIGTERM), os.environ.get(PASSWORD)
+    asked_to_stop = signal.getsignal(signal.SIGTERM)
     with chdir(cwd or Path.cwd()), redirect_stdout(out), redirect_stderr(errors):
         try:
             with pytest.raises(SystemExit) as end:
                 main(given)
         finally:
             signal.signal(signal.SIGTERM, asked_to_stop)
-            os.environ.pop(PASSWORD, None)  # of a URL: it would be that of other tests' servers
-            if password is not None:
-                os.environ[PASSWORD] = password
     return CompletedProcess(given, end.value.code, out.getvalue(), errors.getvalue())
 
 

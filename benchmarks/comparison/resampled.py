@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 
-from objectives.cache import content_key, kept_array
+from objectives.cache import content_key, kept_array, kernel_lock
 from objectives.measures.bootstrap import RESAMPLES, Samples, resampled_metrics
 from objectives.measures.evaluate import answers_of, predict
 from objectives.students.bert import pretrained
@@ -47,7 +46,7 @@ class Resampled:
         }
         file = self._kept / f"{content_key(made_of)}.npy"
         self._kept.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._kept / ".lock"):
+        with kernel_lock(self._kept / ".lock"):
             return kept_array(
                 file, (RESAMPLES,), np.float64, self._note, lambda: self._measured(model, role)
             )

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.cache import read_array, written_whole
+from objectives.cache import kernel_lock, read_array, written_whole
 from objectives.measures.evaluate import EVALUATION_BATCH
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -56,7 +55,7 @@ def _read_or_written(
     name = fingerprint_of_answers(problem.teacher, problem.train, str(dtype))
     file = problem.cache / f"teacher-states-{name}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
+    with kernel_lock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
         states = read_array(file, shape, np.float16, progress.note, mapped=True)
         if states is None:
             if size > shutil.disk_usage(problem.cache).free // 2:

@@ -13,13 +13,13 @@ from pprint import pformat
 from rich.console import Console
 
 from orchestrator.command.run import Run
-from orchestrator.storage.urls import parse_url, without_password
+from orchestrator.storage.urls import parse_url, remember_password, with_password
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import file_of
 from orchestrator.terminal import say
-from orchestrator.workers.fleet import Backend, default_workers, launch_workers
 from orchestrator.workers.loop import run_study
 from orchestrator.workers.worker import Callback
+from orchestrator.workers.worker_pool import Backend, default_workers, launch_workers
 from reports.page.following import Following
 
 
@@ -53,7 +53,7 @@ def launch(
             cluster; by default one for each GPU, else one, which is this process.
         out: the run folder; runs/NAME by default.
         storage: URL of the storage of the Optuna study; a file in the run folder by default. A
-            password in it goes to MASKFRONT_STORAGE_PASSWORD and is written nowhere.
+            password in it is written nowhere; MASKFRONT_STORAGE_PASSWORD may hold it instead.
         device: "auto", "cpu", "cuda" or "cuda:N".
         artifacts: s3://BUCKET, to copy the files of a new study's trials to, for dashboards on
             other machines.
@@ -132,7 +132,8 @@ def _source(study: Study) -> str:
 
 def _without_password(texts: tuple[str, str], storage: str) -> tuple[tuple[str, str], str]:
     """The texts and the URL, without the password that the URL may hold."""
-    password, shown = parse_url(storage).password, without_password(storage)
+    shown = remember_password(storage)
+    password = with_password(parse_url(shown)).password
     if password is None:
         return texts, shown
     written = rf"(?<=[:\"']){re.escape(str(password))}(?=[@\"'])"  # in a URL, or as a string

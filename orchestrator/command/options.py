@@ -20,7 +20,7 @@ Storage = Annotated[
     typer.Option(
         help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or "
         "journal:///FILE; the run folder's own by default. The password can be set in the "
-        "environment: MASKFRONT_STORAGE_PASSWORD."
+        "environment: MASKFRONT_STORAGE_PASSWORD, and MASKFRONT_STORAGE_HOST, the host it is for."
     ),
 ]
 Name = Annotated[str, typer.Option("--study", help="Variable or name of the study.")]

@@ -20,7 +20,7 @@ from orchestrator.runs.artifacts import stores_of
 from orchestrator.runs.records import HOME
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
-from orchestrator.storage.urls import hidden, is_file, parse_url
+from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
 
 HOST = "127.0.0.1"
 """The dashboard has no authentication: it is never bound wider."""
@@ -114,7 +114,7 @@ def _file_of(url: str) -> object:
 
 def _of_storage(url: str) -> App:
     """The dashboard of a storage, with the artifacts of its studies whose folders are here."""
-    storage = read_storage(url)
+    storage = read_storage(remember_password(url))
 
     def artifacts() -> list[Any]:
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from abc import update_abstractmethods
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -16,10 +15,16 @@ from optuna.artifacts.exceptions import ArtifactNotFound
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
-from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.storage.patience import reason_of
+from orchestrator.optuna_private import (
+    FrozenStudy,
+    id_of,
+    shown_study,
+    shown_trial,
+    study_id_of,
+)
+from orchestrator.storage.retry import reason_of
 
 _IDS = 10**9
 """More than a storage has of one kind: an id of the view is the storage's own plus its place times
@@ -89,18 +94,15 @@ class DashboardView(BaseStorage):
         return name if prefix in ("", name) else f"{prefix}: {name}"
 
     def _trial(self, trial: FrozenTrial, place: int) -> FrozenTrial:
-        shown = copy.copy(trial)
-        shown._trial_id = place * _IDS + trial._trial_id
-        constraints = trial.constraints
-        if constraints:
-            shown._system_attrs = {**trial.system_attrs, _CONSTRAINTS: list(constraints.values())}
-        if trial.state is TrialState.FAIL:  # its files are gone
-            shown._system_attrs = {
-                name: value
-                for name, value in shown._system_attrs.items()
-                if not name.startswith(_ARTIFACTS)
-            }
-        return shown
+        attributes = {
+            name: value
+            for name, value in trial.system_attrs.items()
+            # The files of one that failed are gone.
+            if trial.state is not TrialState.FAIL or not name.startswith(_ARTIFACTS)
+        }
+        if trial.constraints:
+            attributes[_CONSTRAINTS] = list(trial.constraints.values())
+        return shown_trial(trial, place * _IDS + id_of(trial), attributes)
 
     def _attributes(self, attributes: Mapping[str, Any], place: int) -> dict[str, Any]:
         def shared(found: re.Match[str]) -> str:
@@ -114,17 +116,15 @@ class DashboardView(BaseStorage):
         studies = []
         for place in self._places():
             for study in self._known[place][1].studies():
-                shown = copy.copy(study)
-                shown._study_id = place * _IDS + study._study_id
-                shown.study_name = self._called(place, study.study_name)
-                shown.system_attrs = self._attributes(study.system_attrs, place)
-                studies.append(shown)
+                id_, name = place * _IDS + study_id_of(study), self._called(place, study.study_name)
+                attributes = self._attributes(study.system_attrs, place)
+                studies.append(shown_study(study, id_, name, attributes))
         return studies
 
     def get_study_id_from_name(self, study_name: str) -> int:
         for study in self.get_all_studies():
             if study.study_name == study_name:
-                return study._study_id
+                return study_id_of(study)
         raise KeyError(f"no study {study_name}")
 
     def get_study_name_from_id(self, study_id: int) -> str:

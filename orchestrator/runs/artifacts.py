@@ -22,9 +22,10 @@ from optuna.artifacts.exceptions import ArtifactNotFound
 from optuna.trial import FrozenTrial
 
 from orchestrator.errors import RunError
+from orchestrator.optuna_private import storage_of
 from orchestrator.runs.records import ARTIFACTS
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.storage.patience import reason_of
+from orchestrator.storage.retry import reason_of
 
 _SECONDS = 10
 """Until a bucket that does not answer is given up."""
@@ -125,7 +126,7 @@ def remove_artifacts(
     trial: FrozenTrial | optuna.Trial, outer: optuna.Study, folder: RunFolder
 ) -> None:
     """Remove the artifacts of a trial that failed. In a bucket that is away they stay."""
-    metas = get_all_artifact_meta(trial, storage=outer._storage)
+    metas = get_all_artifact_meta(trial, storage=storage_of(outer))
     with suppress(Exception):  # boto3 has a class for each thing that may be wrong
         store = _store_at(outer.user_attrs.get(ARTIFACTS), folder)
         for meta in metas:

@@ -62,12 +62,10 @@ _SPACE = "space."
 """What the names of the knobs begin with in a study's definition."""
 _FIDELITY = "fidelity."
 """What the names of its entries begin with in a study's definition; a full one has none."""
-State = Literal["finished", "failed", "stopped", "running"]
-"""Stopped are trials that earlier versions of maskfront ended early."""
+State = Literal["finished", "failed", "running"]
 _STATES: dict[TrialState, State] = {
     TrialState.COMPLETE: "finished",
     TrialState.FAIL: "failed",
-    TrialState.PRUNED: "stopped",
     TrialState.RUNNING: "running",
 }
 
@@ -282,7 +280,9 @@ def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
 
 
 def trial_record(trial: FrozenTrial) -> TrialRecord:
-    """A row from an Optuna trial."""
+    """A row from an Optuna trial. Raises RunError for one that maskfront did not make."""
+    if trial.state not in _STATES:
+        raise RunError(f"trial {trial.number} is {trial.state.name}, which maskfront leaves none")
     started, ended = _span(trial)
     record = TrialRecord(
         number=trial.number,

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
+from objectives.cache import kernel_lock, write_text_whole
 from orchestrator.errors import RunError
-from orchestrator.storage.locks import kernel_lock
 from orchestrator.storage.urls import sqlite_url
 
 MODEL = "model"
@@ -72,7 +69,7 @@ class RunFolder:
         """Remember where the study is; `storage` has no password."""
         self.path.mkdir(parents=True, exist_ok=True)
         document = {"storage": storage, "study": study_name, "folder": identity}
-        write_file_whole(self.address, json.dumps(document, indent=2) + "\n")
+        write_text_whole(self.address, json.dumps(document, indent=2) + "\n")
 
     @property
     def artifacts(self) -> Path:
@@ -101,7 +98,7 @@ class RunFolder:
     def write_launch(self, command: str, source: str) -> None:
         """Keep how the run was launched: the command, and the text of the study file."""
         document = {"command": command, "source": source}
-        write_file_whole(self.path / _LAUNCH, json.dumps(document))
+        write_text_whole(self.path / _LAUNCH, json.dumps(document))
 
     def read_launch(self) -> dict[str, str] | None:
         """What `write_launch` kept; None if the run was launched otherwise, or it is damaged."""
@@ -140,9 +137,9 @@ class RunFolder:
         """Hold the folder for one launch; the lock dies with the process."""
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with FileLock(self.path / ".lock", timeout=0):
+            with kernel_lock(self.path / ".lock", wait=False):
                 yield
-        except Timeout as error:
+        except BlockingIOError as error:
             raise RunError(
                 f"'{self.path}' is in use by another launch; wait for it or stop it, help it with "
                 "`maskfront work` if it is of this study, or choose another folder with out=..."
@@ -152,20 +149,6 @@ class RunFolder:
         """Wait until no other worker of the run is `doing` this."""
         self.path.mkdir(parents=True, exist_ok=True)
         return kernel_lock(self.path / f".lock-{doing}")
-
-
-def write_file_whole(target: Path, content: str) -> None:
-    """Write a text file so that no reader ever sees half of it; an OSError names `target`."""
-    unfinished = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(8)}")
-    try:
-        with unfinished.open("x", encoding="utf-8") as file:
-            file.write(content)
-        unfinished.replace(target)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(target)) from error
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
 
 
 def link_or_copy(source: str, target: str) -> None:

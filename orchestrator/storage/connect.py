@@ -26,8 +26,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.errors import RunError
 from orchestrator.storage.journal import RepairedJournal
-from orchestrator.storage.patience import patient, reason_of
-from orchestrator.storage.urls import hidden, is_file, kind_of, parse_url, sqlite_url
+from orchestrator.storage.retry import reason_of, retried
+from orchestrator.storage.urls import hidden, is_file, kind_of, parse_url, sqlite_url, with_password
 
 CONNECT_SECONDS = 5
 """How long a server may take to answer the first time."""
@@ -38,10 +38,10 @@ _STUDIES = "studies"
 def open_storage(text: str, *, create: bool = True) -> BaseStorage:
     """Open the storage of a URL, or create it; on a server, its tables only if `create`.
 
-    A lost connection to a server is patiently made anew (`patience`). Raises RunError if there is
+    A lost connection to a server is made anew (`retry`). Raises RunError if there is
     no server, if it refuses the user, or if the storage was made by another Optuna.
     """
-    url = parse_url(text)
+    url = with_password(parse_url(text))
     kind = kind_of(url)
     with _explained(url):
         if kind == "sqlite":
@@ -49,7 +49,7 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
         if kind == "journal":
             return JournalStorage(RepairedJournal(Path(str(url.database))))
         if kind == "grpc":
-            return patient(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
+            return retried(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
         if kind == "mysql":
             _check_answers(url)
         engine = {"connect_args": _guarded(url), "pool_pre_ping": True}
@@ -60,7 +60,7 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
         )
         cached = get_storage(raw)
         weakref.finalize(cached, raw.engine.dispose)  # no connection outlives it
-        return patient(cached, hidden(url))
+        return retried(cached, hidden(url))
 
 
 def read_storage(text: str) -> BaseStorage:
@@ -70,7 +70,7 @@ def read_storage(text: str) -> BaseStorage:
     that does not exist.
     """
     check_exists(text)
-    url = parse_url(text)
+    url = with_password(parse_url(text))
     if kind_of(url) in ("postgresql", "mysql"):
         with _explained(url):
             _check_has_studies(url)
@@ -149,10 +149,10 @@ def _sqlite(url: str, *, skip_table_creation: bool = False, **engine: Any) -> RD
 
 def _check_answers(url: URL) -> None:
     """Connect once: PyMySQL alone waits for ever for a server that takes a call and is silent."""
-    _impatient(url).connect().close()
+    _for_one_question(url).connect().close()
 
 
-def _impatient(url: URL) -> Engine:
+def _for_one_question(url: URL) -> Engine:
     """For one question."""
     arguments = _guarded(url)
     if kind_of(url) == "mysql":
@@ -190,7 +190,7 @@ class _NoClearPassword:
 
 def _check_has_studies(url: URL) -> None:
     """Raise RunError for a database without Optuna's tables, which opening it would make."""
-    if not inspect(_impatient(url)).has_table(_STUDIES):
+    if not inspect(_for_one_question(url)).has_table(_STUDIES):
         raise RunError(f"storage {hidden(url)} is no database of Optuna, or an empty one")
 
 
@@ -214,7 +214,7 @@ def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
                 f"what answers at grpc://{host}:{port} is no storage proxy ({reason_of(error)}); "
                 "name the one that `maskfront serve-storage` has printed"
             ) from error
-    return proxy  # if it is away just now, whoever asks it is patient
+    return proxy  # if it is away just now, whoever asks it tries again
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typing import Any
 
 from optuna.storages.journal import JournalFileBackend
 
+from objectives.cache import kernel_lock
 from orchestrator.errors import RunError
-from orchestrator.storage.locks import kernel_lock
 
 _BLOCK = 1 << 16
 """Bytes that are read at once."""
@@ -26,14 +26,14 @@ class RepairedJournal(JournalFileBackend):
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._turns = path.with_name(f"{path.name}.flock")
+        self._journal, self._turns = path, path.with_name(f"{path.name}.flock")
         super().__init__(str(path))
         _check_is_journal(path)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add records, all or none, on disk when this returns. Raises OSError."""
         record = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-        with kernel_lock(self._turns), open(self._file_path, "r+b", buffering=0) as file:
+        with kernel_lock(self._turns), open(self._journal, "r+b", buffering=0) as file:
             whole = _end_of_last_line(file.fileno())
             file.truncate(whole)
             try:

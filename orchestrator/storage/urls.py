@@ -13,6 +13,12 @@ from orchestrator.errors import RunError
 
 PASSWORD = "MASKFRONT_STORAGE_PASSWORD"
 """Environment variable with the password of a storage whose URL has a user and no password."""
+HOST = "MASKFRONT_STORAGE_HOST"
+"""Environment variable with the hosts, with commas between them, that this password is for; it is
+also for this machine, and for a server that the user names on the command line or in Python."""
+_HERE = ("", "localhost", "127.0.0.1", "::1")
+_passwords: dict[tuple[object, ...], str] = {}
+"""Of the servers that the user has named to this process."""
 _SETTINGS = (
     *("host", "port", "unix_socket", "charset"),
     *("sslmode", "sslrootcert", "sslcert", "sslkey", "ssl_ca"),
@@ -32,7 +38,7 @@ _KNOWN = (
 
 
 def parse_url(text: str) -> URL:
-    """The URL of a storage, with its driver, an absolute path, and the password if one is set.
+    """The URL of a storage, with its driver and an absolute path.
 
     Raises RunError for what no storage has; the message never shows a password.
     """
@@ -62,21 +68,54 @@ def parse_url(text: str) -> URL:
         return url.set(database=str(Path(str(url.database)).absolute()))
     if kind == "grpc" and not (url.host and port):
         raise RunError(f'storage="{hidden(url)}" must be grpc://HOST:PORT')
-    if url.username is not None and url.password is None and os.environ.get(PASSWORD):
-        url = url.set(password=os.environ[PASSWORD])
     return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
 
 
-def without_password(text: str) -> str:
-    """The URL with its password, if it has one, moved to where `parse_url` finds it: `PASSWORD`.
+def remember_password(text: str) -> str:
+    """Keep, for this process, the password of a URL that the user named, which it has or which the
+    environment has for it.
 
-    So it can be kept, and whatever opens it later in this process gets in.
+    Returns:
+        The URL without its password, so that it can be kept: `with_password` knows it.
     """
     url = parse_url(text)
-    if url.password is None:
+    password = url.password or os.environ.get(PASSWORD)
+    if url.username is None or not password:
         return text
-    os.environ[PASSWORD] = str(url.password)
+    _passwords[_server(url)] = str(password)
     return hidden(url)
+
+
+def with_password(url: URL) -> URL:
+    """The URL with the password that the user gave for its server, if it asks for one.
+
+    Raises:
+        RunError: if there is but that of the environment, and it may be for another server: a run
+            folder says where its study lies, and whoever sent it may have written that.
+    """
+    password = url.password or _passwords.get(_server(url))
+    if url.username is None:
+        return url
+    if password is None and (password := os.environ.get(PASSWORD)):
+        named = os.environ.get(HOST, "").split(",")
+        strange = [h for h in _hosts(url) if not (h in _HERE or h.startswith("/") or h in named)]
+        if strange:
+            raise RunError(
+                f"storage {hidden(url)} is named by a run folder; set {HOST}={','.join(strange)} "
+                f"if {PASSWORD} is for it, or unset that"
+            )
+    return url.set(password=password)
+
+
+def _server(url: URL) -> tuple[object, ...]:
+    """What a password is for."""
+    return url.username, url.port, *_hosts(url), *url.normalized_query.get("port", ())
+
+
+def _hosts(url: URL) -> list[str]:
+    """All that a driver may connect to, a folder with a socket among them; "" is this machine."""
+    named = (url.host or "", *url.normalized_query.get("host", ()))
+    return [host for text in named for host in text.split(",")]
 
 
 def kind_of(url: URL) -> str:

@@ -13,6 +13,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.errors import RunError
+from orchestrator.optuna_private import draw, knobs_of, set_trial_attribute
 from orchestrator.runs.artifacts import remove_artifacts
 from orchestrator.runs.records import BEGAN, FAILURE, HOME, LAST_SEEN, POPULATION, WORKER
 from orchestrator.runs.run_folder import RunFolder
@@ -32,7 +33,7 @@ ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)
 Retry = Literal["never", "always", "limited"]
 """Whether the knobs of a failed trial are tried again; limited: as after the death of a worker."""
 
-_TAKEN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+_TAKEN = (TrialState.COMPLETE, TrialState.RUNNING)
 
 
 class Claims:
@@ -82,8 +83,9 @@ class Claims:
                 taken = self._outer.get_trials(deepcopy=False, states=_TAKEN)
                 lost = self._fail_orphans([t for t in taken if t.state is TrialState.RUNNING], note)
                 self._ask(claimed, min(most, self._wanted - len(taken) + lost))
-            for trial in claimed:
-                draw(trial, self._space)
+            for trial in claimed:  # outside the lock, since models and writes take a while
+                for name, knob in self._space.items():
+                    draw(trial, name, knob)
         except RunError:  # the storage is away: others fail these trials
             raise
         except BaseException as error:  # Ctrl-C, while a sampler takes its time
@@ -181,7 +183,7 @@ def fail_trial(
         if retry != "never":
             enqueue_again(outer, trial, limited=retry == "limited")
         for name, value in why.items():
-            outer._storage.set_trial_user_attr(trial._trial_id, name, value)
+            set_trial_attribute(outer, trial, name, value)
         outer.tell(number, state=TrialState.FAIL)
     except ALREADY_ENDED:  # told or failed by another worker just now
         return False
@@ -208,7 +210,7 @@ def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> 
     fails the trial next finds them enqueued and adds nothing. Optuna's own retry would carry over
     artifacts, and constraints, which cannot be set twice.
     """
-    knobs = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+    knobs = knobs_of(trial)
     attributes = {RETRY_OF: trial.number}
     deaths = trial.user_attrs.get(DEATHS_ALONE)
     if limited and (together := trial.user_attrs.get(POPULATION)) is not None:
@@ -223,9 +225,3 @@ def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> 
 def _is_retried(outer: optuna.Study, number: int) -> bool:
     """Whether the knobs of this trial were enqueued again."""
     return any(t.user_attrs.get(RETRY_OF) == number for t in outer.get_trials(deepcopy=False))
-
-
-def draw(trial: optuna.Trial, space: Mapping[str, BaseDistribution]) -> None:
-    """Draw all knobs of an asked trial: outside the lock, since models and writes take a while."""
-    for name, knob in space.items():
-        trial._suggest(name, knob)  # as `Study.ask` itself does, under the lock

@@ -9,13 +9,12 @@ Optuna's own heartbeats exist inside `Study.optimize` alone, and not for journal
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
@@ -23,6 +22,7 @@ from typing import Any, Self
 
 import optuna
 
+from objectives.cache import is_free, kernel_lock
 from orchestrator.runs.run_folder import RunFolder
 
 WORKERS = "worker:"
@@ -31,6 +31,8 @@ BEAT = 30.0
 """Seconds from one beat to the next."""
 GRACE = 120.0
 """Seconds without a beat after which a worker on another machine is dead."""
+FAREWELL = 5.0
+"""Seconds that a worker waits at its end until the storage knows of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,9 @@ def workers_of(outer: optuna.Study) -> dict[str, WorkerRecord]:
 class Heartbeat:
     """Holds the lock, and beats from a thread of its own for all trials of the worker, from `with`
     to its end.
+
+    The thread alone writes the record, so that none of its beats, which the storage may take
+    minutes later, comes after the word that the worker has ended.
     """
 
     def __init__(self, outer: optuna.Study, folder: RunFolder, device: str, beat: float = BEAT):
@@ -81,29 +86,28 @@ class Heartbeat:
             at=time.time(),
         )
         self._outer, self._every, self._stop = outer, beat, Event()
-        self._file = folder.worker(name)
+        self._file, self._held = folder.worker(name), ExitStack()
         self._thread = Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._held = os.open(self._file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._held, fcntl.LOCK_EX)
+        self._held.enter_context(kernel_lock(self._file))
         self._beat()  # before the first trial: one that never beat would never be missed
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(timeout=5)
-        with suppress(Exception):  # the storage may be what ended this worker
-            end_record(self._outer, self.record)
-            self._file.unlink(missing_ok=True)  # else the free lock says it
-        os.close(self._held)
+        self._thread.join(timeout=FAREWELL)
+        self._held.close()
 
     def _beat_on(self) -> None:
         while not self._stop.wait(self._every):
             with suppress(Exception):  # the loop finds out, and says so
                 self._beat()
+        with suppress(Exception):  # the storage may be what ended this worker
+            end_record(self._outer, self.record)
+            self._file.unlink(missing_ok=True)  # else the free lock says it
 
     def _beat(self) -> None:
         self.record = replace(self.record, beat=self.record.beat + 1, at=time.time())
@@ -162,21 +166,6 @@ class Watch:
         still = still + passed if beat == record.beat else 0.0
         self._seen[record.name] = (record.beat, still)
         return still > GRACE
-
-
-def is_free(lock: Path) -> bool | None:
-    """Whether nobody holds this lock file; None if there is none, or if it may not be opened."""
-    try:
-        file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)  # for writing: NFS locks no other
-    except OSError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(file)
 
 
 def this_machine() -> str:

@@ -26,8 +26,8 @@ from orchestrator.runs.records import WANTED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage.connect import check_exists, open_storage
-from orchestrator.storage.patience import reason_of
-from orchestrator.storage.urls import hidden, is_file, parse_url
+from orchestrator.storage.retry import reason_of
+from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
 from orchestrator.study import PopulationSize, Study
 from orchestrator.workers.claims import Claims
 from orchestrator.workers.heartbeat import Heartbeat, living
@@ -180,7 +180,7 @@ def address(folder: RunFolder, storage: str | None) -> str:
             f"'{folder.path}' has its study in {known}, not in {asked}; leave storage=... out, or "
             "choose another folder with out=..."
         )
-    return storage
+    return remember_password(storage)
 
 
 def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:

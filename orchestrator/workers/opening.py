@@ -45,9 +45,8 @@ def _directions(study: Study) -> list[StudyDirection]:
 
 
 def finished_trials(outer: optuna.Study) -> int:
-    """Trials that bring the study on: finished ones, and those that an earlier version stopped."""
-    states = (TrialState.COMPLETE, TrialState.PRUNED)
-    return len(outer.get_trials(deepcopy=False, states=states))
+    """How many trials have been told a result."""
+    return len(outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
 
 
 def open_study(
@@ -81,12 +80,10 @@ def open_study(
         directions=_directions(study),
         load_if_exists=True,
     )
-    known = outer.user_attrs.get(DEFINITION)
-    if known is None:
+    if DEFINITION not in outer.user_attrs:
         _ask_first(outer, study)
         for source, knobs in warm:
             outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
-    if known != definition:  # it may lack settings that are newer than the run
         outer.set_user_attr(DEFINITION, definition)
     return outer
 
@@ -176,11 +173,7 @@ def _check_same(
     *,
     own: bool,
 ) -> None:
-    """Refuse another study of the same name, and in a run's own database any other study.
-
-    A setting that the run lacks is newer than the run: at its default it makes no other study.
-    """
-    newer = study.at_default()
+    """Refuse another study of the same name, and in a run's own database any other study."""
     for known in storage.get_all_studies():
         if known.study_name != study.name and not own:
             continue
@@ -190,10 +183,7 @@ def _check_same(
                 f"{study.objective} and cost; give yours another name"
             )
         was = known.user_attrs.get(DEFINITION, {})
-        waiting = (TrialState.WAITING,)
-        if not was and storage.get_n_trials(known._study_id) > storage.get_n_trials(
-            known._study_id, waiting
-        ):
+        if not was and _has_begun(known.study_name, storage):
             raise RunError(
                 f"the storage has a study '{known.study_name}' that maskfront did not make; "
                 "give yours another name"
@@ -201,13 +191,19 @@ def _check_same(
         differs = [
             _difference(key, was.get(key, "not set"), definition.get(key, "not set"))
             for key in sorted(was.keys() | definition.keys())
-            if was.get(key) != definition.get(key) and (key in was or key not in newer)
+            if was.get(key) != definition.get(key)
         ]
         if was and differs:
             raise RunError(
                 f"'{folder.path}' is the run of another study: {'; '.join(differs)}. "
                 "Choose another folder with out=..., or give the study another name"
             )
+
+
+def _has_begun(name: str, storage: BaseStorage) -> bool:
+    """Whether a study has trials that do not wait."""
+    trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
+    return any(trial.state is not TrialState.WAITING for trial in trials)
 
 
 def _difference(key: str, was: str, now: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.errors import RunError
-from orchestrator.storage.patience import reason_of
+from orchestrator.storage.retry import reason_of
 
 
 def check_push(repo: str) -> None:

@@ -18,9 +18,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from objectives.cache import write_text_whole
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import size_text
-from orchestrator.runs.run_folder import RunFolder, write_file_whole
+from orchestrator.runs.run_folder import RunFolder
 from reports.curves import read_curves
 from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
@@ -109,7 +110,7 @@ def write_report(
         )
     )
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_file_whole(target, content)
+    write_text_whole(target, content)
     return target
 
 

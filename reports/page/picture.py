@@ -17,7 +17,7 @@ from reports.overlay import overlay
 
 PICTURES = (".svg", ".png", ".pdf")
 """Suffixes that `front_image` can write."""
-_PATIENCE = 45.0
+_SECONDS = 45.0
 """Seconds for one attempt, which takes about two."""
 _DRAW = """
 import sys, plotly.io
@@ -81,7 +81,7 @@ def _draw(figure: go.Figure, kind: str) -> bytes:
                 [sys.executable, "-P", "-c", _DRAW, kind],  # -P: no module of the folder it is in
                 input=figure.to_json().encode(),
                 capture_output=True,
-                timeout=_PATIENCE,
+                timeout=_SECONDS,
                 check=False,
             )
         except subprocess.TimeoutExpired:

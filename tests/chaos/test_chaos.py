@@ -16,10 +16,10 @@ from optuna.artifacts import FileSystemArtifactStore, download_artifact, get_all
 from optuna.trial import FrozenTrial, TrialState
 from safetensors import safe_open
 
+from objectives.cache import kernel_lock
 from objectives.students.bert.architecture import BertArchitecture
 from orchestrator.runs.records import BUDGET, RESULT, load_optuna_study, trial_record
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.storage.locks import kernel_lock
 from orchestrator.workers.claims import RETRY_OF
 from tests.chaos.quick import BUSY
 from tests.servers import MariaDb, Postgres, proxy

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import torch
-from filelock import FileLock
 
 from objectives import methods
+from objectives.cache import kernel_lock
 from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import score
 from objectives.session import Session
@@ -56,7 +56,7 @@ def folder(tiny_bert: str, tiny_masked_lm: str, tmp_path_factory: pytest.TempPat
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
     out = shared / "gpu"
-    with FileLock(shared / "gpu.lock"):
+    with kernel_lock(shared / "gpu.lock"):
         if not out.exists():
             _drive(tiny_bert, tiny_masked_lm, out)
     log = (out / "log").read_text()

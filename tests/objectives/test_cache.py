@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from objectives.cache import content_key, written_whole
+from objectives.cache import content_key, write_text_whole, written_whole
 
 
 def test_a_key_depends_on_what_not_on_the_order() -> None:
@@ -55,6 +55,18 @@ def test_what_was_there_is_replaced(tmp_path: Path, kind: str) -> None:
         _write(unfinished, kind)
     (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
     assert file.read_text() == "content"
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    write_text_whole(target, "one")
+    write_text_whole(target, "two")
+    assert target.read_text() == "two"
+    assert list(tmp_path.iterdir()) == [target]
+    lost = tmp_path / "gone" / "page.html"
+    with pytest.raises(FileNotFoundError) as error:
+        write_text_whole(lost, "one")
+    assert error.value.filename == str(lost), "the file that the user knows"
 
 
 def _break_off(target: Path, kind: str) -> None:

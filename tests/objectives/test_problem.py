@@ -19,11 +19,10 @@ from objectives.problem import Problem
 MAKER = """
 import sys, time
 from pathlib import Path
-from filelock import FileLock
-from objectives.cache import written_whole
+from objectives.cache import kernel_lock, written_whole
 
 folder = Path(sys.argv[1])
-with FileLock(folder.parent / f"{folder.name}.lock"), written_whole(folder) as unfinished:
+with kernel_lock(folder.parent / f"{folder.name}.lock"), written_whole(folder) as unfinished:
     unfinished.mkdir()
     (unfinished / "half").touch()
     begun = folder.with_name(f".{folder.name}.begun")

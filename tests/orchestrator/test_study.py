@@ -263,7 +263,7 @@ def test_an_engine_goes_with_the_cost_of_milliseconds(study: Study) -> None:
             replace(study, **settings)
     plain = replace(study, cost="latency")
     known = plain.definition("data", "checkpoint")
-    assert known.keys().isdisjoint({"engine", "latency_batch"}), "as runs of before have it"
+    assert known.keys().isdisjoint({"engine", "latency_batch"})
     served = replace(plain, engine="onnxruntime-int8", latency_batch=8)
     assert served.definition("data", "checkpoint") == known | {
         "engine": "onnxruntime-int8",

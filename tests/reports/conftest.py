@@ -171,14 +171,7 @@ def mixed_run() -> RunRecord:
     """Two models on the front, one dominated, one outside its budget, one in each other state."""
     unfinished = [
         TrialRecord(number=4, state="failed", knobs={}, result=None, failure="all units closed"),
-        TrialRecord(
-            number=5,
-            state="stopped",
-            knobs={},
-            result=None,
-            failure=None,
-            attributes={"rung:0.3333": {"share": 1 / 3, "metric": 0.75, "cost": 450_000}},
-        ),
+        TrialRecord(number=5, state="failed", knobs={}, result=None, failure="interrupted"),
         TrialRecord(number=6, state="running", knobs={}, result=None, failure=None),
     ]
     return _run(

@@ -70,7 +70,6 @@ def test_what_cannot_be_chosen_is_said(
     ("trial", "message"),
     [
         (4, r"trial 4 has no model, it is failed \(all units closed\); finished: 0, 1, 2, 3$"),
-        (5, "trial 5 has no model, it is stopped;"),
         (6, "trial 6 has no model, it is running;"),
     ],
 )

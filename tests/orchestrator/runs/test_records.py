@@ -190,6 +190,12 @@ def test_a_result_of_another_version_is_refused_in_one_line() -> None:
             trial_record(row)
 
 
+def test_a_trial_of_another_tool_is_refused_in_one_line() -> None:
+    pruned = optuna.trial.create_trial(state=TrialState.PRUNED)
+    with pytest.raises(RunError, match=r"trial -?\d+ is PRUNED, which maskfront leaves none$"):
+        trial_record(pruned)
+
+
 def of_zone(
     hours: int, attributes: dict[str, float], state: TrialState = TrialState.FAIL
 ) -> TrialRecord:
@@ -213,7 +219,7 @@ def test_a_trial_whose_worker_died_ended_when_that_was_heard_last() -> None:
     assert of_zone(0, {BEGAN: began, LAST_SEEN: began + 90}).seconds == 90
     assert of_zone(0, {BEGAN: began, LAST_SEEN: began - 5}).seconds == 0
     lived = {BEGAN: began, LAST_SEEN: began + 90}  # and told it before the others could fail it
-    assert of_zone(0, lived, TrialState.PRUNED).seconds == 600
+    assert of_zone(0, lived, TrialState.RUNNING).seconds == 600
 
 
 def test_a_trial_of_an_older_version_has_the_times_of_this_zone() -> None:

@@ -8,21 +8,9 @@ import optuna
 import pytest
 
 from orchestrator.errors import RunError
-from orchestrator.runs.run_folder import RunFolder, write_file_whole
+from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import open_storage
 from orchestrator.storage.urls import hidden, parse_url
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    target = tmp_path / "page.html"
-    write_file_whole(target, "one")
-    write_file_whole(target, "two")
-    assert target.read_text() == "two"
-    assert list(tmp_path.iterdir()) == [target]
-    lost = tmp_path / "gone" / "page.html"
-    with pytest.raises(FileNotFoundError) as error:
-        write_file_whole(lost, "one")
-    assert error.value.filename == str(lost), "the file that the user knows"
 
 
 def test_a_second_launch_is_refused(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from orchestrator.errors import RunError
 from orchestrator.sampler import make_sampler
 from orchestrator.storage import proxy
 from orchestrator.storage.connect import open_storage
-from orchestrator.storage.patience import patient
 from orchestrator.storage.proxy import serve_storage
-from orchestrator.storage.urls import PASSWORD, hidden, parse_url, without_password
+from orchestrator.storage.retry import retried
+from orchestrator.storage.urls import hidden, parse_url
 from orchestrator.workers.heartbeat import WorkerRecord, this_machine
 from orchestrator.workers.opening import JOURNAL_WORKERS, check_room
 from tests.servers import Postgres
@@ -99,25 +99,12 @@ def test_a_url_that_is_none_is_one_line(url: str, message: str) -> None:
     assert "s3cret" not in str(error.value)
 
 
-def test_a_driver_is_named_and_a_password_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_is_named_and_a_password_never_shown() -> None:
     assert parse_url("postgresql://me@db/x").drivername == "postgresql+psycopg"
     assert parse_url("postgres://me@db/x").drivername == "postgresql+psycopg"
     assert parse_url("mysql://me@db/x").drivername == "mysql+pymysql"
     assert parse_url("postgresql+psycopg2://me@db/x").drivername == "postgresql+psycopg2"
     assert hidden(parse_url("postgresql://me:s3cret@db/x")) == "postgresql+psycopg://me@db/x"
-    monkeypatch.setenv(PASSWORD, "from-outside")
-    assert parse_url("postgresql://me@db/x").password == "from-outside"
-    assert parse_url("postgresql://me:s3cret@db/x").password == "s3cret"
-    assert parse_url("grpc://localhost:1").password is None
-
-
-@pytest.mark.parametrize("user", ["me", ""])
-def test_a_password_moves_to_the_environment(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
-    monkeypatch.setenv(PASSWORD, "of another")
-    bare = without_password(f"mysql://{user}:s3%40ret@db/x")
-    assert bare == f"mysql+pymysql://{user}@db/x"
-    assert parse_url(bare).password == "s3@ret"
-    assert without_password("sqlite:///here.db") == "sqlite:///here.db"
 
 
 @pytest.mark.parametrize(
@@ -255,7 +242,7 @@ def test_a_lost_connection_is_made_anew_and_a_second_result_is_known(tmp_path: P
         return answer
 
     inner.set_trial_state_values = forgetful  # type: ignore[method-assign]
-    study = optuna.create_study(storage=patient(inner, "shown"), study_name="s")
+    study = optuna.create_study(storage=retried(inner, "shown"), study_name="s")
     trial = study.ask()
     study.tell(trial, 2.0)
     assert study.trials[0].value == 2.0
@@ -264,7 +251,7 @@ def test_a_lost_connection_is_made_anew_and_a_second_result_is_known(tmp_path: P
         inner.set_trial_state_values(trial._trial_id, TrialState.COMPLETE, [2.0])
 
 
-def test_patience_ends_with_one_line(tmp_path: Path) -> None:
+def test_retries_end_with_one_line(tmp_path: Path) -> None:
     inner = open_storage(f"sqlite:///{tmp_path}/study.db")
     study_id = optuna.create_study(storage=inner)._study_id
 
@@ -273,11 +260,11 @@ def test_patience_ends_with_one_line(tmp_path: Path) -> None:
 
     inner.get_study_user_attrs = away  # type: ignore[method-assign, assignment]
     with pytest.raises(RunError, match=r"storage shown does not answer \(no route to host\)"):
-        patient(inner, "shown", seconds=0.2).get_study_user_attrs(study_id)
+        retried(inner, "shown", seconds=0.2).get_study_user_attrs(study_id)
 
 
-def test_a_mistake_is_not_patiently_repeated(tmp_path: Path) -> None:
-    storage = patient(open_storage(f"sqlite:///{tmp_path}/study.db"), "shown")
+def test_a_mistake_is_not_retried(tmp_path: Path) -> None:
+    storage = retried(open_storage(f"sqlite:///{tmp_path}/study.db"), "shown")
     with pytest.raises(KeyError):
         storage.get_study_user_attrs(99)
 

@@ -16,10 +16,10 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
+from objectives.cache import kernel_lock
 from orchestrator.errors import RunError
 from orchestrator.storage.connect import open_storage
 from orchestrator.storage.journal import RepairedJournal
-from orchestrator.storage.locks import kernel_lock
 
 
 def study_of(path: Path) -> optuna.Study:
@@ -99,7 +99,7 @@ def test_a_killed_holder_frees_the_lock_at_once(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     script = (
         "import sys, time; from pathlib import Path\n"
-        "from orchestrator.storage.locks import kernel_lock\n"
+        "from objectives.cache import kernel_lock\n"
         "with kernel_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)\n"
     )
     holder = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A server that is away for longer than patience lasts: the launch ends, and no trial is lost."""
+"""A server that is away for longer than calls are retried: the launch ends, no trial is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import FAILURE, RESULT, read_run
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import open_storage
-from orchestrator.storage.patience import patient
+from orchestrator.storage.retry import retried
 from orchestrator.workers import loop
 from orchestrator.workers.claims import RETRY_OF
 from orchestrator.workers.loop import run_study
@@ -45,7 +45,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> CutOff:
                 raise OperationalError("update", {}, Exception("no route to host"))
 
             setattr(storage, name, unanswered)
-            return patient(storage, "shown", seconds=0.2)
+            return retried(storage, "shown", seconds=0.2)
 
         monkeypatch.setattr(loop, "open_storage", opened)
 

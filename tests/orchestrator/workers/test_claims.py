@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import optuna
@@ -278,6 +279,31 @@ def test_a_heartbeat_comes_from_a_thread_and_says_when_it_ends(
         assert Watch(folder).dead(workers_of(study)) == set()
     assert workers_of(study)[name].ended
     assert heartbeat.is_free(folder.worker(name)) is None
+
+
+def test_a_beat_that_is_late_does_not_bring_a_worker_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage was away for longer than the worker waits at its end, and then took the beat."""
+    study, folder = study_of(f"sqlite:///{tmp_path}/study.db"), RunFolder(tmp_path / "run")
+    monkeypatch.setattr(heartbeat, "FAREWELL", 0.01)
+    at_beat, back = Event(), Event()
+    beating = Heartbeat(study, folder, "cpu", beat=0.01)
+    set_user_attr, name = study.set_user_attr, beating.record.name
+
+    def late(key: str, value: Any) -> None:
+        if value["beat"] > 1 and not value["ended"]:
+            at_beat.set()
+            back.wait()
+        set_user_attr(key, value)
+
+    monkeypatch.setattr(study, "set_user_attr", late)
+    with beating:
+        at_beat.wait()
+    back.set()
+    beating._thread.join()
+    assert workers_of(study)[name].ended
+    assert Watch(folder).dead(workers_of(study)) == {name}
 
 
 def test_a_halted_launch_claims_nothing_more(tmp_path: Path) -> None:

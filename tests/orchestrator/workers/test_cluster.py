@@ -19,7 +19,7 @@ from maskfront import Study
 from orchestrator.errors import RunError
 from orchestrator.study_file import load_study
 from orchestrator.workers.cluster import tasks
-from orchestrator.workers.fleet import Backend, launch_workers
+from orchestrator.workers.worker_pool import Backend, launch_workers
 from tests.orchestrator.marked import marked
 from tests.waiting import wait_for
 

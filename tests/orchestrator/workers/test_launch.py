@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shutil import copytree
@@ -56,9 +56,9 @@ from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.study_file import load_study
 from orchestrator.workers import claims, worker
 from orchestrator.workers.claims import RETRY_OF
-from orchestrator.workers.fleet import launch_workers
 from orchestrator.workers.loop import run_study
 from orchestrator.workers.progress import LaunchProgress
+from orchestrator.workers.worker_pool import launch_workers
 from tests.conftest import graded_rows
 from tests.waiting import wait_for
 
@@ -473,19 +473,6 @@ def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) ->
     assert run.trials[0].failure == "the method gave no outcome for it"
 
 
-def test_a_trial_that_an_earlier_version_stopped_is_read_and_counts(
-    study: Study, tmp_path: Path
-) -> None:
-    one = scripted(study, "result")
-    run_study(one, out=tmp_path / "run", device="cpu")
-    trial = load_optuna_study(tmp_path / "run").ask(dict(one.space))
-    reported = {"share": 1 / 3, "stage": "search", "metric": 0.7, "cost": 400_000}
-    trial.set_user_attr("rung:0.3333", reported)
-    trial.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-    run = run_study(one, trials=2, out=tmp_path / "run", device="cpu")
-    assert [t.state for t in run.trials] == ["finished", "stopped"]
-
-
 def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None:
     """A FLOPs weight that overflows float32 spoils alpha of one student of the population."""
     overflow = replace(
@@ -677,53 +664,6 @@ def test_another_study_in_the_folder_is_refused_and_the_difference_named(
     with pytest.raises(RunError, match=r"another study: method\.batch_size was 16, is now 8\."):
         run_study(other, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run") == ["finished"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Released(Stage):
-    """A stage of the next release."""
-
-    patience: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReleasedSearch(MaskSearch):
-    """A method of the next release."""
-
-    momentum: float = 0.9
-
-
-Released.__name__, ReleasedSearch.__name__ = "Stage", "MaskSearch"
-
-
-def test_a_run_goes_on_after_a_release_that_adds_settings_with_defaults(
-    study: Study, tmp_path: Path
-) -> None:
-    def released(patience: int = 0, **changes: Any) -> Study:
-        kept = {f.name: getattr(study.method, f.name) for f in fields(study.method)}
-        kept["stages"] = tuple(
-            Released(**vars(stage), patience=patience) for stage in kept["stages"]
-        )
-        return replace(study, method=ReleasedSearch(**kept | changes))
-
-    folder = tmp_path / "run"
-    run_study(study, trials=1, out=folder, device="cpu")
-    for other, message in (
-        (released(momentum=0.5), r"study: method\.momentum was not set, is now 0\.5\. Choose"),
-        (released(patience=3), r"study: method\.stages\.recover\.patience was not set, is now 3; "),
-        (released(batch_size=8), r"study: method\.batch_size was 16, is now 8\. Choose"),
-        (
-            released(stages=released().method.stages[:1]),  # type: ignore[attr-defined]
-            r"study: method\.stages was search, recover, is now search; ",
-        ),
-    ):
-        with pytest.raises(RunError, match=message):
-            run_study(other, trials=1, out=folder, device="cpu")
-    run = run_study(released(), trials=1, out=folder, device="cpu")
-    assert run.definition["method.momentum"] == "0.9", "known from now on"
-    assert run.definition["method.stages.search.patience"] == "0"
-    with pytest.raises(RunError, match=r"method\.momentum was 0\.9, is now not set"):
-        run_study(study, trials=1, out=folder, device="cpu")
 
 
 def test_rows_and_weights_that_have_changed_are_named_in_words(

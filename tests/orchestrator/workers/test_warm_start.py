@@ -23,9 +23,9 @@ from objectives.training.stages import Stage
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, load_optuna_study, read_run
 from orchestrator.study_file import load_study
-from orchestrator.workers.fleet import launch_workers
 from orchestrator.workers.loop import run_study
 from orchestrator.workers.warm_start import WARM_START, clipped
+from orchestrator.workers.worker_pool import launch_workers
 
 SPACE: dict[str, BaseDistribution] = {
     "target_ratio": FloatDistribution(0.3, 0.9),

@@ -97,9 +97,7 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
     text = Page(target).words
     assert "tiny: accuracy against FLOPs At 40% of the FLOPs the model keeps 90.0%" in text
-    assert (
-        "Trials: 7, of which 3 finished, 1 outside budget, 1 failed, 1 stopped, 1 running." in text
-    )
+    assert "Trials: 7, of which 3 finished, 1 outside budget, 2 failed, 1 running." in text
     worth = "0.8900 0.870 to 0.910 0.8800 0.860 to 0.900"
     assert f"cheapest within 3% 0 70% 98.9% {worth} maskfront export runs/tiny" in text
     assert "maskfront export runs/tiny --trial 0 --out my-model" in text
@@ -271,8 +269,8 @@ def test_no_text_breaks_out_of_the_page(mixed_run: RunRecord, tmp_path: Path) ->
     for tag in ("script", "b", "title"):
         assert page.count(tag) == harmless.count(tag)
     assert "<script>document.title" not in path.read_text(encoding="utf-8")
-    # It is all there: title, h1, note, a knob and its value in 7 trials, a failure, provenance.
-    assert page.text.count(HOSTILE) == 3 + 2 * 7 + 1 + 4
+    # It is all there: title, h1, note, a knob and its value in 7 trials, 2 failures, provenance.
+    assert page.text.count(HOSTILE) == 3 + 2 * 7 + 2 + 4
     assert "'runs/it'\"'\"'s; rm -r'" in page.text
     assert page.documents["data"]["runs"][0]["trials"][0]["attributes"] == {HOSTILE: [HOSTILE]}
 
@@ -347,7 +345,7 @@ def test_a_thousand_trials_are_less_than_three_megabytes(
 def test_state_in_words(make_trial: Any) -> None:
     assert state_text(make_trial(0, 500_000, 0.8)) == "finished"
     assert state_text(make_trial(0, 500_000, 0.8, target=0.3)) == "outside budget"
-    for state in ("failed", "stopped", "running", "waiting"):
+    for state in ("failed", "running"):
         row = TrialRecord(number=0, state=state, knobs={}, result=None, failure=None)
         assert state_text(row) == state
 

@@ -55,7 +55,7 @@ def test_a_browser_that_hangs_is_given_up(
     browser.write_text(f"#!/bin/sh\necho >> {started}\nexec sleep 20\n")
     browser.chmod(0o755)
     monkeypatch.setenv("BROWSER_PATH", str(browser))
-    monkeypatch.setattr("reports.page.picture._PATIENCE", 5)
+    monkeypatch.setattr("reports.page.picture._SECONDS", 5)
     with pytest.raises(RunError, match="a browser that starts"):
         front_image([mixed_run], tmp_path / "front.svg")
     assert len(started.read_text()) == 2, "one more attempt"

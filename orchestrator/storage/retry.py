@@ -1,4 +1,4 @@
-"""A storage behind a network that loses its connection now and then."""
+"""Calls of a storage that are retried while its server is away."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from orchestrator.errors import RunError
 
-PATIENCE = 120.0
+RETRY_SECONDS = 120.0
 """Seconds for which a server may be away before a worker ends."""
 _LONGEST_PAUSE = 5.0
 
 _Storage = TypeVar("_Storage", bound=BaseStorage)
 
 
-def patient(storage: _Storage, shown: str, seconds: float = PATIENCE) -> _Storage:
+def retried(storage: _Storage, shown: str, seconds: float = RETRY_SECONDS) -> _Storage:
     """Let every call of `storage` try again, with growing pauses, while its server is away.
 
     Each call is one transaction, and all may be made twice: a second result of the same trial is
@@ -31,11 +31,11 @@ def patient(storage: _Storage, shown: str, seconds: float = PATIENCE) -> _Storag
     After `seconds` the call raises RunError, which shows the storage as `shown`.
     """
     for name in sorted(BaseStorage.__abstractmethods__):
-        setattr(storage, name, _tried_again(storage, name, shown, seconds))
+        setattr(storage, name, _retried_call(storage, name, shown, seconds))
     return storage
 
 
-def _tried_again(
+def _retried_call(
     storage: BaseStorage, name: str, shown: str, seconds: float
 ) -> Callable[..., object]:
     call = getattr(storage, name)

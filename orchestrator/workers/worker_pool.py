@@ -30,7 +30,7 @@ from objectives.errors import MaskfrontError
 from orchestrator.errors import RunError
 from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.storage.urls import parse_url
+from orchestrator.storage.urls import parse_url, with_password
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import own_modules
 from orchestrator.terminal import say
@@ -85,7 +85,7 @@ def launch_workers(
     note = partial(say, console or Console())
     # A device that is not there is refused here and once, not by each process.
     recorded = choose_device(device) if backend == "loky" else device
-    url = parse_url(address(folder, storage)).render_as_string(hide_password=False)  # absolute
+    url = with_password(parse_url(address(folder, storage)))  # absolute
     with ExitStack() as stack:
         submit = stack.enter_context(tasks(backend, cluster)) if backend != "loky" else None
         stack.enter_context(writing(folder))
@@ -93,7 +93,7 @@ def launch_workers(
         token = secrets.token_hex(8)
         arguments = {
             "out": str(folder.path.absolute()),
-            "storage": url,
+            "storage": url.render_as_string(hide_password=False),
             "device": device,
             "token": token,
         }

@@ -18,10 +18,10 @@ from objectives import device
 from orchestrator.errors import RunError
 from orchestrator.runs.records import WANTED, WORKER, load_optuna_study, read_run
 from orchestrator.study_file import load_study
-from orchestrator.workers import fleet
-from orchestrator.workers.fleet import launch_workers
+from orchestrator.workers import worker_pool
 from orchestrator.workers.heartbeat import workers_of
 from orchestrator.workers.loop import run_study
+from orchestrator.workers.worker_pool import launch_workers
 from tests.orchestrator.marked import marked
 
 WriteStudy = Callable[..., Path]
@@ -65,7 +65,7 @@ def test_threads_are_divided_and_no_point_is_asked_twice(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(fleet.joblib, "cpu_count", lambda: 6)
+    monkeypatch.setattr(worker_pool.joblib, "cpu_count", lambda: 6)
     run = launch_workers(study, 2, out=tmp_path / "run", device="cpu", console=Console(quiet=True))
     assert [trial.state for trial in run.trials] == ["finished"] * 6
     assert len({trial.knobs["target_ratio"] for trial in run.trials}) == 6
@@ -177,7 +177,7 @@ def test_workers_that_do_not_fit_are_refused(
     device: str,
     message: str,
 ) -> None:
-    monkeypatch.setattr(fleet, "visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr(worker_pool, "visible_gpus", lambda: ["0", "1"])
     with pytest.raises(RunError, match=message):
         launch_workers(study, count, out=tmp_path / "run", device=device)
     assert not (tmp_path / "run").exists()
@@ -191,9 +191,9 @@ def test_each_worker_sees_one_of_the_gpus_that_the_launch_sees(
     assert device.visible_gpus() == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7")
     assert device.visible_gpus() == ["5", "GPU-7"]
-    assert fleet.default_workers("auto") == 2
-    assert fleet.default_workers("cuda:1") == fleet.default_workers("cpu") == 1
-    environments = fleet._environments(2, "auto")
+    assert worker_pool.default_workers("auto") == 2
+    assert worker_pool.default_workers("cuda:1") == worker_pool.default_workers("cpu") == 1
+    environments = worker_pool._environments(2, "auto")
     assert environments == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("5", "GPU-7")]
 
 
@@ -202,7 +202,7 @@ def test_a_worker_of_a_launch_in_the_background_can_be_interrupted() -> None:
     """A shell lets what it starts with & ignore SIGINT, and so would its children."""
     script = (
         "import os, signal, time\n"
-        "from orchestrator.workers.fleet import _end_with\n"
+        "from orchestrator.workers.worker_pool import _end_with\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "_end_with(os.getppid())\n"
         "try:\n"

@@ -1,0 +1,101 @@
+"""All that is used of Optuna and may change without notice, since its documentation names none of
+it. Each function says why what is documented does not do."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.storages import BaseStorage
+from optuna.study._frozen import FrozenStudy
+from optuna.trial import FrozenTrial
+
+__all__ = ["FrozenStudy"]  # what a storage says of a study; no public module has it
+
+TESTED = ("5.0.0",)
+"""Versions of Optuna with which the tests pass."""
+
+
+def warn_if_untested(version: str) -> None:
+    """Warn of another version than these."""
+    if version not in TESTED:
+        warnings.warn(
+            f"Optuna {version} was not tested with maskfront, Optuna {', '.join(TESTED)} was; "
+            "pip install -c constraints.txt -e .",
+            stacklevel=2,
+        )
+
+
+warn_if_untested(optuna.__version__)
+
+
+def storage_of(study: optuna.Study) -> BaseStorage:
+    """The storage of a study. A `Study` has no public way to it."""
+    return study._storage
+
+
+def system_attributes(study: optuna.Study) -> dict[str, Any]:
+    """Where the dashboard keeps notes. A `Study` shows its user attributes alone."""
+    return study._storage.get_study_system_attrs(study._study_id)
+
+
+def set_system_attribute(study: optuna.Study, name: str, value: Any) -> None:
+    """Set one of these. A `Study` sets user attributes alone, which the dashboard lists."""
+    study._storage.set_study_system_attr(study._study_id, name, value)
+
+
+def id_of(trial: FrozenTrial) -> int:
+    """By which the dashboard files a note. Public is the number, which each study begins at 0."""
+    return trial._trial_id
+
+
+def set_trial_attribute(study: optuna.Study, trial: FrozenTrial, name: str, value: Any) -> None:
+    """Set a user attribute of a trial that another process asked for. Only the `Trial` that it got
+    has a public way."""
+    study._storage.set_trial_user_attr(trial._trial_id, name, value)
+
+
+def knobs_of(trial: FrozenTrial) -> dict[str, Any]:
+    """The knobs that a trial has drawn, and those that it was enqueued with and has yet to draw.
+    Public are the drawn ones alone."""
+    return {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+
+
+def draw(trial: optuna.Trial, name: str, knob: BaseDistribution) -> Any:
+    """Draw a knob of an asked trial. `Study.ask` draws all of them at once, which holds the lock
+    too long, and `Trial.suggest_float` and its kin take no distribution."""
+    return trial._suggest(name, knob)
+
+
+def holds(knob: BaseDistribution, value: Any) -> bool:
+    """Whether a knob of this distribution may have the value. Publicly only a trial tells, by a
+    warning."""
+    try:
+        return knob._contains(knob.to_internal_repr(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def shown_trial(trial: FrozenTrial, id_: int, system_attributes: Mapping[str, Any]) -> FrozenTrial:
+    """A copy with another id and other system attributes. `create_trial` draws its own."""
+    shown = copy.copy(trial)
+    shown._trial_id, shown._system_attrs = id_, dict(system_attributes)
+    return shown
+
+
+def study_id_of(study: FrozenStudy) -> int:
+    """By which a storage knows a study. Public is its name, which two storages may share."""
+    return study._study_id
+
+
+def shown_study(
+    study: FrozenStudy, id_: int, name: str, system_attributes: Mapping[str, Any]
+) -> FrozenStudy:
+    """A copy with another id, name and system attributes. Nothing public makes one."""
+    shown = copy.copy(study)
+    shown._study_id, shown.study_name, shown.system_attrs = id_, name, dict(system_attributes)
+    return shown
