@@ -34,6 +34,7 @@ from orchestrator.sampler import SamplerFactory, SamplerName
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from transformers.configuration_utils import PreTrainedConfig
 
 PopulationSize = int | Literal["auto"]
 
