@@ -28,7 +28,6 @@ def parser_of(
     *,
     tasks: Sequence[str] = (),
     seeds: Sequence[int] = (),
-    device: bool = False,
     cache: bool = False,
 ) -> argparse.ArgumentParser:
     """A parser with the options that a benchmark shares with others.
@@ -37,7 +36,6 @@ def parser_of(
         about: The docstring of the benchmark.
         tasks: Choices of `--task`, the first one by default; with them comes `--glue`.
         seeds: The default of `--seeds`.
-        device: Whether there are `--device`, `--steps` and `--made-up`.
         cache: Whether `--cache` is required.
 
     Returns:
@@ -53,10 +51,6 @@ def parser_of(
         parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
     if seeds:
         parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
-    if device:
-        parser.add_argument("--device", default="cpu")
-        parser.add_argument("--steps", type=int, help="that are timed")
-        parser.add_argument("--made-up", action="store_true", help="random weights and texts")
     if cache:
         parser.add_argument("--cache", type=Path, required=True, help="folder for the teachers")
     return parser
