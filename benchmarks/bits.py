@@ -20,34 +20,21 @@ of weights. Writes benchmarks/results/bits.json seed by seed, and goes on where 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.search_quality import TEACHER_EPOCHS, task
-from maskfront import ElasticSearch, Run, Stage, Study, Task, Teacher, launch
+from benchmarks.harness import RESULTS, Row, Rows, parsed, parser_of, print_means
+from benchmarks.tasks import task_of, teacher_for
+from maskfront import ElasticSearch, Run, Stage, Study, launch
 from objectives.delivery.bench import OfRun, bench
-from objectives.device import quiet_libraries
 from objectives.engines.names import Engine
 from orchestrator.runs.records import FinishedTrial
 from reports.speed import inputs_of, teacher_of
 from reports.timings import timings_document
-from studies._quickstart_data import minilm, tweets
 
-Row = dict[str, Any]
-
-RESULTS = Path(__file__).parent / "results" / "bits.json"
 RATIOS = (0.95, 0.5, 0.3, 0.2, 0.13, 0.09, 0.06)
 SHALLOW = 0.3
 """The largest of them for a student of three layers, which has half the FLOPs uncut."""
@@ -58,18 +45,13 @@ ENGINES: tuple[Engine, ...] = ("eager", "onnxruntime", "onnxruntime-int8")
 
 def study(name: str, glue: str | None, seed: int) -> Study:
     """Structure alone, at `RATIOS`."""
-    own = (
-        Task(name=name, data=tweets, label="sentiment", max_length=48, train=4000, select=1500)
-        if glue is None
-        else task(name, glue)
-    )
     training = Stage(
         name="elastic", epochs=EPOCHS[name], learning_rate=6e-4, loss="prediction+hidden"
     )
     return Study(
         name=f"{name}-structure-{seed}",
-        task=own,
-        teacher=Teacher(checkpoint=minilm(), epochs=TEACHER_EPOCHS.get(name, 2)),
+        task=task_of(name, glue),
+        teacher=teacher_for(name),
         method=ElasticSearch(elastic=training, smallest=0.04, tolerance=0.03),
         space={"target_ratio": FloatDistribution(0.05, 1, log=True)},
         first=tuple({"target_ratio": ratio} for ratio in RATIOS),
@@ -163,75 +145,42 @@ def rows_of(name: str, seed: int, runs: dict[str, Run], own: Study) -> Iterator[
         yield row
 
 
-def run_all(arguments: argparse.Namespace) -> None:
-    """All seeds that the file does not hold yet."""
-    rows: list[Row] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
-    for seed in arguments.seeds:
-        if any((row["task"], row["seed"]) == (arguments.task, seed) for row in rows):
-            continue
-        structure = study(arguments.task, arguments.glue, seed)
-        studies = {
-            "structure": structure,
-            "three layers": shallow(structure),
-            "joint": joint(structure, arguments.trials),
-        }
-        runs = {}
-        for arm, own in studies.items():
-            folder = arguments.out / own.name
-            if own is not structure:
-                lend(arguments.out / structure.name / "cache", folder / "cache")
-            runs[arm] = launch(own, out=folder, device="cpu", report=False)
-        rows += rows_of(arguments.task, seed, runs, structure)
-        _write(rows)
-
-
-def lend(cache: Path, target: Path) -> None:
-    """The teacher and the elastic students, once for all studies."""
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(cache.absolute())
-
-
-def _write(rows: list[Row]) -> None:
-    document = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
-        f"{torch.get_num_threads()} threads",
-        "torch": torch.__version__,
-        "rows": rows,
-    }
-    unfinished = RESULTS.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(document, indent=1) + "\n")
-    unfinished.replace(RESULTS)
-
-
-def table_of(rows: Iterable[Row]) -> Table:
-    """Every model, by task, arm and engine; means over the seeds of rows with one ratio."""
-    columns = ("task", "arm", "engine", "FLOPs", "times as fast, 1", "8", "smaller", "kept")
-    table = Table(title="structure and bits: shares of the unpruned float32 model's")
-    for column in columns:
-        table.add_column(column, justify="right")
-    groups: dict[tuple[str, str, str, float], list[Row]] = {}
-    for row in rows:
-        key = (row["task"], row["arm"], row["engine"], round(row["ratio"], 2))
-        groups.setdefault(key, []).append(row)
-    for key, group in sorted(groups.items()):
-        names = ("speedup_batch_1", "speedup_batch_8", "times_smaller", "heldout_kept")
-        means = [statistics.fmean(row[name] for row in group) for name in names]
-        table.add_row(*map(str, key), *(f"{mean:.2f}" for mean in means[:3]), f"{means[3]:.3f}")
-    return table
+def launched(structure: Study, trials: int, out: Path) -> dict[str, Run]:
+    """The runs of all three studies, which share the teacher and the elastic students."""
+    runs = {}
+    own = {"three layers": shallow(structure), "joint": joint(structure, trials)}
+    for arm, one in {"structure": structure, **own}.items():
+        cache = out / one.name / "cache"
+        if one is not structure and not cache.exists():
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            cache.symlink_to((out / structure.name / "cache").absolute())
+        runs[arm] = launch(one, out=out / one.name, device="cpu", report=False)
+    return runs
 
 
 def main() -> None:
     """Run, or go on, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", default="tweets", choices=list(EPOCHS))
-    parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser = parser_of(__doc__, tasks=tuple(EPOCHS), seeds=(0, 1, 2))
+    parser.set_defaults(out=None)
     parser.add_argument("--trials", type=int, default=24, help="of the joint study")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
-    quiet_libraries()
-    run_all(parser.parse_args())
-    Console().print(table_of(json.loads(RESULTS.read_text())["rows"]))
+    asked = parsed(parser)
+    if asked.out is None:
+        parser.error("--out is needed: the folder of the runs")
+    rows = Rows(RESULTS / "bits.json")
+    for seed in asked.seeds:
+        if not rows.has({"task": asked.task, "seed": seed}):
+            structure = study(asked.task, asked.glue, seed)
+            runs = launched(structure, asked.trials, asked.out)
+            rows.add(*rows_of(asked.task, seed, runs, structure))
+    print_means(
+        "structure and bits: shares of the unpruned float32 model's",
+        [{**row, "ratio": round(row["ratio"], 2)} for row in rows.rows],
+        ("task", "arm", "engine", "ratio"),
+        {
+            **{"speedup_batch_1": ".2f", "speedup_batch_8": ".2f", "times_smaller": ".2f"},
+            "heldout_kept": ".3f",
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -19,29 +19,19 @@ models of one seed taking turns.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.elastic import workbench
-from benchmarks.search_quality import measure
-from maskfront import CellSearch, FisherSearch, SearchMethod, SearchResult, Stage
+from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
+from benchmarks.tasks import measure, search, workbench
+from maskfront import CellSearch, FisherSearch, SearchMethod, Stage
 from objectives.delivery.bench import OfRun
 from objectives.delivery.bench import bench as time_models
-from objectives.device import quiet_libraries
-from objectives.progress import SilentProgress
 from objectives.workbench.workbench import Workbench
 
-Row = dict[str, Any]
-
-RESULTS = Path(__file__).parent / "results" / "cells.json"
+INT8 = "onnxruntime-int8"
 BATCH = 32
 RATE_OF_CUT = 6e-4
 """Twice that of the other benchmarks: so far down it comes nearer to the teacher."""
@@ -101,14 +91,8 @@ def of_seed(bench: Workbench, common: Row, steps: int) -> list[Row]:
         found = measure(bench, method, common["seed"])
         kept = {key: found[key] for key in ("kl", "select", "heldout", "reached", "bytes")}
         rows.append({**common, "arm": name, "seconds": found["processor_seconds"], **kept})
-        (again,) = type(method).search(
-            [replace(method, **_hardly(method))],
-            bench.problem,
-            seed=common["seed"],
-            progress=SilentProgress(),
-        )
-        assert isinstance(again, SearchResult)
-        models[name] = again.model
+        timed = replace(method, **_hardly(method))
+        models[name] = search(timed, bench.problem, common["seed"]).model
     times = milliseconds(bench, models)
     return [{**row, "ms": times[row["arm"]], "ms_unpruned": times["unpruned"]} for row in rows]
 
@@ -118,61 +102,38 @@ def _hardly(method: SearchMethod) -> dict[str, Any]:
     return {"epochs": 1e-6} if isinstance(method, CellSearch) else {"stages": ()}
 
 
-def table_of(rows: list[Row]) -> Table:
-    """Means over the seeds."""
-    table = Table(title="students of the same steps")
-    columns = ("task", "rows", "arm")
-    for column in (*columns, "seeds", "ratio", "KL", "selection", "held out", "MB", "seconds"):
-        table.add_column(column, justify="right")
-    for column in ("ms", "ms int8", "times int8"):
-        table.add_column(column, justify="right")
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in columns), []).append(row)
-    for key, group in groups.items():
-        ratio, kl, select, heldout, size, seconds = (
-            statistics.fmean(row[name] for row in group)
-            for name in ("reached", "kl", "select", "heldout", "bytes", "seconds")
-        )
-        ms, ms_int8 = (
-            statistics.fmean(row["ms"][engine] for row in group)
-            for engine in ("onnxruntime", "onnxruntime-int8")
-        )
-        faster = statistics.fmean(
-            row["ms_unpruned"]["onnxruntime-int8"] / row["ms"]["onnxruntime-int8"] for row in group
-        )
-        table.add_row(
-            *(*map(str, key), str(len(group)), f"{ratio:.2g}", f"{kl:.4f}", f"{select:.4f}"),
-            *(f"{heldout:.4f}", f"{size / 1e6:.1f}", f"{seconds:.0f}", f"{ms:.2f}"),
-            *(f"{ms_int8:.2f}", f"{faster:.1f}"),
-        )
-    return table
-
-
 def main() -> None:
     """Run, or go on, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", default="tweets", choices=["tweets", "sst2", "cola"])
-    parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
+    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0, 1, 2), cache=True)
     parser.add_argument("--text", action="store_true", help="rows beyond train, without labels")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--cache", type=Path, required=True, help="folder for teachers and states")
-    arguments = parser.parse_args()
-    quiet_libraries()
-    rows: list[Row] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
-    bench = workbench(arguments.task, arguments.glue, arguments.cache, all_text=arguments.text)
-    for seed in arguments.seeds:
-        common = {
-            "task": arguments.task,
-            "rows": "with text" if arguments.text else "labelled",
-            "seed": seed,
-            "steps": arguments.steps,
+    asked = parsed(parser)
+    rows = Rows(asked.out / "cells.json")
+    bench = workbench(asked.task, asked.glue, asked.cache, all_text=asked.text)
+    for seed in asked.seeds:
+        key = {"task": asked.task, "rows": "with text" if asked.text else "labelled", "seed": seed}
+        key["steps"] = asked.steps
+        if not rows.has(key):
+            rows.add(*of_seed(bench, key, asked.steps))
+    shown = [
+        {
+            **row,
+            "MB": row["bytes"] / 1e6,
+            "ms float32": row["ms"]["onnxruntime"],
+            "ms int8": row["ms"][INT8],
+            "times int8": row["ms_unpruned"][INT8] / row["ms"][INT8],
         }
-        if not any(common.items() <= row.items() for row in rows):
-            rows += of_seed(bench, common, arguments.steps)
-            RESULTS.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
-    Console(width=160).print(table_of(rows))
+        for row in rows.rows
+    ]
+    print_means(
+        "students of the same steps",
+        shown,
+        ("task", "rows", "arm"),
+        {
+            **{"reached": ".2g", "kl": ".4f", "select": ".4f", "heldout": ".4f", "MB": ".1f"},
+            **{"seconds": ".0f", "ms float32": ".2f", "ms int8": ".2f", "times int8": ".1f"},
+        },
+    )
 
 
 if __name__ == "__main__":

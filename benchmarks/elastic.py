@@ -16,56 +16,27 @@ are those of the processor, which a neighbour changes little: of `elastic` those
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
+import math
 import shutil
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import torch
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.replayed import chosen
-from benchmarks.search_quality import EPOCHS, TEACHER_EPOCHS, measure, task
-from maskfront import ElasticSearch, FisherSearch, Stage, Task, Teacher
-from objectives.device import quiet_libraries
+from benchmarks.harness import Row, Rows, groups_of, parsed, parser_of, print_means
+from benchmarks.tasks import RATE, kept, measure, workbench
+from maskfront import ElasticSearch, FisherSearch, Stage
 from objectives.methods.elastic_search import ELASTIC
 from objectives.progress import SilentProgress
-from objectives.session import Session
-from objectives.workbench.inputs import read_inputs
-from objectives.workbench.workbench import Workbench, prepare
+from objectives.workbench.workbench import Workbench
 from reports.outer_loop import area
-from studies._quickstart_data import minilm, tweets
-
-Row = dict[str, Any]
 
 RATIOS = (0.5, 0.33, 0.25, 0.17, 0.1)
-RESULTS = Path(__file__).parent / "results" / "elastic.json"
-RATE = 3e-4
+EPOCHS = {"tweets": 1.0, "sst2": 1.0, "cola": 1.5, "rte": 3.0}
 """Of a lone trial."""
 PROBE = 1.0
 """Epochs of the training that says how long one takes."""
-
-
-def workbench(name: str, folder: str | None, cache: Path, *, all_text: bool = False) -> Workbench:
-    """Rows, teacher and scores of a task; with `all_text` students learn from the rows beyond train
-    too, without their labels."""
-    own = (
-        Task(name=name, data=tweets, label="sentiment", max_length=48, train=4000, select=1500)
-        if folder is None
-        else task(name, folder)
-    )
-    if all_text:
-        own = replace(own, unlabelled_split=own.split)
-    teacher = Teacher(checkpoint=minilm(), epochs=TEACHER_EPOCHS.get(name, 2))
-    return prepare(read_inputs(own, teacher), Session(cache=cache))
 
 
 def alone(bench: Workbench, ratio: float, epochs: float, seed: int) -> dict[str, Any]:
@@ -94,7 +65,7 @@ def rows_of(
 ) -> Iterator[list[Row]]:
     """The rows of a task and a seed that are not known, those of one training together: of lone
     trials first, whose seconds the others get."""
-    epochs, common = EPOCHS.get(name, 1.0), {"task": name, "seed": seed}
+    epochs, common = EPOCHS[name], {"task": name, "seed": seed}
     own = [row for row in known if common.items() <= row.items()]
     trained(bench, elastic(PROBE / 10), seed)  # what is worked out once a launch is nobody's time
     lone = {row["ratio"]: row for row in own if row["arm"] == "alone"}
@@ -128,89 +99,53 @@ def rows_of(
         ]
 
 
-def of(found: dict[str, Any]) -> Row:
+def of(found: Row) -> Row:
     """What a row keeps of a trial."""
-    kept = {name: found[name] for name in ("kl", "select", "heldout")}
-    return {"seconds": found["processor_seconds"], **kept}
+    return {"seconds": found["processor_seconds"], **kept(found, "kl", "select", "heldout")}
 
 
-def run(arguments: argparse.Namespace, console: Console) -> None:
-    """All rows that the file does not hold yet."""
-    rows: list[Row] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
-    bench = workbench(arguments.task, arguments.glue, arguments.cache)
-    for seed in arguments.seeds:
-        found = rows_of(bench, arguments.task, seed, arguments.lone_trials, tuple(rows))
-        for of_training in found:
-            rows += of_training
-            _write(rows, bench)
-            for row in of_training:
-                console.print(row)
-
-
-def _write(rows: list[dict[str, Any]], bench: Workbench) -> None:
-    document = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
-        "torch": torch.__version__,
-        "device": bench.problem.device,
-        "rows": rows,
-    }
-    unfinished = RESULTS.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(document, indent=1) + "\n")
-    unfinished.replace(RESULTS)
-
-
-def table_of(rows: list[dict[str, Any]]) -> Table:
-    """Means over the seeds."""
-    table = Table(title="one training for all trials, at the seconds of so many lone ones")
-    for column in ("task", "arm", "trials' seconds", "ratio", "seeds", "KL", "select", "held out"):
-        table.add_column(column, justify="right")
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        key = tuple(row[name] for name in ("task", "arm", "lone_trials", "ratio"))
-        groups.setdefault(key, []).append(row)
-    for key, group in groups.items():
-        means = (
-            statistics.fmean(row[name] for row in group) for name in ("kl", "select", "heldout")
-        )
-        table.add_row(*map(str, key), str(len(group)), *(f"{mean:.4f}" for mean in means))
-    return table
-
-
-def areas_of(rows: list[Row]) -> Table:
+def print_areas(rows: list[Row]) -> None:
     """Means over the seeds of the area under a front, the ratio up to 1 and the metric from 0: of
     the metrics on the selection split, by which the front is chosen, and of those held out."""
-    table = Table(title="areas under the fronts")
-    for column in ("task", "arm", "trials' seconds", "seeds", "select", "held out"):
-        table.add_column(column, justify="right")
-    fronts: dict[tuple[Any, ...], dict[int, list[Row]]] = {}
-    for row in rows:
-        key = tuple(row[name] for name in ("task", "arm", "lone_trials"))
-        fronts.setdefault(key, {}).setdefault(row["seed"], []).append(row)
-    for key, of_seeds in fronts.items():
-        means = (
-            statistics.fmean(
-                area(chosen([(row["select"], row["ratio"], row[split]) for row in front]), 0, 1)
-                for front in of_seeds.values()
-            )
-            for split in ("select", "heldout")
-        )
-        table.add_row(*map(str, key), str(len(of_seeds)), *(f"{mean:.4f}" for mean in means))
-    return table
+    keys = ("task", "arm", "lone_trials", "seed")
+    areas = [
+        {
+            **dict(zip(keys, key, strict=True)),
+            **{split: area(chosen(front, split), 0, 1) for split in ("select", "heldout")},
+        }
+        for key, front in groups_of(rows, keys).items()
+    ]
+    print_means("areas under the fronts", areas, keys[:3], {"select": ".4f", "heldout": ".4f"})
+
+
+def chosen(rows: list[Row], split: str) -> list[tuple[float, float]]:
+    """The ratios at which the trial to take changes, and what the new one has on a split."""
+    front, best = list[tuple[float, float]](), -math.inf
+    for row in sorted(rows, key=lambda row: (row["ratio"], -row["select"])):
+        if row["select"] > best:
+            front.append((row["ratio"], row[split]))
+            best = row["select"]
+    return front
 
 
 def main() -> None:
     """Run, or go on, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", default="tweets", choices=["tweets", "sst2", "cola", "rte"])
-    parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    tasks = ("tweets", "sst2", "cola", "rte")
+    parser = parser_of(__doc__, tasks=tasks, seeds=(0, 1, 2), cache=True)
     parser.add_argument("--lone-trials", nargs="+", type=int, default=[6, 12, 24])
-    parser.add_argument("--cache", type=Path, required=True, help="folder for teachers and states")
-    quiet_libraries()
-    run(parser.parse_args(), Console())
-    rows = json.loads(RESULTS.read_text())["rows"]
-    for table in (table_of(rows), areas_of(rows)):
-        Console().print(table)
+    asked = parsed(parser)
+    bench = workbench(asked.task, asked.glue, asked.cache)
+    rows = Rows(asked.out / "elastic.json", device=bench.problem.device)
+    for seed in asked.seeds:
+        for found in rows_of(bench, asked.task, seed, asked.lone_trials, tuple(rows.rows)):
+            rows.add(*found)
+    print_means(
+        "one training for all trials, at the seconds of so many lone ones",
+        rows.rows,
+        ("task", "arm", "lone_trials", "ratio"),
+        {"kl": ".4f", "select": ".4f", "heldout": ".4f"},
+    )
+    print_areas(rows.rows)
 
 
 if __name__ == "__main__":

@@ -23,30 +23,16 @@ of the batches.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import statistics
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from itertools import product
 
-import torch
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.elastic import workbench
-from benchmarks.search_quality import measure
+from benchmarks.harness import Rows, parsed, parser_of, print_means
+from benchmarks.tasks import kept, measure, teacher_row, workbench
 from maskfront import BinaryBert, Stage, TernaryBert
-from objectives.device import quiet_libraries
 from objectives.staged_method import Staged
 from objectives.training.stages import Loss
 
-Row = dict[str, Any]
-
-RESULTS = Path(__file__).parent / "results" / "few_bits.json"
+KEPT = ("kl", "select", "heldout", "bytes", "processor_seconds")
 EPOCHS = {"tweets": 1.0, "sst2": 0.5, "cola": 1.0}
 RATES = {"ternary": 3e-4, "binary": 3e-4}
 ARMS = (
@@ -85,82 +71,30 @@ def method(arm: str, epochs: float) -> Staged:
     return TernaryBert(target_ratio=ratio, stages=stages("ternary", epochs, two=two))
 
 
-def run(arguments: argparse.Namespace, console: Console) -> None:
-    """All rows that the file does not hold yet."""
-    rows: list[Row] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
-    epochs = arguments.epochs or EPOCHS[arguments.task]
-    bench = workbench(arguments.task, arguments.glue, arguments.cache)
-    measure(bench, method("half ternary", 0.01), 0)  # what is kept for all is nobody's time
-    for seed in arguments.seeds:
-        for bits in arguments.input_bits:
-            for arm in arguments.arms:
-                trains = {} if arm.startswith("rounded") else {"epochs": epochs}
-                key = {"task": arguments.task, "seed": seed, "arm": arm, "input_bits": bits}
-                if any({**key, **trains}.items() <= row.items() for row in rows):
-                    continue
-                found = measure(bench, replace(method(arm, epochs), input_bits=bits), seed)
-                whole = bench.unpruned
-                kept = ("kl", "select", "heldout", "bytes", "processor_seconds")
-                rows.append(
-                    {
-                        **key,
-                        **trains,
-                        **{name: found[name] for name in kept},
-                        "teacher_select": whole.metric,
-                        "teacher_heldout": whole.heldout_metric,
-                        "teacher_bytes": whole.bytes,
-                    }
-                )
-                _write(rows)
-                console.print(rows[-1])
-
-
-def _write(rows: list[Row]) -> None:
-    document = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
-        "torch": torch.__version__,
-        "rows": rows,
-    }
-    unfinished = RESULTS.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(document, indent=1) + "\n")
-    unfinished.replace(RESULTS)
-
-
-def table_of(rows: Iterable[Row]) -> Table:
-    """Means over the seeds."""
-    table = Table(title="weights of few bits")
-    columns = ("task", "arm", "inputs", "epochs", "seeds", "KL", "select", "held out", "MB", "s")
-    for column in columns:
-        table.add_column(column, justify="right")
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        key = (row["task"], row["arm"], row["input_bits"], row.get("epochs", 0))
-        groups.setdefault(key, []).append(row)
-    for key, group in groups.items():
-        kl, select, heldout, size, seconds = (
-            statistics.fmean(row[name] for row in group)
-            for name in ("kl", "select", "heldout", "bytes", "processor_seconds")
-        )
-        scores = (f"{value:.4f}" for value in (kl, select, heldout))
-        table.add_row(
-            *map(str, key), str(len(group)), *scores, f"{size / 1e6:.2f}", f"{seconds:.0f}"
-        )
-    return table
-
-
 def main() -> None:
     """Run, or go on, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", default="tweets", choices=list(EPOCHS))
-    parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser = parser_of(__doc__, tasks=tuple(EPOCHS), seeds=(0,), cache=True)
     parser.add_argument("--epochs", type=float, help="of all stages of an arm together")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--input-bits", nargs="+", type=int, choices=[8, 4], default=[8, 4])
-    parser.add_argument("--cache", type=Path, required=True, help="folder for teachers and states")
-    quiet_libraries()
-    run(parser.parse_args(), Console())
-    Console().print(table_of(json.loads(RESULTS.read_text())["rows"]))
+    asked = parsed(parser)
+    epochs = asked.epochs or EPOCHS[asked.task]
+    rows = Rows(asked.out / "few_bits.json")
+    bench = workbench(asked.task, asked.glue, asked.cache)
+    teacher = {**teacher_row(bench), "teacher_bytes": bench.unpruned.bytes}
+    measure(bench, method("half ternary", 0.01), 0)  # what is made once is nobody's time
+    for seed, bits, arm in product(asked.seeds, asked.input_bits, asked.arms):
+        key = {"task": asked.task, "seed": seed, "arm": arm, "input_bits": bits}
+        key |= {} if arm.startswith("rounded") else {"epochs": epochs}
+        if not rows.has(key):
+            found = measure(bench, replace(method(arm, epochs), input_bits=bits), seed)
+            rows.add({**key, **kept(found, *KEPT), **teacher})
+    print_means(
+        "weights of few bits",
+        rows.rows,
+        ("task", "arm", "input_bits", "epochs"),
+        {name: ".0f" if name in ("bytes", "processor_seconds") else ".4f" for name in KEPT},
+    )
 
 
 if __name__ == "__main__":

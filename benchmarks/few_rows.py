@@ -27,40 +27,25 @@ benchmarks/results/few_rows.json row by row and goes on where it was stopped.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import statistics
-import time
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
-from benchmarks.elastic import workbench
-from maskfront import CrossDistillation, FisherPruning, FisherSearch, SearchResult, Stage
+from benchmarks.harness import Rows, parsed, parser_of, print_means
+from benchmarks.tasks import RATE, kept, measure, teacher_row, workbench
+from maskfront import CrossDistillation, FisherPruning, FisherSearch, Stage
 from objectives.compression.reconstruction import held
 from objectives.compression.side_by_side import RECONSTRUCTION, side_by_side
-from objectives.device import quiet_libraries
 from objectives.problem import Problem
-from objectives.progress import SilentProgress
 from objectives.staged_method import StagedMethod
 from objectives.strategies.importance import worth_per_price
 from objectives.strategies.surgeon import rises
-from objectives.workbench.workbench import Workbench
 
-Row = dict[str, Any]
-
-RESULTS = Path(__file__).parent / "results" / "few_rows.json"
 BATCH_SIZE = 32
-RATE = 3e-4
 MIXES: dict[str, dict[str, Any]] = {
     "plain": {"mixes": "inputs", "alpha": 1.0, "beta": 1.0},
     "CD": {"mixes": "losses"},
@@ -68,7 +53,7 @@ MIXES: dict[str, dict[str, Any]] = {
 }
 RANKED = [(f"{ranking}, {mix}", ranking, mix) for ranking in ("fisher", "surgeon") for mix in MIXES]
 ARMS = ("plain", "kwon", "ziplm", *(name for name, _, _ in RANKED))
-KEPT = ("kl", "select", "heldout", "processor_seconds")
+KEPT = ("kl", "heldout_kl", "select", "heldout", "reached", "processor_seconds")
 
 
 class ByFisher(CrossDistillation):
@@ -136,105 +121,33 @@ def few(problem: Problem, per_class: int, seed: int) -> Problem:
     return replace(problem, train=some, alpha=some, teacher_logits=answers)
 
 
-def measured(bench: Workbench, problem: Problem, searched: StagedMethod, seed: int) -> Row:
-    """One model: what it keeps of the teacher, and what that took."""
-    started = time.process_time()
-    [outcome] = type(searched).search([searched], problem, seed=seed, progress=SilentProgress())
-    seconds = time.process_time() - started
-    assert isinstance(outcome, SearchResult), outcome
-    score = bench.score(outcome.model, outcome.architecture)
-    return {
-        "kl": score.divergence,
-        "heldout_kl": score.heldout_divergence,
-        "select": score.metric,
-        "heldout": score.heldout_metric,
-        "reached": score.cost / problem.cost_full,
-        "processor_seconds": seconds,
-    }
-
-
-def run(arguments: argparse.Namespace, console: Console) -> None:
-    """All rows that the file does not hold yet."""
-    rows: list[Row] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
-    bench = workbench(arguments.task, arguments.glue, arguments.cache)
-    teacher = {
-        "teacher_select": bench.unpruned.metric,
-        "teacher_heldout": bench.unpruned.heldout_metric,
-    }
-    keys: list[Row] = [
-        {
-            "task": arguments.task,
-            "seed": seed,
-            "rows_per_class": number,
-            "ratio": ratio,
-            "arm": arm,
-            "steps": steps,
-        }
-        for seed in arguments.seeds
-        for number in arguments.rows_per_class
-        for ratio in arguments.ratios
-        for arm in arguments.arms
-        for steps in arguments.steps
-    ]
-    for key in keys:
-        if any(key.items() <= row.items() for row in rows):
-            continue
-        # A problem of its own: what is worked out once a launch is in the seconds of each.
-        number = key["rows_per_class"]
-        own = few(bench.problem, number, key["seed"]) if number else replace(bench.problem)
-        searched = method(key["arm"], key["ratio"], key["steps"], len(own.train))
-        rows.append({**key, **teacher, **measured(bench, own, searched, key["seed"])})
-        _write(rows)
-        console.print(rows[-1])
-
-
-def _write(rows: list[Row]) -> None:
-    document = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
-        f"{torch.get_num_threads()} threads",
-        "torch": torch.__version__,
-        "rows": rows,
-    }
-    unfinished = RESULTS.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(document, indent=1) + "\n")
-    unfinished.replace(RESULTS)
-
-
-def table_of(rows: Iterable[Row]) -> Table:
-    """Means over the seeds."""
-    table = Table(title="pruning with a few rows; 0: all; seconds of one processor")
-    columns = ("task", "rows a class", "ratio", "steps", "arm", "seeds")
-    for column in (*columns, "KL", "select", "held out", "seconds"):
-        table.add_column(column, justify="right")
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    names = ("task", "rows_per_class", "ratio", "steps", "arm")
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row)
-    for key in sorted(groups, key=lambda key: (*key[:4], ARMS.index(key[4]))):
-        means = [statistics.fmean(row[name] for row in groups[key]) for name in KEPT]
-        cells = [f"{mean:.4f}" for mean in means[:3]] + [f"{means[3]:.0f}"]
-        table.add_row(*map(str, key), str(len(groups[key])), *cells)
-    return table
-
-
 def main() -> None:
     """Measure what is missing, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", default="tweets", choices=["tweets", "sst2", "cola"])
-    parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
-    parser.add_argument("--cache", type=Path, required=True, help="folder for the teachers")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0,), cache=True)
+    parser.set_defaults(threads=1)
     parser.add_argument("--rows-per-class", nargs="+", type=int, default=[16, 64, 256])
     parser.add_argument("--ratios", nargs="+", type=float, default=[0.75, 0.5])
     parser.add_argument("--steps", nargs="+", type=int, default=[0])
     parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
-    arguments = parser.parse_args()
-    arguments.cache.mkdir(parents=True, exist_ok=True)
-    console = Console()
-    quiet_libraries()
-    torch.set_num_threads(1)
-    run(arguments, console)
-    console.print(table_of(json.loads(RESULTS.read_text())["rows"]))
+    asked = parsed(parser)
+    rows = Rows(asked.out / "few_rows.json")
+    bench = workbench(asked.task, asked.glue, asked.cache)
+    settings = product(asked.seeds, asked.rows_per_class, asked.ratios, asked.arms, asked.steps)
+    for seed, number, ratio, arm, steps in settings:
+        key = {"task": asked.task, "seed": seed, "rows_per_class": number}
+        key |= {"ratio": ratio, "arm": arm, "steps": steps}
+        if rows.has(key):
+            continue
+        # A problem of its own: what is worked out once a launch is in the seconds of each.
+        problem = few(bench.problem, number, seed) if number else replace(bench.problem)
+        found = measure(bench, method(arm, ratio, steps, len(problem.train)), seed, problem)
+        rows.add({**key, **teacher_row(bench), **kept(found, *KEPT)})
+    print_means(
+        "pruning with a few rows; 0: all",
+        rows.rows,
+        ("task", "rows_per_class", "ratio", "steps", "arm"),
+        {"kl": ".4f", "select": ".4f", "heldout": ".4f", "processor_seconds": ".0f"},
+    )
 
 
 if __name__ == "__main__":

@@ -19,9 +19,6 @@ the rounds in which all take turns, at batch 1 and 8. Writes benchmarks/results/
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -32,12 +29,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.post_training import workbench
-from maskfront import FisherSearch, SearchResult, Stage
-from objectives.device import quiet_libraries
+from benchmarks.harness import parsed, parser_of, print_table, write_json
+from benchmarks.tasks import search, workbench
+from maskfront import FisherSearch, Stage
 from objectives.engines.onnx_model import (
     open_session,
     run_session,
@@ -47,12 +42,10 @@ from objectives.engines.onnx_model import (
 )
 from objectives.engines.timing import milliseconds
 from objectives.measures.evaluate import INPUTS, divergence, metric_of, predict_with
-from objectives.progress import SilentProgress
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.text.data import Split
 from objectives.workbench.workbench import Workbench
 
-RESULTS = Path(__file__).parent / "results" / "onnx_kernels.json"
 KERNELS = ("float32", "int8", "int8, static", "4 bits")
 BATCHES = (1, 8)
 WARM_UPS = 3
@@ -97,8 +90,7 @@ def write_static(whole: Path, file: Path, split: Split, rows: int) -> None:
 def cut(bench: Workbench) -> PrunedBertForSequenceClassification:
     """0.13 of the FLOPs, distilled."""
     method = FisherSearch(target_ratio=0.13, stages=(RECOVER,))
-    [outcome] = FisherSearch.search([method], bench.problem, seed=0, progress=SilentProgress())
-    assert isinstance(outcome, SearchResult), outcome
+    outcome = search(method, bench.problem, 0)
     assert isinstance(outcome.model, PrunedBertForSequenceClassification)
     return outcome.model
 
@@ -160,38 +152,22 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             }
 
 
-def table_of(rows: Sequence[dict[str, Any]]) -> Table:
-    """As the rows are."""
-    columns = ("task", "model", "kernel", "MB", "KL", "difference", "select", "faster, 1", "8")
-    table = Table(*columns, title="kernels of onnxruntime, one core")
-    for row in rows:
-        task, model, kernel, *numbers = row.values()
-        table.add_row(task, model, kernel, *(f"{number:.4g}" for number in numbers))
-    return table
-
-
 def main() -> None:
     """Measure, write, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", default="tweets", choices=["tweets", "sst2", "cola"])
-    parser.add_argument("--glue", help="folder of nyu-mll/glue, for its tasks")
-    parser.add_argument("--cache", type=Path, required=True, help="folder for teacher and files")
+    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), cache=True)
+    parser.set_defaults(threads=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--rows", type=int, default=256, help="of train, for static int8")
     parser.add_argument("--length", type=int, default=128, help="tokens in what is timed")
-    arguments = parser.parse_args()
-    quiet_libraries()
-    torch.set_num_threads(1)
-    console = Console()
-    rows = list(measure(arguments))
-    document = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
-        "threads": 1,
-        "onnxruntime": version("onnxruntime"),
-        "rows": rows,
-    }
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-    console.print(table_of(rows))
+    arguments = parsed(parser)
+    found = list(measure(arguments))
+    about = {"threads": 1, "onnxruntime": version("onnxruntime")}
+    write_json(arguments.out / "onnx_kernels.json", {**about, "rows": found})
+    print_table(
+        "kernels of onnxruntime, one core",
+        list(found[0]),
+        [[f"{x:.4g}" if isinstance(x, float) else x for x in row.values()] for row in found],
+    )
 
 
 if __name__ == "__main__":

@@ -39,8 +39,7 @@ from rich.table import Table
 
 from benchmarks.inner_search import make_problem, make_up_problem, padded
 from benchmarks.population import SIZES, ceilings
-from benchmarks.teacher_states import METHOD, RECOVER, seconds_of_step
-from benchmarks.timing import STEPS, clock, describe, kind_of
+from benchmarks.timing import STEPS, WARM_UP, Stopwatch, clock, describe, kind_of, until_enough
 from objectives.device import (
     choose_device,
     free_memory,
@@ -48,15 +47,18 @@ from objectives.device import (
     out_of_memory,
     quiet_libraries,
 )
+from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
 from objectives.staged_method import StagedMethod
+from objectives.training.stages import Stage
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+RECOVER = Stage(name="recover", epochs=1, learning_rate=3e-4, loss="prediction+hidden")
 SEARCH = MaskSearch(stages=(replace(RECOVER, name="search", searches=True, loss="prediction"),))
-DISTIL = replace(METHOD, precision="auto")
+DISTIL = FisherSearch(tolerance=0.02, stages=(RECOVER,))
 TOKENS, RATIO = 32, 0.5
 """Where they are not what is varied."""
 
@@ -151,6 +153,20 @@ def draw(rows: list[dict[str, Any]], picture: Path) -> None:
     from reports.page.picture import write_picture
 
     write_picture(figure(rows), picture)
+
+
+def seconds_of_step(
+    method: StagedMethod, problem: Problem, steps: int, seed: int, students: int
+) -> float:
+    """Of the last stage, after its first steps; so many students take it at once."""
+    kind = kind_of(problem.device)
+    epochs = (steps + WARM_UP[kind]) * method.batch_size / len(problem.train)
+    last = replace(method.stages[-1], epochs=epochs)
+    members = [replace(method, stages=(*method.stages[:-1], last))] * students
+    now = clock(problem.device, processor=kind == "cpu")
+    watch = Stopwatch(last.name, steps, WARM_UP[kind], now)
+    until_enough(type(method).search(members, problem, seed=seed, progress=watch))
+    return watch.seconds
 
 
 def tried(cell: Cell, problem: Problem, steps: int, seed: int) -> float | None:

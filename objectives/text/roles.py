@@ -2,7 +2,7 @@
 
 Of a row that has no role yet its place, a hash of its text and its label are kept, 24 bytes; its
 text is read once it has one. Drawing the roles takes some 150 bytes a row at its peak; beyond that
-memory follows what the roles hold, not how large the data is (`benchmarks.many_rows`).
+memory follows what the roles hold, not how large the data is.
 """
 
 from __future__ import annotations

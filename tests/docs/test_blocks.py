@@ -128,12 +128,13 @@ def test_the_options_that_the_pages_name_are_there() -> None:
 
 
 def test_the_benchmarks_that_the_pages_name_are_there_with_their_options() -> None:
+    shared = (ROOT / "benchmarks/harness.py").read_text()
     seen = 0
     for block in SHELL:
         for words in commands(block):
             module = next((word for word in words if word.startswith("benchmarks.")), None)
             if module is not None:
-                source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+                source = (ROOT / f"{module.replace('.', '/')}.py").read_text() + shared
                 options = {word.lstrip("-") for word in words if word.startswith("--")}
                 missing = {name for name in options if not re.search(rf'"(--)?{name}"', source)}
                 assert missing == set(), block.where
