@@ -124,7 +124,9 @@ class CellSearch(SearchMethod):
         student.train()
         for batch in islice(batches, steps):
             answer = student(
-                *(batch.input_ids, batch.attention_mask, batch.token_type_ids),
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                token_type_ids=batch.token_type_ids,
                 output_hidden_states=True,
             )
             loss = prediction_loss(answer.logits[None], problem.teacher_logits[batch.rows]).sum()

@@ -103,3 +103,17 @@ def test_a_maker_that_is_killed_holds_nobody_up(problem: Problem, tmp_path: Path
 
     assert (own.kept("thing", {}, make) / "thing").is_file()
     assert {path.name for path in tmp_path.iterdir()} == {folder.name, f"{folder.name}.lock"}
+
+
+def test_once_makes_a_thing_for_each_key_and_launch(problem: Problem) -> None:
+    own = replace(problem)
+    made: list[str] = []
+
+    def make(name: str) -> str:
+        made.append(name)
+        return name
+
+    for name in ("one", "two", "one"):
+        assert own.once(("thing", name), lambda name=name: make(name)) == name
+    assert made == ["one", "two"]
+    assert replace(own).once(("thing", "one"), lambda: make("anew")) == "anew"
