@@ -15,8 +15,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from objectives.cache import write_text_whole
 from objectives.device import quiet_libraries
-from orchestrator.runs.run_folder import write_file_whole
 
 Row = dict[str, Any]
 
@@ -69,7 +69,7 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 def write_json(file: Path, document: Row) -> None:
     """Replace the file at once, so that a kill leaves the old one or the new one."""
-    write_file_whole(file, json.dumps(document, indent=1) + "\n")
+    write_text_whole(file, json.dumps(document, indent=1) + "\n")
 
 
 class Rows:
