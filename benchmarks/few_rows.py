@@ -69,7 +69,10 @@ class ZipLm(CrossDistillation):
 
     def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The rise of the relative error at a unit's turn, per price."""
-        sizes, price = {"heads": problem.cost.shape.head_dim, "ffn": 1}, problem.cost.of_one_unit()
+        sizes, price = (
+            {"heads": problem.shape.head_dim, "ffn": 1},
+            problem.budget.cost.of_one_unit(),
+        )
         worth: dict[str, list[Tensor]] = {space: [] for space in sizes}
         student, batches = problem.student, self._batches(problem, seed)
         for fit in side_by_side(student, student, batches, [RECONSTRUCTION]):

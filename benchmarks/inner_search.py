@@ -286,9 +286,10 @@ def check_agreement(problem: Problem) -> float:
 
     task = functional.cross_entropy(population.logits(batch, masks)[0], batch.labels)
     expected, actual = (
-        problem.cost.expected(m) for m in (masks, {s: mask > 0.5 for s, mask in masks.items()})
+        problem.budget.cost.expected(m)
+        for m in (masks, {s: mask > 0.5 for s, mask in masks.items()})
     )
-    target, tolerance = (torch.tensor([n]) for n in (TARGET * problem.cost_full, TOLERANCE))
+    target, tolerance = (torch.tensor([n]) for n in (TARGET * problem.budget.full, TOLERANCE))
     hinge = hinge_loss(expected, actual, target.to(expected), tolerance.to(expected))
     losses = loop.alpha_losses(batch)
     pairs |= {"task loss": (losses[0], task), "FLOPs loss": (losses[1][None], hinge)}

@@ -65,7 +65,7 @@ def main() -> None:
         key = {"task": asked.task, "seed": seed, "bits": bits, "arm": arm}
         if rows.has(key):
             continue
-        searched = method(arm, bits, bench.problem.cost.shape.layers)
+        searched = method(arm, bits, bench.problem.shape.layers)
         found = measure(bench, searched, seed)
         megabytes, used = found["bytes"] / 1e6, rows_used(searched, len(bench.problem.train))
         rows.add({**key, **teacher, **kept(found, *KEPT), "megabytes": megabytes, "rows": used})

@@ -82,8 +82,8 @@ class Cell:
         """Of the matmuls of a student's step: three forward passes of each batch."""
         sequences = 3 * DISTIL.batch_size
         if self.searching:
-            return 2 * sequences * problem.cost_full
-        return sequences * self.ratio * problem.cost_full
+            return 2 * sequences * problem.budget.full
+        return sequences * self.ratio * problem.budget.full
 
 
 def cells(sizes: list[int], lengths: list[int], ratios: list[float]) -> list[Cell]:

@@ -78,7 +78,7 @@ def measure(
         "select": score.metric,
         "heldout": score.heldout_metric,
         "bytes": score.bytes,
-        "reached": score.cost / bench.problem.cost_full,
+        "reached": score.cost / bench.problem.budget.full,
         "processor_seconds": seconds,
     }
 

@@ -99,7 +99,7 @@ class BertMethod(SearchMethod):
         Returns:
             R and t; by default the share that it has, and 0, as none was asked.
         """
-        return problem.cost.exact(units) / problem.cost_full, 0.0
+        return problem.budget.ratio(units), 0.0
 
     def result(
         self,
@@ -127,7 +127,7 @@ class BertMethod(SearchMethod):
             pieces = problem.vocabulary.count(self.vocabulary)
             architecture = replace(architecture, vocabulary=pieces)
             keep_pieces(model, problem.vocabulary.kept(pieces))
-        cost, (target_ratio, tolerance) = problem.cost, self.asked(problem, units)
+        cost, (target_ratio, tolerance) = problem.budget.cost, self.asked(problem, units)
         smaller = 1.0 if architecture == units else cost.exact(architecture) / cost.exact(units)
         return SearchResult(
             slot=slot,

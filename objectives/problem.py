@@ -15,8 +15,9 @@ from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives.cache import content_key, kernel_lock, written_whole
-from objectives.measures.cost import Cost
+from objectives.measures.budget import Budget
 from objectives.students.bert import pretrained
+from objectives.students.bert.architecture import BertShape
 from objectives.text.data import Split
 from objectives.text.vocabulary import Vocabulary
 
@@ -38,15 +39,11 @@ class Problem:
     """(rows of train, C): what the teacher says of each row of `train`, on the device."""
     alpha: Split
     """The rows to choose units by."""
-    cost: Cost
-    """What budgets are of, R among them, of the student, cut or masked: what the study counts, or
-    FLOPs where bits decide that."""
-    cost_full: float
-    """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
-    counted: Cost
+    budget: Budget
+    """What target ratios are shares of: what the study counts, or FLOPs where bits decide that,
+    since units are chosen before anything is rounded."""
+    counted: Budget
     """What the study counts."""
-    counted_full: float
-    """Its ratio 1."""
     seq_len: int
     """Tokens at which FLOPs are taken, whatever the study counts."""
     student_is_new: bool
@@ -64,6 +61,11 @@ class Problem:
     student_layers: tuple[int, ...] | None = None
     """The layers of the teacher that the student is, where it is some of them."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def shape(self) -> BertShape:
+        """The sizes of the unpruned student."""
+        return self.budget.cost.shape
 
     def once(self, key: object, make: Callable[[], Made]) -> Made:
         """A thing that is made once a launch and stays in memory, for all populations.
@@ -112,13 +114,14 @@ class Problem:
     @cached_property
     def fingerprint(self) -> str:
         """Of all that a search learns from: models, rows, costs; 16 hexadecimal digits."""
+        budget = self.budget
         alpha = hashlib.sha256(self.alpha.labels.tobytes()).hexdigest()
         models = {"teacher": self.teacher, "student": self.student}
         return content_key(
             {
                 **{name: pretrained.fingerprint_of(model) for name, model in models.items()},
                 "rows": [self.train.fingerprint, self.alpha.fingerprint, alpha],
-                "cost": [self.cost.unit, self.cost.full, self.cost_full, self.seq_len],
+                "cost": [budget.cost.unit, budget.cost.full, budget.full, self.seq_len],
                 "device": torch.device(self.device).type,
             }
         )

@@ -41,7 +41,7 @@ class SearchResult:
     curve: Sequence[CurvePoint]
     """Rows of a learning curve: stage, step, and what the method measures there."""
     target_ratio: float | None = None
-    """R: the share of `Problem.cost_full` that was asked for; None where a method has no target."""
+    """R: the share of `Problem.budget` that was asked for; None where a method has no target."""
     tolerance: float = 0.0
     """t: the cut model should lie in [(1 - t) R, (1 + t) R]."""
 

@@ -70,8 +70,8 @@ class Budgeted(BertMethod):
         """
         return discretise(
             scores,
-            problem.cost,
-            target=self.target_ratio * problem.cost_full,
+            problem.budget.cost,
+            target=self.target_ratio * problem.budget.full,
             tolerance=self.tolerance,
             threshold=threshold,
         )

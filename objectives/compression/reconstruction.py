@@ -39,7 +39,7 @@ def reconstructed(
     The alpha split is the text. For architectures that cut heads and FFN neurons alone.
     """
     student = copy.deepcopy(problem.student)
-    sizes = {"heads": problem.cost.shape.head_dim, "ffn": 1}
+    sizes = {"heads": problem.shape.head_dim, "ffn": 1}
     columns = columns_of(architecture, problem)
     batches = problem.alpha.in_order(_BATCH_SIZE, problem.device)
     for fit in side_by_side(problem.student, student, batches, [RECONSTRUCTION], columns):

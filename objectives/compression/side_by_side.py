@@ -101,7 +101,7 @@ def side_by_side(
 def columns_of(architecture: BertArchitecture, problem: Problem) -> dict[str, list[Tensor]]:
     """Which input channels of each layer's output projections belong to units that stay: of heads
     and ffn, (width,) bool each."""
-    shape, device = problem.cost.shape, problem.device
+    shape, device = problem.shape, problem.device
     masks = architecture.masks(shape, ("heads", "ffn"))
     heads = [torch.tensor(row).repeat_interleave(shape.head_dim) for row in masks["heads"]]
     ffn = [torch.tensor(row) for row in masks["ffn"]]

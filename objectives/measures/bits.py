@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -61,6 +61,8 @@ def _file(tensors: Iterable[_Tensor]) -> int:
 @dataclass(frozen=True)
 class Bytes(Cost):
     """Bytes of the file of a classifier's weights, model.safetensors."""
+
+    counts_bits: ClassVar[bool] = True
 
     embeddings: Mapping[str, tuple[int, ...]]
     """Names and shapes of their tensors, which do not follow from the shape of the model."""
@@ -142,6 +144,8 @@ class BitOps(Flops):
     not rounded: the two meet in float32. Q K^T and attention times V have no weights; both factors
     have the bits of what enters the layer's weights.
     """
+
+    counts_bits: ClassVar[bool] = True
 
     @property
     def unit(self) -> str:

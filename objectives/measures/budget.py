@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
@@ -15,6 +16,21 @@ from objectives.students.bert.architecture import BertArchitecture, Widths
 
 TargetSchedule = Literal["geometric", "linear", "cubic", "constant"]
 """How the target ratio falls while a search goes on."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a share of the unpruned model's cost is: what is counted, and ratio 1 of it."""
+
+    cost: Cost
+    """Of the student, cut or masked."""
+    full: float
+    """Ratio 1, in the unit of the cost: that of the teacher, or of the unpruned student if it is
+    another checkpoint."""
+
+    def ratio(self, architecture: BertArchitecture) -> float:
+        """The share of ratio 1 that a model of this architecture costs."""
+        return self.cost.exact(architecture) / self.full
 
 
 def hinge_loss(

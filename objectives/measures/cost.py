@@ -50,6 +50,8 @@ class Cost(abc.ABC):
 
     priced: ClassVar[tuple[str, ...]] = SPACES
     """The spaces that it has a price for."""
+    counts_bits: ClassVar[bool] = False
+    """Whether it depends on bits, which a budget of units does not know."""
 
     shape: BertShape
 

@@ -87,7 +87,7 @@ class CrossDistillation(OneShot):
             ("surgeon worth", self.rows, self.damping, seed),
             lambda: surgeon_worth(problem, self._batches(problem, seed), self.damping),
         )
-        return per_cost({space: worth[space] for space in self.spaces}, problem.cost)
+        return per_cost({space: worth[space] for space in self.spaces}, problem.budget.cost)
 
     @property
     def pairs(self) -> Sequence[Pair]:

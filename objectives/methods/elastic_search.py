@@ -175,7 +175,7 @@ class ElasticSearch(StagedMethod):
     def asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
         """R, or what given widths come to."""
         if self._all_given():
-            return problem.cost.exact(units) / problem.cost_full, self.tolerance
+            return problem.budget.ratio(units), self.tolerance
         return super().asked(problem, units)
 
     @classmethod
@@ -221,7 +221,7 @@ class ElasticSearch(StagedMethod):
         }
 
         def prepare() -> ElasticTraining:
-            cost = problem.cost
+            cost = problem.budget.cost
             scores = self._ranked(self._importance(problem), problem, self.trained_flops_weight)
             return ElasticTraining(
                 problem,
@@ -253,9 +253,11 @@ class ElasticSearch(StagedMethod):
         for space, widths in self._widths().items():
             stays = places(scores[space]) < torch.tensor(widths)[:, None]
             scores[space] = torch.where(stays, math.inf, -math.inf)
-        target = self.target_ratio * problem.cost_full
+        target = self.target_ratio * problem.budget.full
         low, high = (1 - self.tolerance) * target, (1 + self.tolerance) * target
-        return self.within_budget(scores, problem, largest_fall(scores, problem.cost, low, high))
+        return self.within_budget(
+            scores, problem, largest_fall(scores, problem.budget.cost, low, high)
+        )
 
     def scores(self, problem: Problem, shared: SharedStudent) -> dict[str, Tensor]:
         """Fisher information, (layers, units) of each space, per cost to the power of lambda.
@@ -273,7 +275,7 @@ class ElasticSearch(StagedMethod):
             chosen = self.within_budget(ranked, problem)
             masks = {
                 space: torch.tensor(rows, dtype=torch.float32, device=problem.device)[None]
-                for space, rows in chosen.masks(problem.cost.shape, self.spaces).items()
+                for space, rows in chosen.masks(problem.shape, self.spaces).items()
             }
             measured = importance_at(problem, shared.model, masks, "logits")
             scores = redistributed(scores, measured, self.grad_rescale)
@@ -285,4 +287,6 @@ class ElasticSearch(StagedMethod):
     def _ranked(
         self, scores: Mapping[str, Tensor], problem: Problem, flops_weight: float
     ) -> dict[str, Tensor]:
-        return evenly(scores) if self.shares else per_cost(scores, problem.cost, flops_weight)
+        return (
+            evenly(scores) if self.shares else per_cost(scores, problem.budget.cost, flops_weight)
+        )

@@ -45,7 +45,7 @@ class FisherPruning(OneShot):
         chosen = super().choose(problem, seed)
         if not self.rearrange:
             return chosen
-        shape, blocks = problem.cost.shape, fisher_blocks_of_student(problem, self.spaces)
+        shape, blocks = problem.shape, fisher_blocks_of_student(problem, self.spaces)
         masks = {
             space: [
                 rearranged(torch.tensor(kept), block).tolist()

@@ -55,4 +55,4 @@ class FisherSearch(OneShot):
         del seed
         importance = importance_of_student(problem, self.spaces, self.squares)
         exact = {space: value.double() for space, value in importance.items()}
-        return per_cost(exact, problem.cost, self.flops_weight)
+        return per_cost(exact, problem.budget.cost, self.flops_weight)

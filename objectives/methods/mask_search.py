@@ -292,7 +292,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         return member.within_budget(alpha, self.problem, threshold)
 
     def _heads_kept(self, place: int) -> int:
-        member, heads = self.members[place], self.problem.cost.shape.heads
+        member, heads = self.members[place], self.problem.shape.heads
         return member.heads_kept or max(1, round(member.target_ratio * heads))
 
     def _gradients_of_train(self) -> dict[str, Tensor]:
@@ -317,7 +317,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of lambda times the hinge loss; and the ratios that it saw."""
-        method, cost, full = self.method, self.problem.cost, self.problem.cost_full
+        method, cost, full = self.method, self.problem.budget.cost, self.problem.budget.full
         masks = self.masks(progress)  # afresh: the graph of the others is spent
         if method.heads_by == "softmax" and "heads" in masks:
             # They sum to the number of heads whatever alpha is: no gradient says close one.
@@ -357,7 +357,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
 
 
 def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
-    cost = problem.cost
+    cost = problem.budget.cost
     if method.start == "uniform":
         return constant_alpha(cost.shape, method.spaces, method.initial_alpha, problem.device)
     low, high = method.initial_alpha - method.spread, method.initial_alpha + method.spread

@@ -139,7 +139,7 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
     def __init__(self, members: Sequence[WidthSearch], problem: Problem, seed: int):
         super().__init__(members, problem, seed)
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
-        shape, spaces = problem.cost.shape, self.method.spaces
+        shape, spaces = problem.shape, self.method.spaces
         self.widths = {
             space: torch.tensor(self.method.widths(units_of(shape, space)[0])) for space in spaces
         }
@@ -196,16 +196,16 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             for space, share in shares.items()
         }
         expected, actual = (
-            problem.cost.expected({s: self._survival(s, part) for s, part in parts.items()})
+            problem.budget.cost.expected({s: self._survival(s, part) for s, part in parts.items()})
             for parts in (shares, chosen)
         )
-        target = self.target_ratio * problem.cost_full
+        target = self.target_ratio * problem.budget.full
         hinge = self.flops_weight * hinge_loss(expected, actual, target, self.tolerance)
         self.optimizer.step(self.gradients(loss), self.gradients(hinge))
         return {
             "alpha_loss": loss.detach(),
-            "expected_ratio": expected.detach() / problem.cost_full,
-            "open_ratio": actual / problem.cost_full,
+            "expected_ratio": expected.detach() / problem.budget.full,
+            "open_ratio": actual / problem.budget.full,
         }
 
     def architecture(self, place: int) -> BertArchitecture:

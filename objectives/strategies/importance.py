@@ -139,7 +139,7 @@ def worth_per_price(
     problem: Problem, spaces: tuple[str, ...], squares: Squares
 ) -> dict[str, Tensor]:
     """The same over the cost of a unit of its kind."""
-    return per_cost(importance_of_student(problem, spaces, squares), problem.cost)
+    return per_cost(importance_of_student(problem, spaces, squares), problem.budget.cost)
 
 
 def importance_at(
@@ -150,7 +150,13 @@ def importance_at(
 ) -> dict[str, Tensor]:
     """The importance in another student at these masks, (1, layers, *units_of) of each space."""
     gradients = gradients_of_rows(
-        student, problem.alpha, problem.cost.shape, tuple(masks), squares, problem.device, masks
+        student,
+        problem.alpha,
+        problem.shape,
+        tuple(masks),
+        squares,
+        problem.device,
+        masks,
     )
     return mean_over_rows(gradients, len(problem.alpha), Tensor.square)
 

@@ -119,7 +119,7 @@ def curvature(
 
 def surgeon_worth(problem: Problem, batches: Sequence[Batch], damping: float) -> dict[str, Tensor]:
     """What each head and neuron of the student is worth: of each space (layers, units)."""
-    student, shape = problem.student, problem.cost.shape
+    student, shape = problem.student, problem.shape
     matters = curvature(student, batches)
     sizes = {"heads": shape.head_dim, "ffn": 1}
     worth: dict[str, list[Tensor]] = {space: [] for space in sizes}

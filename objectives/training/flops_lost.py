@@ -26,17 +26,17 @@ def flops_to_lose(problem: Problem, target_ratio: float, spaces: tuple[str, ...]
 
     If that is not FLOPs, as if the same share of each of the searched kinds of units went.
     """
-    if isinstance(problem.cost, Flops):
+    if isinstance(problem.budget.cost, Flops):
         return 1 - target_ratio
-    cost, flops = problem.cost, _of_student(problem)
+    cost, flops = problem.budget.cost, _of_student(problem)
     least, least_flops = _least(cost, spaces), _least(flops, spaces)
-    kept = (target_ratio * problem.cost_full - least) / ((cost.full - least) or 1.0)
+    kept = (target_ratio * problem.budget.full - least) / ((cost.full - least) or 1.0)
     kept = min(1.0, max(0.0, kept))
     return _lost(problem, least_flops + kept * (flops.full - least_flops))
 
 
 def _of_student(problem: Problem) -> Flops:
-    return Flops(problem.cost.shape, problem.seq_len)
+    return Flops(problem.shape, problem.seq_len)
 
 
 def _lost(problem: Problem, flops: float) -> float:

@@ -190,7 +190,7 @@ def _matching_heads(
     problem: Problem, size: int, architectures: Sequence[BertArchitecture] | None
 ) -> list[tuple[Tensor, Tensor]]:
     """For each layer which head of the teacher a student's is, and whether it is there: (K, H)."""
-    shape = problem.cost.shape
+    shape = problem.shape
     kept: list[list[Sequence[int]]] = (
         [[range(shape.heads)] * shape.layers] * size
         if architectures is None

@@ -11,6 +11,7 @@ from transformers import BertForSequenceClassification, PreTrainedModel, PreTrai
 
 from objectives.engines.names import BITS, FULL_BITS, Engine
 from objectives.measures.bits import BitOps, Bytes, bytes_of
+from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
 from objectives.measures.evaluate import (
     EVALUATION_BATCH,
@@ -77,7 +78,7 @@ class Workbench:
         Raises WrongCostError if the model does not cost what a search predicts of its architecture.
         """
         measured = measured_costs(model, self.flops.seq_len)
-        costs = (self.flops, self.problem.counted)
+        costs = (self.flops, self.problem.counted.cost)
         predicted = family_for(architecture).predicted(architecture, costs)
         for unit, number in measured.items():
             if number != predicted.get(unit, number):
@@ -93,7 +94,7 @@ class Workbench:
             self.metric,
             params=measured["params"],
             bytes=measured["bytes"],
-            cost=(predicted | measured)[self.problem.counted.unit],
+            cost=(predicted | measured)[self.problem.counted.cost.unit],
             flops=measured[self.flops.unit],
             widths=architecture.sizes(),
         )
@@ -168,9 +169,8 @@ def prepare(
     def flops_of(own: Cost) -> Flops:
         return Flops(own.shape, inputs.seq_len)
 
-    def budget_of(own: Cost) -> Cost:
-        return flops_of(own) if isinstance(own, Bytes | BitOps) else own
-
+    counted = Budget(cost_of_student, cost_of_unpruned.full)
+    flops = Budget(flops_of(cost_of_student), flops_of(cost_of_unpruned).full)
     unpruned = _score_teacher(
         inputs,
         teacher,
@@ -203,10 +203,8 @@ def prepare(
             train=train,
             teacher_logits=teacher_logits.to(device),
             alpha=alpha,
-            cost=budget_of(cost_of_student),
-            cost_full=budget_of(cost_of_unpruned).full,
-            counted=cost_of_student,
-            counted_full=cost_of_unpruned.full,
+            budget=flops if cost_of_student.counts_bits else counted,
+            counted=counted,
             student_is_new=inputs.student is not None,
             student_layers=inputs.student_layers,
             select_worth=partial(
@@ -230,7 +228,7 @@ def prepare(
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
         flops=flops_of(cost_of_student),
-        flops_full=int(flops_of(cost_of_unpruned).full),
+        flops_full=int(flops.full),
         notes=tuple(notes),
     )
 

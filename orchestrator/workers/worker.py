@@ -161,8 +161,8 @@ class Worker:
         each."""
         return {
             "objective": self.study.objective,
-            "unit": self.bench.problem.counted.unit,
-            "cost_full": self.bench.problem.counted_full,
+            "unit": self.bench.problem.counted.cost.unit,
+            "cost_full": self.bench.problem.counted.full,
             "flops_unit": self.bench.flops.unit,
             "flops_full": self.bench.flops_full,
         }
@@ -325,17 +325,21 @@ class Worker:
         if twin is None:
             self._search([(number, method)])
             return
-        self._record_how([(number, method)])
-        self.running[number].set_user_attr(REPEATS, twin.number)
-        copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
-        self._tell_result(number, twin.result, f", as trial {twin.number}")
+        with self._still_ours(number):
+            trial = self.running[number]
+            for name in (POPULATION, DEVICE, PRECISION):  # how the twin was trained
+                if name in twin.attributes:
+                    trial.set_user_attr(name, twin.attributes[name])
+            trial.set_user_attr(REPEATS, twin.number)
+            copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
+            self._tell_result(number, twin.result, f", as trial {twin.number}")
 
     def _score(self, found: SearchResult) -> TrialResult:
         score, problem = self.bench.score(found.model, found.architecture), self.bench.problem
         if found.target_ratio is None:
-            target, unit = score.cost / problem.counted_full, problem.counted.unit
+            target, unit = score.cost / problem.counted.full, problem.counted.cost.unit
         else:  # a method's own may be a tensor's or numpy's
-            target, unit = float(found.target_ratio), problem.cost.unit
+            target, unit = float(found.target_ratio), problem.budget.cost.unit
         return TrialResult(
             **asdict(score),
             **self._yardstick(),

@@ -55,7 +55,7 @@ class BagOfWords(SearchMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        check_measured("BagOfWords", problem.counted.unit)
+        check_measured("BagOfWords", problem.counted.cost.unit)
         for slot, member in enumerate(members):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -70,6 +70,6 @@ class BagOfWords(SearchMethod):
                 adam.step()
                 adam.zero_grad()
             model.train(False)
-            cost = measured_costs(model, problem.seq_len)[problem.counted.unit]
-            ratio = cost / problem.counted_full
+            cost = measured_costs(model, problem.seq_len)[problem.counted.cost.unit]
+            ratio = cost / problem.counted.full
             yield SearchResult(slot, Bag(member.width), model, ratio, 0.0, ())

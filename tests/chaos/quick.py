@@ -36,7 +36,7 @@ class Quick(SearchMethod):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         Path(os.environ[BUSY], str(os.getpid())).touch()
-        shape = problem.cost.shape
+        shape = problem.shape
         for slot, member in enumerate(members):
             time.sleep(member.pause)
             kept = tuple(range(max(1, round(member.share * shape.ffn))))
@@ -46,7 +46,7 @@ class Quick(SearchMethod):
                 slot=slot,
                 architecture=architecture,
                 model=cut(problem.student.state_dict(), problem.student.config, architecture),
-                target_ratio=problem.cost.exact(architecture) / problem.cost_full,
+                target_ratio=problem.budget.ratio(architecture),
                 tolerance=0.1,
                 curve=[{"stage": "quick", "step": 0, "loss": 1 - member.share}],
             )

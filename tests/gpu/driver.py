@@ -30,6 +30,7 @@ from maskfront import Study
 from objectives.bert_method import BertMethod
 from objectives.device import on_device, quiet_libraries, to_device
 from objectives.knobs import with_knobs
+from objectives.measures.budget import Budget
 from objectives.measures.evaluate import predict, score
 from objectives.measures.latency import Conditions, Latency
 from objectives.methods.baselines.head_importance import HeadImportance
@@ -326,7 +327,7 @@ def drive(checkpoint: str, masked_lm: str, folder: Path, named: Sequence[str]) -
     cache = folder / "cache"
     bench = prepare(inputs, session=Session(cache=cache))
     gpu = make_gpu(bfloat16=False)
-    timed = replace(bench.problem, cost=LATENCY, cost_full=LATENCY.full)
+    timed = replace(bench.problem, budget=Budget(LATENCY, LATENCY.full))
     benches = {"MaskSearch, milliseconds": replace(bench, problem=timed)}
     trials = write_trials(folder / "trials", bench.problem, RATIOS)
     found, failed = {}, []

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from objectives.errors import UserError
 from objectives.knobs import matches, settings, with_knobs
+from objectives.measures.budget import Budget
 from objectives.measures.cost import Params
 from objectives.measures.evaluate import count_parameters, predict
 from objectives.problem import Problem
@@ -277,26 +278,26 @@ class PruningConformance(SearchMethodConformance):
         self, results: list[SearchResult], problem: Problem
     ) -> None:
         for result in results:
-            architecture, none = result.architecture, [FULL_BITS] * problem.cost.shape.layers
-            architecture.with_bits(none, none, FULL_BITS).check(problem.cost.shape)
+            architecture, none = result.architecture, [FULL_BITS] * problem.shape.layers
+            architecture.with_bits(none, none, FULL_BITS).check(problem.shape)
             assert BertArchitecture.from_json(architecture.to_json()) == architecture
 
     def test_a_model_is_cut_to_its_architecture(
         self, results: list[SearchResult], problem: Problem
     ) -> None:
         for result in results:
-            assert widths_of(result.model.config) == result.architecture.widths(problem.cost.shape)
-            flops = counted_flops(result.model, problem.cost.seq_len)
-            assert flops == problem.cost.exact(result.architecture) < problem.cost_full
+            assert widths_of(result.model.config) == result.architecture.widths(problem.shape)
+            flops = counted_flops(result.model, problem.seq_len)
+            assert flops == problem.budget.cost.exact(result.architecture) < problem.budget.full
 
     def test_meets_the_budget(self, results: list[SearchResult], problem: Problem) -> None:
         for result in results:
-            ratio = problem.cost.exact(result.architecture) / problem.cost_full
+            ratio = problem.budget.ratio(result.architecture)
             assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio
 
     def test_meets_a_budget_in_parameters(self, method: SearchMethod, problem: Problem) -> None:
         embeddings = sum(p.numel() for p in problem.student.bert.embeddings.parameters())
-        cost = Params(problem.cost.shape, embeddings, 0)
-        result = search_alone(method, replace(problem, cost=cost, cost_full=cost.full))
+        cost = Params(problem.shape, embeddings, 0)
+        result = search_alone(method, replace(problem, budget=Budget(cost, cost.full)))
         ratio = count_parameters(result.model) / count_parameters(problem.student)
         assert abs(ratio - result.target_ratio) <= result.tolerance * result.target_ratio

@@ -64,7 +64,7 @@ def test_other_ingredients_or_another_problem_make_another(
     own = replace(problem, cache=tmp_path)
     folders = {
         one.kept("thing", ingredients, lambda folder, _: (folder / "thing").touch())
-        for one in (own, replace(own, cost_full=own.cost_full + 1))
+        for one in (own, replace(own, budget=replace(own.budget, full=own.budget.full + 1)))
         for ingredients in ({"size": 1}, {"size": 2})
     }
     assert len(folders) == 4

@@ -45,7 +45,7 @@ class Marked(SearchMethod):
             wait_for("both workers at work", lambda: len(list(folder.iterdir())) >= 2)
         if members[0].kills and pid == min(int(path.name) for path in folder.iterdir()):
             os.kill(pid, signal.SIGKILL)
-        full = BertArchitecture.full(problem.cost.shape)
+        full = BertArchitecture.full(problem.shape)
         for slot, _ in enumerate(members):
             yield SearchResult(
                 slot=slot,

@@ -40,4 +40,4 @@ class HeadImportance(OneShot):
                 space: normalize(value.flatten(1), eps=_LEAST).view_as(value)
                 for space, value in worth.items()
             }
-        return per_cost(worth, problem.cost)
+        return per_cost(worth, problem.budget.cost)

@@ -26,7 +26,7 @@ class MagnitudePruning(ScopedOneShot):
     def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The root mean square of each unit's weights."""
         del seed
-        squares = mean_squares(problem.student, problem.cost.shape)
+        squares = mean_squares(problem.student, problem.shape)
         return {space: squares[space].sqrt() for space in self.spaces}
 
 

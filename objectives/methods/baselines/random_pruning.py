@@ -30,7 +30,7 @@ class RandomPruning(ScopedOneShot):
     def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """A number for each unit, uniform in [0, 1); the same at every budget."""
         generator = torch.Generator().manual_seed(1_000_003 * seed + self.draw)
-        shape = problem.cost.shape
+        shape = problem.shape
         return {
             space: torch.rand(shape.layers, *units_of(shape, space), generator=generator)
             for space in self.spaces

@@ -43,7 +43,7 @@ def test_by_default_half_of_the_student_is_split(problem: Problem) -> None:
     own = BinaryBert()
     stages = tuple(replace(stage, epochs=0.1) for stage in own.stages)
     found = search_alone(replace(own, stages=stages, tolerance=0.1), problem)
-    assert problem.cost.exact(found.architecture) <= 0.5 * problem.cost_full
+    assert problem.budget.cost.exact(found.architecture) <= 0.5 * problem.budget.full
     assert {(layer.weight_bits, layer.halves) for layer in found.architecture.layers} == {(1, 2)}
     assert found.architecture.sizes()["weight_bits"] == (2,) * TINY.layers
     kinds = {(m.bits, m.halves) for m in found.model.modules() if isinstance(m, PackedLinear)}

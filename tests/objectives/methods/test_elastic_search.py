@@ -170,8 +170,8 @@ def test_within_the_tolerance_it_stops_before_the_largest_fall_of_worth(
     worth = {"ffn": torch.linspace(100, 90, 3 * 48).view(3, 48)}
     worth["ffn"].view(-1)[60:] -= 50
     monkeypatch.setattr(ElasticSearch, "scores", lambda *_: worth)
-    cost, price = fresh.cost, float(fresh.cost.of_one_unit()["ffn"])
-    closed = fresh.cost.full - 3 * 48 * price
+    cost, price = fresh.budget.cost, float(fresh.budget.cost.of_one_unit()["ffn"])
+    closed = fresh.budget.cost.full - 3 * 48 * price
     method = replace(BARE, spaces=("ffn",), target_ratio=(closed + 66 * price) / cost.full)
     shared = SharedStudent(fresh.student, [])
     kept = [
@@ -197,7 +197,7 @@ def test_given_widths_are_the_first_units_of_the_training_and_its_size(fresh: Pr
     assert isinstance(found.architecture, BertArchitecture)
     assert found.architecture.heads_per_layer == heads
     assert found.architecture.ffn_per_layer == ffn
-    assert found.target_ratio == fresh.cost.exact(found.architecture) / fresh.cost_full
+    assert found.target_ratio == fresh.budget.ratio(found.architecture)
     by_worth = search_alone(replace(BARE, target_ratio=0.4), fresh).architecture
     for own, other in zip(found.architecture.layers, by_worth.layers, strict=True):  # type: ignore[attr-defined]
         for space in ("heads", "ffn"):
@@ -216,7 +216,7 @@ def test_widths_of_one_space_leave_the_budget_to_the_other(fresh: Problem) -> No
     found = search_alone(method, fresh)
     assert isinstance(found.architecture, BertArchitecture)
     assert found.architecture.heads_per_layer == (1, 2, 3)
-    assert fresh.cost.exact(found.architecture) / fresh.cost_full == pytest.approx(0.6, rel=0.1)
+    assert fresh.budget.ratio(found.architecture) == pytest.approx(0.6, rel=0.1)
     assert found.target_ratio == 0.6
     assert method.idle() == BARE.idle()
 
@@ -235,7 +235,7 @@ def test_a_width_of_a_layer_is_a_knob() -> None:
 
 
 def test_dynaberts_widths_are_rounded_shares_of_every_layer(fresh: Problem) -> None:
-    method, shape = ElasticSearch.dynabert(), fresh.cost.shape
+    method, shape = ElasticSearch.dynabert(), fresh.budget.cost.shape
     models = uniform((0.1, *method.shares), method.spaces, shape)
     widths = [{(layer.heads, layer.ffn) for layer in model} for model in models]
     assert widths == [{(0, 5)}, {(1, 12)}, {(2, 24)}, {(3, 36)}, {(4, 48)}]
@@ -256,12 +256,12 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
     stage = replace(ElasticSearch.dynabert().elastic, epochs=0.5)
     method = ElasticSearch.dynabert(elastic=stage, batch_size=16, tolerance=0.0)
     masks = {"heads": [[True, True, False, False]] * 3, "ffn": [[True] * 24 + [False] * 24] * 3}
-    half = fresh.cost.exact(BertArchitecture.from_masks(fresh.cost.shape, masks))
-    found = search_alone(replace(method, target_ratio=half / fresh.cost_full), fresh)
+    half = fresh.budget.cost.exact(BertArchitecture.from_masks(fresh.budget.cost.shape, masks))
+    found = search_alone(replace(method, target_ratio=half / fresh.budget.full), fresh)
     assert isinstance(found.architecture, BertArchitecture)
     assert found.architecture.heads_per_layer == (2, 2, 2)
     assert found.architecture.ffn_per_layer == (24, 24, 24)
-    all_widths = uniform(method.shares, method.spaces, fresh.cost.shape)
+    all_widths = uniform(method.shares, method.spaces, fresh.budget.cost.shape)
     assert drawn
     assert all(models == all_widths for models in drawn)
     assert "flops_weight" in method.idle()

@@ -58,10 +58,13 @@ class TestConformance(PruningConformance):
 def test_the_masks_keep_what_brute_force_keeps_but_for_a_unit(problem: Problem) -> None:
     """Every number of heads with as many neurons as then fit, the best of each kind."""
     method = replace(QUICK, rearrange=False, tolerance=0.01)
-    worth, price = importance_of_student(problem, QUICK.spaces, "loss"), problem.cost.of_one_unit()
+    worth, price = (
+        importance_of_student(problem, QUICK.spaces, "loss"),
+        problem.budget.cost.of_one_unit(),
+    )
     heads, neurons = (worth[s].flatten().sort(descending=True).values for s in QUICK.spaces)
     for ratio in (0.3, 0.5, 0.7):
-        budget = ratio * problem.cost_full - problem.cost.fixed
+        budget = ratio * problem.budget.full - problem.budget.cost.fixed
         best = max(
             float(
                 heads[:n].sum() + neurons[: int((budget - n * price["heads"]) / price["ffn"])].sum()
@@ -294,11 +297,14 @@ def test_a_space_that_it_cannot_prune_is_refused() -> None:
 
 
 def test_without_rearranging_it_ranks_as_the_search_does(problem: Problem) -> None:
-    worth, price = importance_of_student(problem, QUICK.spaces, "loss"), problem.cost.of_one_unit()
+    worth, price = (
+        importance_of_student(problem, QUICK.spaces, "loss"),
+        problem.budget.cost.of_one_unit(),
+    )
     expected = discretise(
         {space: value / price[space] for space, value in worth.items()},
-        problem.cost,
-        target=QUICK.target_ratio * problem.cost_full,
+        problem.budget.cost,
+        target=QUICK.target_ratio * problem.budget.full,
         tolerance=QUICK.tolerance,
         threshold=torch.inf,
     )

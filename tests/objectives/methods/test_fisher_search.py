@@ -38,14 +38,14 @@ def test_it_cuts_by_the_fisher_information_per_flop(
     problem: Problem, spaces: tuple[str, ...]
 ) -> None:
     method = replace(QUICK, flops_weight=1.0, spaces=spaces, target_ratio=0.8)
-    price = problem.cost.of_one_unit()
+    price = problem.budget.cost.of_one_unit()
     expected = discretise(
         {
             s: v / price[s]
             for s, v in importance_of_student(problem, method.spaces, method.squares).items()
         },
-        problem.cost,
-        target=method.target_ratio * problem.cost_full,
+        problem.budget.cost,
+        target=method.target_ratio * problem.budget.full,
         tolerance=method.tolerance,
         threshold=math.inf,
     )
@@ -75,9 +75,9 @@ def test_every_space_is_searched(problem: Problem) -> None:
     spaces = ("heads", "ffn", "qk", "v", "input_qkv")
     method = replace(QUICK, spaces=spaces, target_ratio=0.45, tolerance=0.02)
     found = search_alone(method, problem)
-    flops = problem.cost.exact(found.architecture)
-    assert flops == counted_flops(found.model, problem.cost.seq_len)
-    assert abs(flops / problem.cost_full - 0.45) <= 0.02 * 0.45
+    flops = problem.budget.cost.exact(found.architecture)
+    assert flops == counted_flops(found.model, problem.seq_len)
+    assert abs(flops / problem.budget.full - 0.45) <= 0.02 * 0.45
     layer = found.architecture.layers[0]
     assert None not in (layer.query_key, layer.value, layer.query_inputs)
 

@@ -103,7 +103,7 @@ def test_a_head_whose_output_weights_are_zero_has_none(problem: Problem) -> None
 def test_the_planted_head_survives_to_the_last_and_by_lot_it_does_not(problem: Problem) -> None:
     """Cost of one head: all others go first, at any budget that leaves room for one."""
     planted = planted_problem(problem)
-    cost, heads = planted.cost, TINY.layers * TINY.heads
+    cost, heads = planted.budget.cost, TINY.layers * TINY.heads
     ratio = 1 - (heads - 1) * cost.of_one_unit()["heads"] / cost.full + 1e-6
     knobs = {"target_ratio": ratio, "tolerance": 0.001, "spaces": ("heads",)}
     chosen = HeadImportance(**knobs).choose(planted, 0)  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ def test_the_planted_head_survives_to_the_last_and_by_lot_it_does_not(problem: P
 
 
 def test_each_layer_has_norm_one_unless_that_is_turned_off(problem: Problem) -> None:
-    price = problem.cost.of_one_unit()["heads"]
+    price = problem.budget.cost.of_one_unit()["heads"]
     normed = QUICK.worth(problem, 0)["heads"] * price
     torch.testing.assert_close(normed.norm(dim=1), torch.ones(TINY.layers).to(normed))
     plain = replace(QUICK, normalise=False).worth(problem, 0)["heads"] * price
@@ -135,6 +135,6 @@ def test_a_layer_that_does_not_matter_goes_first_and_the_budget_is_met(problem: 
     useless = replace(problem, student=student)
     method = HeadImportance(target_ratio=0.9, tolerance=0.05)
     found = method.choose(useless, 0)
-    assert abs(problem.cost.exact(found) / problem.cost_full - 0.9) <= 0.05 * 0.9
+    assert abs(problem.budget.ratio(found) - 0.9) <= 0.05 * 0.9
     assert found.heads_per_layer[1] < TINY.heads
     assert found.heads_per_layer[0] == found.heads_per_layer[2] == TINY.heads

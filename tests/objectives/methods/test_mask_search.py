@@ -134,7 +134,7 @@ def test_heads_by_softmax_keep_as_many_in_every_layer(
     method = replace(QUICK, heads_by="softmax", heads_kept=heads_kept, start="uniform")
     found = search_alone(method, problem).architecture
     assert found.heads_per_layer == (expected,) * 3
-    assert abs(problem.cost.exact(found) / problem.cost_full - 0.5) <= 0.1 * 0.5
+    assert abs(problem.budget.ratio(found) - 0.5) <= 0.1 * 0.5
 
 
 def test_flops_do_not_move_heads_by_softmax(problem: Problem) -> None:
@@ -149,7 +149,7 @@ def test_flops_do_not_move_heads_by_softmax(problem: Problem) -> None:
 def test_heads_by_softmax_count_as_many_as_are_kept(problem: Problem) -> None:
     method = replace(QUICK, heads_by="softmax", heads_kept=2, spaces=("heads",), start="uniform")
     found = search_alone(method, problem)
-    ratio = problem.cost.exact(found.architecture) / problem.cost_full
+    ratio = problem.budget.ratio(found.architecture)
     for column in ("expected_ratio", "open_ratio"):
         assert measured(found, column) == pytest.approx([ratio] * len(measured(found, column)))
 
@@ -369,8 +369,8 @@ def test_tolerance_decides_which_side_of_the_band_counts(problem: Problem) -> No
 
 def test_without_a_flops_weight_units_without_effect_stay_open(problem: Problem) -> None:
     """The weights stand still; the task may move the planted units, and no other."""
-    planted, price = planted_problem(problem), problem.cost.of_one_unit()
-    others = 1 - (price["heads"] + 3 * price["ffn"]) / problem.cost_full
+    planted, price = planted_problem(problem), problem.budget.cost.of_one_unit()
+    others = 1 - (price["heads"] + 3 * price["ffn"]) / problem.budget.full
     still = replace(SEARCH, learning_rate=1e-9, epochs=2)
     free = replace(QUICK, start="uniform", grad_rescale=0.5, flops_weight=0.0, stages=(still,))
     weighted = replace(free, flops_weight=1.0)
@@ -393,7 +393,7 @@ def by_hand(problem: Problem, method: MaskSearch, mask: float) -> GradientAlpha:
 
 
 def half_of_the_neurons(problem: Problem) -> BertArchitecture:
-    shape = problem.cost.shape
+    shape = problem.shape
     odd = [n % 2 == 1 for n in range(shape.ffn)]
     return BertArchitecture.from_masks(shape, {"ffn": [odd] * shape.layers})
 
@@ -415,14 +415,12 @@ def test_a_preset_has_its_own_threshold_on_the_way_and_at_the_cut(
 ) -> None:
     method = MaskSearch.preset(name, target_ratio=0.8, tolerance=0.5)
     half = half_of_the_neurons(problem)
-    expected = BertArchitecture.full(problem.cost.shape) if opened else half
-    assert 0.4 < problem.cost.exact(half) / problem.cost_full < 0.9
+    expected = BertArchitecture.full(problem.shape) if opened else half
+    assert 0.4 < problem.budget.ratio(half) < 0.9
     alpha = by_hand(problem, method, mask)
     assert alpha.architecture(0) == expected, "both lie in the band"
     _, ratios = alpha._flops_gradients(progress=1.0)
-    assert ratios["open_ratio"].item() == pytest.approx(
-        problem.cost.exact(expected) / problem.cost_full
-    )
+    assert ratios["open_ratio"].item() == pytest.approx(problem.budget.ratio(expected))
 
 
 @pytest.mark.parametrize(("name", "sign"), [("seed", 1), ("anneal", -1), ("dap", 1)])
@@ -433,10 +431,10 @@ def test_a_preset_looks_at_the_open_units_or_at_the_soft_masks(
     open units of "seed"; those of "anneal" and "dap" lie below, but "dap" does not look at them."""
     method = MaskSearch.preset(name, tolerance=0.01)
     alpha = by_hand(problem, method, 0.9 if name == "dap" else 0.3)
-    half = problem.cost.exact(half_of_the_neurons(problem))
-    expected = problem.cost.expected(alpha.masks(1.0)).item()
+    half = problem.budget.cost.exact(half_of_the_neurons(problem))
+    expected = problem.budget.cost.expected(alpha.masks(1.0)).item()
     assert half < expected
-    alpha.target_ratio = torch.tensor([(half + expected) / 2 / problem.cost_full])
+    alpha.target_ratio = torch.tensor([(half + expected) / 2 / problem.budget.full])
     gradients, _ = alpha._flops_gradients(progress=1.0)
     assert gradients["ffn"][..., ::2].sign().unique().tolist() == [sign]
 
@@ -465,7 +463,7 @@ def test_a_student_with_fewer_layers_than_the_teacher_is_searched_from_its_own_s
     problem: Problem,
 ) -> None:
     """The teacher has three times the FLOPs; above the student's own there is nothing to cut."""
-    large = replace(problem, cost_full=3 * problem.cost_full)
+    large = replace(problem, budget=replace(problem.budget, full=3 * problem.budget.full))
     stage = replace(SEARCH, epochs=3)
     method = replace(QUICK, start="uniform", target_ratio=0.15, grad_rescale=0.3, stages=(stage,))
     found = search_alone(method, large)
@@ -481,7 +479,7 @@ def test_a_space_that_is_not_searched_stays_whole(
 ) -> None:
     method = replace(QUICK, spaces=(space,), target_ratio=ratio)
     found = search_alone(method, problem).architecture
-    full = BertArchitecture.full(problem.cost.shape)
+    full = BertArchitecture.full(problem.shape)
     for layer, all_of_it in zip(found.layers, full.layers, strict=True):
         assert getattr(layer, other) == getattr(all_of_it, other)
     assert found != full
@@ -491,9 +489,9 @@ def test_a_space_that_is_not_searched_stays_whole(
 def test_all_spaces_are_searched_at_once(problem: Problem, inputs: str) -> None:
     method = replace(QUICK, spaces=("heads", "ffn", "qk", "v", inputs))
     found = search_alone(method, problem)
-    flops = problem.cost.exact(found.architecture)
-    assert flops == counted_flops(found.model, problem.cost.seq_len)
-    assert abs(flops / problem.cost_full - method.target_ratio) <= 0.1 * method.target_ratio
+    flops = problem.budget.cost.exact(found.architecture)
+    assert flops == counted_flops(found.model, problem.seq_len)
+    assert abs(flops / problem.budget.full - method.target_ratio) <= 0.1 * method.target_ratio
     full = LayerUnits(tuple(range(4)), tuple(range(48)))
     for name in ("heads", "ffn", "query_key", "value", "query_inputs"):
         kept = [getattr(layer, name) for layer in found.architecture.layers]
@@ -541,8 +539,8 @@ def test_the_planted_units_survive(workbench: Workbench, problem: Problem, start
 def test_the_planted_inputs_survive(problem: Problem) -> None:
     """Three inputs of one layer's values carry the label; half of all inputs have to go."""
     planted = planted_problem(problem)
-    price = planted.cost.of_one_unit()["input_qkv"]
-    share = 1 - 0.5 * 3 * TINY.layers * TINY.hidden * price / planted.cost_full
+    price = planted.budget.cost.of_one_unit()["input_qkv"]
+    share = 1 - 0.5 * 3 * TINY.layers * TINY.hidden * price / planted.budget.full
     stage = Stage(name="search", epochs=2, searches=True)
     method = replace(
         QUICK, spaces=("input_qkv",), target_ratio=share, tolerance=0.01, stages=(stage,)

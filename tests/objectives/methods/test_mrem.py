@@ -46,7 +46,7 @@ class TestConformance(PruningConformance):
             layers = result.architecture.layers
             assert {(layer.weight_bits, layer.input_bits) for layer in layers} == {(2, 8)}
             units = [replace(layer, weight_bits=None, input_bits=None) for layer in layers]
-            BertArchitecture(tuple(units)).check(problem.cost.shape)
+            BertArchitecture(tuple(units)).check(problem.shape)
 
     def test_a_loss_that_is_not_finite_is_a_failure_with_its_reason(
         self, population: list[SearchMethod], problem: Problem

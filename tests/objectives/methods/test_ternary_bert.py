@@ -31,8 +31,8 @@ def test_by_default_nothing_is_cut_and_all_is_ternary(problem: Problem) -> None:
     assert own.target_ratio == 1
     (stage,) = own.stages
     found = search_alone(replace(own, stages=(replace(stage, epochs=0.2),)), problem)
-    whole = problem.cost.full
-    assert problem.cost.exact(found.architecture) == whole
+    whole = problem.budget.cost.full
+    assert problem.budget.cost.exact(found.architecture) == whole
     assert found.architecture.sizes()["weight_bits"] == (2,) * TINY.layers
     assert found.architecture.sizes()["input_bits"] == (8,) * TINY.layers
     assert found.architecture.embedding_bits == 2

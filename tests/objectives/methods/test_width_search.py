@@ -53,7 +53,7 @@ def test_expected_cost_is_the_cut_models_for_every_choice(problem: Problem) -> N
     for ffn in itertools.product(range(8), repeat=3):
         choice = (*ffn, *(candidate % head_widths for candidate in ffn[::-1]))
         values = chosen(alpha, choice)
-        expected = problem.cost.expected(
+        expected = problem.budget.cost.expected(
             {s: alpha._survival(s, v.softmax(-1)[None].float()) for s, v in values.items()}
         )
         widths = {s: alpha.widths[s][v.argmax(-1)] for s, v in values.items()}
@@ -61,7 +61,7 @@ def test_expected_cost_is_the_cut_models_for_every_choice(problem: Problem) -> N
             s: (torch.arange(int(alpha.widths[s][-1])) < widths[s][:, None]).tolist()
             for s in widths
         }
-        exact = problem.cost.exact(BertArchitecture.from_masks(TINY, masks))
+        exact = problem.budget.cost.exact(BertArchitecture.from_masks(TINY, masks))
         assert expected.item() == pytest.approx(exact, rel=1e-6)
 
 
@@ -71,7 +71,9 @@ def test_the_gradient_of_the_expected_cost_is_that_of_finite_differences(problem
     start = start.double().requires_grad_()
 
     def cost(value: Tensor) -> Tensor:
-        return problem.cost.expected({"ffn": alpha._survival("ffn", value.softmax(-1))}) / 1e4
+        return (
+            problem.budget.cost.expected({"ffn": alpha._survival("ffn", value.softmax(-1))}) / 1e4
+        )
 
     alpha.widths["ffn"] = alpha.widths["ffn"].double()
     assert torch.autograd.gradcheck(cost, (start,), atol=1e-3)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import objectives.training.stage_training
+from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, Flops, Params, Units
 from objectives.measures.latency import Conditions, Latency
 from objectives.methods.baselines.random_pruning import RandomPruning
@@ -49,7 +50,7 @@ RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
 def counting(problem: Problem, name: str) -> Problem:
     """The problem with another cost."""
     cost = COSTS[name]
-    return replace(problem, cost=cost, cost_full=cost.full)
+    return replace(problem, budget=Budget(cost, cost.full))
 
 
 def cut_to(architecture: BertArchitecture, problem: Problem) -> Outcome:
@@ -66,7 +67,7 @@ def test_a_cut_student_recovers_alike_whatever_the_study_counts(
 ) -> None:
     """A cut that ties with the full model among them: milliseconds, here."""
     other = counting(problem, name)
-    assert (other.cost.exact(FEWER_HEADS) == other.cost_full) == (name == "latency")
+    assert (other.budget.cost.exact(FEWER_HEADS) == other.budget.full) == (name == "latency")
     one, same = cut_to(FEWER_HEADS, problem), cut_to(FEWER_HEADS, other)
     assert isinstance(one, SearchResult)
     assert isinstance(same, SearchResult)
@@ -85,18 +86,20 @@ def test_one_that_lost_nothing_has_nothing_to_recover(problem: Problem, name: st
 def test_the_share_is_that_of_the_teachers_flops(problem: Problem) -> None:
     teacher = Flops(TINY, problem.seq_len)
     share = 1 - teacher.exact(FEWER_HEADS) / teacher.full
-    assert problem.cost == teacher
+    assert problem.budget.cost == teacher
     assert flops_lost(problem, FEWER_HEADS) == share > 0
     assert flops_lost(problem, BertArchitecture.full(TINY)) == 0
     assert flops_to_lose(problem, 0.3, ("heads", "ffn")) == 0.7
     small = replace(TINY, layers=2)
     shallow = replace(
-        problem, student=keep_layers(problem.teacher, (0, 2)), cost=Flops(small, problem.seq_len)
+        problem,
+        student=keep_layers(problem.teacher, (0, 2)),
+        budget=replace(problem.budget, cost=Flops(small, 24)),
     )
     expected = 1 - Flops(small, problem.seq_len).full / teacher.full
     assert flops_lost(shallow, BertArchitecture.full(small)) == expected
     in_params = replace(
-        shallow, cost=Params(small, 50_000, 0), cost_full=Params(TINY, 50_000, 0).full
+        shallow, budget=Budget(Params(small, 50_000, 0), Params(TINY, 50_000, 0).full)
     )
     assert flops_to_lose(in_params, 1, ("heads", "ffn")) == pytest.approx(expected)
 
@@ -109,7 +112,7 @@ def test_a_quarter_of_the_units_is_as_many_flops_whatever_their_price(
     heads = (0,) if "heads" in spaces else (0, 1, 2, 3)
     quarter = BertArchitecture((LayerUnits(heads, tuple(range(12))),) * 3)
     other = counting(problem, name)
-    ratio = other.cost.exact(quarter) / other.cost_full
+    ratio = other.budget.cost.exact(quarter) / other.budget.full
     lost = flops_lost(other, quarter)
     assert flops_to_lose(other, ratio, spaces) == pytest.approx(lost)
     assert flops_to_lose(other, 1.0, spaces) == 0

@@ -16,6 +16,7 @@ from transformers import BertForSequenceClassification
 import objectives.weights.independent
 from objectives.errors import UserError
 from objectives.knobs import with_knobs
+from objectives.measures.budget import Budget
 from objectives.measures.cost import Flops
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
@@ -196,8 +197,8 @@ def test_an_alpha_that_is_not_finite_fails_its_own_student_alone(problem: Proble
 def shallow(problem: Problem) -> Problem:
     """The same task with one layer of the teacher as the student."""
     student = keep_layers(problem.teacher, (1,))
-    cost = replace(problem.cost, shape=replace(problem.cost.shape, layers=1))
-    return replace(problem, student=student, cost=cost, cost_full=cost.full, student_is_new=True)
+    cost = replace(problem.budget.cost, shape=replace(problem.shape, layers=1))
+    return replace(problem, student=student, budget=Budget(cost, cost.full), student_is_new=True)
 
 
 @pytest.mark.parametrize("method", [QUICK, MaskSearch.preset("seed", batch_size=16, tolerance=0.1)])
@@ -318,7 +319,10 @@ def test_two_layers_of_three_learn_inside(problem: Problem, loss: Loss) -> None:
     two_of_three = replace(problem, student=keep_layers(problem.teacher, (0, 2)))
     cost = Flops(replace(TINY, layers=2), problem.seq_len)
     stages = (replace(SEARCH, loss=loss),)
-    (result,) = run([replace(QUICK, stages=stages)], replace(two_of_three, cost=cost))
+    (result,) = run(
+        [replace(QUICK, stages=stages)],
+        replace(two_of_three, budget=replace(two_of_three.budget, cost=cost)),
+    )
     assert isinstance(result, SearchResult)
     assert len(result.architecture.layers) == 2
 

@@ -47,7 +47,7 @@ def test_students_get_less_and_what_judges_them_is_the_same(
     assert low.unpruned == full.unpruned
     assert low.select.input_ids == full.select.input_ids
     assert low.heldout.input_ids == full.heldout.input_ids
-    assert low.problem.cost == full.problem.cost
+    assert low.problem.budget.cost == full.problem.budget.cost
     for mine, yours in zip(
         low.problem.teacher.parameters(), full.problem.teacher.parameters(), strict=True
     ):

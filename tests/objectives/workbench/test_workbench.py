@@ -22,6 +22,7 @@ from transformers import (
 from objectives.engines.names import Engine
 from objectives.engines.serving import serve
 from objectives.errors import UserError
+from objectives.measures.budget import Budget
 from objectives.measures.cost import CostName, Flops, Params
 from objectives.measures.evaluate import (
     count_parameters,
@@ -168,8 +169,8 @@ def test_a_mended_config_is_another_teacher_with_answers_of_its_own(
 
 def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workbench) -> None:
     problem = workbench.problem
-    assert workbench.flops.shape == problem.cost.shape == TINY
-    assert workbench.unpruned.flops == problem.cost_full == Flops(TINY, 24).full
+    assert workbench.flops.shape == problem.shape == TINY
+    assert workbench.unpruned.flops == problem.budget.full == Flops(TINY, 24).full
     assert workbench.score(problem.student, BertArchitecture.full(TINY)) == workbench.unpruned
 
 
@@ -186,7 +187,7 @@ def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
     assert workbench.score(small, less).flops == flops[1]
     small.classifier.register_parameter("scale", torch.nn.Parameter(torch.ones(7)))
     embeddings = sum(weight.numel() for weight in problem.student.bert.embeddings.parameters())
-    in_params = replace(problem, counted=Params(TINY, embeddings, 0))
+    in_params = replace(problem, counted=Budget(Params(TINY, embeddings, 0), 1.0))
     params = count_parameters(small)
     with pytest.raises(
         WrongCostError, match=f"{params:,} params, its architecture {params - 7:,};"
@@ -263,8 +264,8 @@ def test_a_teacher_that_diverged_in_its_fine_tuning_is_refused(
 
 def test_ratio_1_is_the_teacher_and_not_the_shorter_student(prepared: Workbench) -> None:
     assert len(prepared.unpruned.widths["heads"]) == TINY.layers
-    assert prepared.problem.cost_full == prepared.unpruned.flops == Flops(TINY, 16).full
-    assert prepared.problem.cost == Flops(replace(TINY, layers=2), 16)
+    assert prepared.problem.budget.full == prepared.unpruned.flops == Flops(TINY, 16).full
+    assert prepared.problem.budget.cost == Flops(replace(TINY, layers=2), 16)
 
 
 def test_a_teacher_with_its_labels_in_another_order_scores_the_same(
@@ -304,7 +305,7 @@ def test_f1_is_that_of_the_tasks_class_1_whatever_the_outputs_of_the_teacher(
     bench = prepare(inputs, session=Session(cache=tmp_path))
     problem, whole = bench.problem, BertArchitecture.full(replace(TINY, labels=2))
     assert problem.teacher_logits.shape == (len(problem.train), 2)
-    assert problem.cost.shape.labels == 2
+    assert problem.shape.labels == 2
 
     said = predict(problem.teacher, bench.select, "cpu").argmax(-1).numpy()
     sad = bench.select.labels == 1
@@ -414,12 +415,12 @@ def test_numbers_are_learnt_from_task_to_score(
     assert bench.unpruned.heldout_metric > 0.9
     problem = bench.problem
     assert problem.teacher_logits.shape == (240, 1)
-    assert bench.unpruned.flops == problem.cost_full == Flops(replace(TINY, labels=1), 24).full
+    assert bench.unpruned.flops == problem.budget.full == Flops(replace(TINY, labels=1), 24).full
     assert problem.train.batch(np.arange(3), "cpu").labels.dtype == torch.float32
     for model in (problem.teacher, problem.student):
         assert (model.config.num_labels, model.config.problem_type) == (1, "regression")
 
-    whole = BertArchitecture.full(problem.cost.shape)
+    whole = BertArchitecture.full(problem.shape)
     model = cut(problem.student.state_dict(), problem.student.config, whole)
     assert bench.score(model, whole) == bench.unpruned
     model.save_pretrained(tmp_path / "cut")
@@ -534,8 +535,8 @@ def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
         "params": ("params", count_parameters(problem.teacher)),
         "units": ("units@heads+ffn", 3 * (TINY.heads + TINY.ffn)),
     }
-    assert (problem.cost.unit, problem.cost_full) == full[cost]
-    assert bench.unpruned.cost == problem.cost_full
+    assert (problem.budget.cost.unit, problem.budget.full) == full[cost]
+    assert bench.unpruned.cost == problem.budget.full
     score = bench.score(problem.student, whole)
     assert score.params == count_parameters(problem.student)
     assert score.flops == Flops(replace(TINY, layers=2), 16).full < bench.flops_full
@@ -576,8 +577,8 @@ def test_a_study_of_milliseconds_has_the_unpruned_model_in_its_engine_too(
         engine="bfloat16",
         latency_batch=2,
     )
-    assert bench.problem.counted.unit == "ms@bfloat16-cpu-1threads-b2-s16"
-    assert bench.unpruned.cost == bench.problem.counted_full > 0
+    assert bench.problem.counted.cost.unit == "ms@bfloat16-cpu-1threads-b2-s16"
+    assert bench.unpruned.cost == bench.problem.counted.full > 0
     assert 0 < bench.unpruned.divergence < 0.01, "of bfloat16 from float32"
     answers = predict(bench.problem.teacher, bench.select, "cpu")
     torch.testing.assert_close(bench.teacher_answers["select"], answers)

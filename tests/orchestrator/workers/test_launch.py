@@ -94,11 +94,11 @@ class Scripted(SearchMethod):
             elif member.end == "disk":
                 raise OSError(28, "No space left on device", "trials/00001")
             elif member.end != "silent":
-                architecture = BertArchitecture.full(problem.cost.shape)
+                architecture = BertArchitecture.full(problem.shape)
                 model = cut(problem.student.state_dict(), problem.student.config, architecture)
                 if member.end == "nan":
                     torch.nn.init.constant_(model.classifier.bias, torch.nan)
-                one_unit = BertArchitecture((LayerUnits((0,), (0,)),) * problem.cost.shape.layers)
+                one_unit = BertArchitecture((LayerUnits((0,), (0,)),) * problem.shape.layers)
                 yield SearchResult(
                     slot=slot,
                     architecture=one_unit if member.end == "uncut" else architecture,

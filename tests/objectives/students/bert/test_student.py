@@ -53,10 +53,10 @@ def test_the_student_is_ratio_1_and_the_teacher_keeps_its_own_flops(
     problem = bench.problem
     small = shape_of(problem.student.config)
     assert (small.layers, small.hidden, small.heads, small.ffn, small.labels) == (2, 16, 2, 24, 3)
-    assert bench.flops.shape == problem.cost.shape == small
+    assert bench.flops.shape == problem.shape == small
     assert [replace(shape_of(c), labels=3) for c in inputs.configs()] == [small, TINY]
-    assert problem.cost_full == problem.cost.full == Flops(small, 16).full
-    assert bench.unpruned.flops == Flops(TINY, 16).full > problem.cost_full
+    assert problem.budget.full == problem.budget.cost.full == Flops(small, 16).full
+    assert bench.unpruned.flops == Flops(TINY, 16).full > problem.budget.full
     assert shape_of(problem.teacher.config) == TINY
     for model in (problem.student, problem.teacher):
         assert not model.training
