@@ -10,7 +10,6 @@ from typing import ClassVar, Self
 
 import torch
 
-from objectives.measures.measured import check_measured, measured_costs
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome, SearchMethod, SearchResult
@@ -55,7 +54,6 @@ class BagOfWords(SearchMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        check_measured("BagOfWords", problem.counted.cost.unit)
         for slot, member in enumerate(members):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -70,6 +68,4 @@ class BagOfWords(SearchMethod):
                 adam.step()
                 adam.zero_grad()
             model.train(False)
-            cost = measured_costs(model, problem.seq_len)[problem.counted.cost.unit]
-            ratio = cost / problem.counted.full
-            yield SearchResult(slot, Bag(member.width), model, ratio, 0.0, ())
+            yield SearchResult(slot, Bag(member.width), model, curve=())

@@ -12,7 +12,7 @@ from rich.console import Console
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from maskfront import Run, Study, launch
-from objectives.delivery.bench import bench
+from objectives.delivery.bench import OfRun, bench
 from objectives.engines import onnx_model
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError
@@ -130,7 +130,7 @@ def test_a_model_is_scored_in_the_tokens_of_its_own_tokenizer(
     other.save_pretrained(tmp_path)
     timed = bench(
         [folder, tmp_path],
-        data=inputs,
+        of_run=OfRun(data=inputs),
         batches=[1],
         lengths=[8],
         rounds=1,

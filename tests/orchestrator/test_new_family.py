@@ -10,9 +10,9 @@ import pytest
 from optuna.distributions import IntDistribution
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from maskfront import launch
 from objectives.delivery.bench import bench
 from objectives.students import families
-from orchestrator import launch
 from orchestrator.study_file import load_study
 from tests.bag_of_words import BAG_OF_WORDS, Bag, BagOfWords
 

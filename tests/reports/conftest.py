@@ -155,10 +155,14 @@ def make_run() -> MakeRun:
 @pytest.fixture
 def timed_run() -> RunRecord:
     """A run that counts milliseconds, with two models on its front."""
-    unit = {"cost_full": 12.5, "unit": "ms@cpu-2threads-b1-s16"}
+    name = "ms@cpu-2threads-b1-s16"
+    unit = {"cost_full": 12.5, "unit": name}
     run = _run([_trial(0, 700_000, 0.89), _trial(1, 400_000, 0.81)])
     trials = [
-        replace(one, result=replace(one.result, **unit, cost=one.result.ratio * 12.5))
+        replace(
+            one,
+            result=replace(one.result, **unit, budget_unit=name, cost=one.result.ratio * 12.5),
+        )
         for one in run.trials
         if one.result is not None
     ]

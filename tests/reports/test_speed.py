@@ -19,6 +19,7 @@ from objectives.errors import UserError
 from objectives.measures.evaluate import score
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
+from objectives.students.bert import BERT
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
 from objectives.text.roles import load
@@ -191,7 +192,7 @@ def test_the_file_of_an_earlier_version_is_named(tmp_path: Path, make_run: Any) 
 
 
 def test_the_card_of_a_model_says_what_it_is_worth_where_it_serves(timed: RunRecord) -> None:
-    card = model_card(timed, timed.trials[1], plain=False, notes=[])
+    card = model_card(timed, timed.trials[1], BERT, plain=False, notes=[])
     speeds = {one.unit: one for one in read_speeds(timed)}
     eager, int8 = speeds[EAGER[0]], speeds[INT8]
     own, full = eager.models[1].milliseconds, eager.reference_model.milliseconds
@@ -202,7 +203,7 @@ def test_the_card_of_a_model_says_what_it_is_worth_where_it_serves(timed: RunRec
     assert f"| MB in onnxruntime-int8 | {own:.1f} | {full:.1f} |" in card
     own, full = worth(int8, 1).heldout_metric, worth(int8, None).heldout_metric
     assert f"| accuracy in onnxruntime-int8, held-out split | {own:.4f} | {full:.4f} |" in card
-    assert "ms@" not in model_card(timed, timed.trials[2], plain=False, notes=[])
+    assert "ms@" not in model_card(timed, timed.trials[2], BERT, plain=False, notes=[])
 
 
 def worth(speed: Speed, trial: int | None) -> Worth:

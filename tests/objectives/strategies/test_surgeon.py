@@ -125,5 +125,7 @@ def test_the_curvature_is_how_far_the_answer_moves(
 
 def test_the_hooks_are_gone(problem: Problem) -> None:
     batch = replace(problem.train).batch(np.arange(4), "cpu")
+    # transformers leaves hooks of its own, once hidden states were asked for
+    before = [len(module._forward_hooks) for module in problem.student.modules()]
     curvature(problem.student, [batch])
-    assert not any(module._forward_hooks for module in problem.student.modules())
+    assert [len(module._forward_hooks) for module in problem.student.modules()] == before

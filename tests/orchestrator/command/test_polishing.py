@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from maskfront import Run, RunError, Study, launch, load_run, polish
-from objectives.methods.polish import Polish
+from objectives.methods import polish as methods_polish
+from objectives.weights.inherited import inherited
 
 QUIET = Console(quiet=True)
 
@@ -51,18 +52,16 @@ def test_the_front_goes_into_a_run_beside_it_and_others_can_be_added(
 def test_a_trial_that_fails_is_replaced_by_none_and_tried_again_by_the_next_call(
     run: Run, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Polish._read
-
-    def fail(self: Polish) -> object:
-        if self.trial == 1:
+    def fail(trials: Path, number: int) -> object:
+        if number == 1:
             raise ZeroDivisionError("a bug")
-        return read(self)
+        return inherited(trials, number)
 
     def polished() -> Run:
         return polish(run, study, trials=[0, 1, 2], epochs=1, device="cpu", console=QUIET)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Polish, "_read", fail)
+        broken.setattr(methods_polish, "inherited", fail)
         once = polished()
     assert sorted(trial.knobs["trial"] for trial in once.trials) == [0, 1, 2]
     assert sorted(trial.knobs["trial"] for trial in once.finished) == [0, 2]
@@ -72,10 +71,10 @@ def test_a_trial_that_fails_is_replaced_by_none_and_tried_again_by_the_next_call
 def test_where_every_trial_fails_the_launch_says_why(
     run: Run, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Polish) -> None:
+    def fail(trials: Path, number: int) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Polish, "_read", fail)
+    monkeypatch.setattr(methods_polish, "inherited", fail)
     with pytest.raises(RunError, match=r"1 trial.* failed.* ZeroDivisionError: a bug"):
         polish(run, study, trials=[1], epochs=1, device="cpu", console=QUIET)
 

@@ -13,6 +13,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import read_run
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.status import run_status
+from orchestrator.storage import urls
 from orchestrator.storage.urls import HOST, PASSWORD, parse_url, remember_password, with_password
 from orchestrator.workers.loop import address
 
@@ -21,6 +22,7 @@ from orchestrator.workers.loop import address
 def _password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "s3cret")
     monkeypatch.delenv(HOST, raising=False)
+    monkeypatch.setattr(urls, "_passwords", {})
 
 
 @pytest.fixture

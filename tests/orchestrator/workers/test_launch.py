@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shutil import copytree
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import optuna
@@ -69,6 +69,7 @@ WriteStudy = Callable[..., Path]
 class Scripted(SearchMethod):
     """Keeps every unit; ends as `end` says. No training: launch is what is tested."""
 
+    costs: ClassVar[frozenset[CostName]] = frozenset(get_args(CostName))
     per_slot: ClassVar[frozenset[str]] = frozenset({"end", "tag", "target_ratio"})
 
     end: str = "result"
