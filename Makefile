@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo test test-all soak lint docs clean
+.PHONY: install demo test test-all matrix soak lint docs clean
 
 install: .venv/installed
 
@@ -18,6 +18,10 @@ test: .venv/installed-test
 
 test-all: .venv/installed-test
 	$(PYTEST)
+
+# Each method beside each cost, precision and kind of answers; MATRIX=pairs for fewer.
+matrix: .venv/installed-test
+	MATRIX=$${MATRIX:-all} $(PYTEST) tests/matrix
 
 # Many more kills than the tests' own, with other dice each time.
 soak: .venv/installed-test

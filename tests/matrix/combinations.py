@@ -110,32 +110,44 @@ def diagonal(device: Device) -> list[Combination]:
     return chosen
 
 
-def pairs(device: Device) -> list[Combination]:
-    """Few combinations in which each method meets every pair of cost, precision and answers."""
-    return _covering(device, _pairs)
+def pairs() -> list[Combination]:
+    """Those in which each method meets every pair of cost, precision and answers, on the CPU."""
+    return _covering(
+        "cpu",
+        lambda one: {
+            f"{one.cost}, {one.precision}",
+            f"{one.cost}, {one.answers}",
+            f"{one.precision}, {one.answers}",
+        },
+    )
 
 
-def values(device: Device) -> list[Combination]:
-    """Fewer, in which each method meets every cost, every precision and every kind of answers.
-
-    A stand-in for a GPU has no milliseconds to count.
-    """
-    return _covering(device, lambda one: {one.cost, one.precision, one.answers} - {"latency"})
+def values() -> list[Combination]:
+    """Fewer: each method meets every cost, precision and kind of answers, on the CPU."""
+    return _covering("cpu", lambda one: {one.cost, one.precision, one.answers})
 
 
-def _pairs(one: Combination) -> set[str]:
-    return {
-        f"{one.cost}, {one.precision}",
-        f"{one.cost}, {one.answers}",
-        f"{one.precision}, {one.answers}",
-    }
+def on_gpu() -> list[Combination]:
+    """Those in which each method meets every precision and every kind of answers on a GPU, whose
+    stand-in has no milliseconds to count."""
+    return _covering(
+        "cuda",
+        lambda one: set() if one.cost == "latency" else {one.precision, one.answers},
+    )
 
 
 def _covering(device: Device, met: Callable[[Combination], set[str]]) -> list[Combination]:
-    """Of each method combinations that meet all there is to meet, each taken for what it adds."""
+    """Of each method combinations that meet all there is to meet, each taken for what it adds.
+
+    Those of different methods begin at different costs.
+    """
     chosen = []
-    for name in METHODS:
+    for number, name in enumerate(METHODS):
         own = [c for c in combinations() if c.method == name and c.device == device]
+        first = number * len(own) // len(METHODS)
+        own = own[first:] + own[:first]
+        if device == "cuda":
+            own = [one for one in own if one.cost in METHODS[name].costs]
         wanted = {what for one in own for what in met(one)}
         while wanted:
             best = max(own, key=lambda one: len(wanted & met(one)))

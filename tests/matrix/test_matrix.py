@@ -1,17 +1,42 @@
-"""The conformance matrix: each combination ends with a model that is read back, or is refused."""
+"""The conformance matrix: each combination ends with a model that is read back, or is refused.
+
+`make test` runs one study of each method. `make test-all` runs those in which each method meets
+every cost, precision and kind of answers; and every precision and kind of answers on the stand-in
+for a GPU. `make matrix` runs all of them on the CPU, with MATRIX=pairs those in which each method
+meets every pair.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from objectives.workbench.workbench import Workbench
-from tests.matrix.combinations import Combination, Models, combinations, diagonal, run_whole
+from tests.gpu.stand_in import library
+from tests.matrix.combinations import (
+    Combination,
+    Models,
+    combinations,
+    diagonal,
+    on_gpu,
+    pairs,
+    run_whole,
+    values,
+)
 
+REAL = torch.version.cuda is not None
 DIAGONAL = diagonal("cpu")
-OTHERS = [one for one in combinations() if one.device == "cpu" and one not in DIAGONAL]
+WANTED = {"all": combinations, "pairs": pairs}.get(os.environ.get("MATRIX", ""), values)()
+OTHERS = [one for one in WANTED if one.device == "cpu" and one not in DIAGONAL]
+ON_GPU = on_gpu()
 
 
 @pytest.fixture(scope="session")
@@ -38,5 +63,29 @@ def test_one_combination_of_each_method(one: Combination, models: Models, folder
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one", OTHERS, ids=lambda one: one.name)
-def test_all_others(one: Combination, models: Models, folder: Path) -> None:
+def test_the_others(one: Combination, models: Models, folder: Path) -> None:
     run_whole(one, models, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("method", sorted({one.method for one in ON_GPU}))
+def test_on_a_gpu(method: str, models: Models, tmp_path: Path) -> None:
+    if REAL and not torch.cuda.is_available():
+        pytest.skip("this torch was built for CUDA and finds no GPU")
+    if not REAL and shutil.which("g++") is None:
+        pytest.skip("no C++ compiler here, which the stand-in for a GPU needs: apt-get install g++")
+    names = [one.name for one in ON_GPU if one.method == method]
+    preload = {} if REAL else {"LD_PRELOAD": str(library(tmp_path))}
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.matrix.driver"),
+            *(models.pretrained, models.classifier, str(tmp_path), *names),
+        ],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **preload},
+        check=True,
+    )
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert {name: what for name, what in found.items() if what} == {}
+    assert list(found) == names
