@@ -67,7 +67,7 @@ def knobs_of(trial: FrozenTrial) -> dict[str, Any]:
 
 def draw(trial: optuna.Trial, name: str, knob: BaseDistribution) -> Any:
     """Draw a knob of an asked trial. `Study.ask` draws all of them at once, which holds the lock
-    too long, and `Trial.suggest_float` and its kin take no distribution."""
+    too long, and `Trial.suggest_float` and the like take no distribution."""
     return trial._suggest(name, knob)
 
 

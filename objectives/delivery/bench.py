@@ -120,7 +120,7 @@ def bench(
     """Time the models of these folders in every engine on every shape.
 
     Args:
-        folders: of exported models, or of other classifiers of BERT's kin.
+        folders: of exported models, or of other classifiers of BERT's variants.
         against: the folder of the reference; by default the unpruned twin of the first model, or
             that model itself where it was cut from nothing.
         of_run: what is known of the models beside their folders.

@@ -97,7 +97,7 @@ def discretise(
     `target`. Otherwise the steps are taken in the order of their scores, each that still fits below
     the target beside what is kept already: a head pays for all dimensions that are open in its
     layer, a dimension for all heads. If the result is still below the band, because the cheap steps
-    are used up or the gap is smaller than a step, the number of units of the dearest kind is
+    are used up or the gap is smaller than a step, the number of units of the most expensive kind is
     changed by as little as possible until cheaper ones can fill the rest. With "heads" and "ffn"
     that finds the band wherever it can be reached. A band that is not reached is missed: the caller
     compares `cost.exact` with it. A unit of score +inf is kept and one of -inf is not, whatever the
@@ -112,7 +112,7 @@ def discretise(
     below = lanes.fill(lanes.forced, lanes.ranked, target)
     if lanes.price(below) >= low:
         return lanes.architecture(below)
-    other = _other_dear_ones(lanes, below, low, high)
+    other = _other_costly_ones(lanes, below, low, high)
     return lanes.architecture(below if other is None else other)
 
 
@@ -123,21 +123,21 @@ def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) ->
     return lanes.masks(lanes.fill(lanes.forced, lanes.ranked, limit))
 
 
-def _other_dear_ones(lanes: _Lanes, below: Tensor, low: float, high: float) -> Tensor | None:
-    """The counts inside the band whose number of units of the dearest kind is nearest to that of
+def _other_costly_ones(lanes: _Lanes, below: Tensor, low: float, high: float) -> Tensor | None:
+    """The counts inside the band whose number of units of the costliest kind is nearest to that of
     `below`, and which cheaper ones fill up; None if there are none."""
-    dear = lanes.of_dearest_kind()
-    dearest, others = lanes.ranked[dear[lanes.ranked]], lanes.ranked[~dear[lanes.ranked]]
-    numbers, everything_else = range(len(dearest) + 1), lanes.forced + lanes.count(others)
+    costly = lanes.of_costliest_kind()
+    costliest, others = lanes.ranked[costly[lanes.ranked]], lanes.ranked[~costly[lanes.ranked]]
+    numbers, everything_else = range(len(costliest) + 1), lanes.forced + lanes.count(others)
     fewest = bisect_left(
-        numbers, low, key=lambda n: lanes.price(lanes.count(dearest[:n]) + everything_else)
+        numbers, low, key=lambda n: lanes.price(lanes.count(costliest[:n]) + everything_else)
     )
     too_many = bisect_right(
-        numbers, high, key=lambda n: lanes.price(lanes.forced + lanes.count(dearest[:n]))
+        numbers, high, key=lambda n: lanes.price(lanes.forced + lanes.count(costliest[:n]))
     )
-    taken = int((below - lanes.forced)[dear].sum())
+    taken = int((below - lanes.forced)[costly].sum())
     for number in sorted(range(fewest, too_many), key=lambda number: abs(number - taken)):
-        counts = lanes.fill(lanes.forced + lanes.count(dearest[:number]), others, high)
+        counts = lanes.fill(lanes.forced + lanes.count(costliest[:number]), others, high)
         if lanes.price(counts) >= low:
             return counts
     return None
@@ -186,14 +186,14 @@ class _Lanes:
         """How many of the steps lie in each lane."""
         return steps.bincount(minlength=len(self.lengths))
 
-    def of_dearest_kind(self) -> Tensor:
+    def of_costliest_kind(self) -> Tensor:
         """(lanes,) bool: those of the space whose step the whole model would miss most in cost."""
         own = list(self.of_space.values())
         one_less = self.lengths - torch.eye(len(self.lengths), dtype=torch.int64)
         firsts = [lanes.start for lanes in own]
-        dear = torch.zeros(len(self.lengths), dtype=torch.bool)
-        dear[own[int(self.prices(one_less[firsts]).argmin())]] = True
-        return dear
+        costly = torch.zeros(len(self.lengths), dtype=torch.bool)
+        costly[own[int(self.prices(one_less[firsts]).argmin())]] = True
+        return costly
 
     def fill(self, counts: Tensor, steps: Tensor, limit: float) -> Tensor:
         """Take the steps in order, each that fits below the limit beside what is taken.

@@ -38,7 +38,7 @@ class FisherSearch(OneShot):
 
     flops_weight: float = 0.9
     """lambda: the power of its price that a unit's worth is divided by; 1 ranks by worth per FLOP,
-    less favours heads, the dear units, more favours neurons. >= 0."""
+    less favours heads, the expensive units, more favours neurons. >= 0."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""

@@ -1,1 +1,1 @@
-"""What a student can look like: one room a family of models, behind the protocol of `family`."""
+"""What a student can look like: a package for each model family, behind `family`."""

@@ -77,7 +77,7 @@ def compress(
     nothing sees, says what it is worth; the rest is what weights are solved on.
 
     Args:
-        model: folder or hub name of a fine-tuned classifier of BERT's kin.
+        model: folder or hub name of a fine-tuned classifier of BERT's variants.
         data: a file of text: a text a line (.txt), or a table.
         out: the folder to make; it must not hold anything yet. All that was tried lies in
             runs/NAME-KEY, NAME being the folder's. The key says what decides the sizes: the same

@@ -1,4 +1,4 @@
-"""Finished trials as plain rows: the one door through which fronts and reports read a run.
+"""Finished trials as plain rows: the one module through which fronts and reports read a run.
 
 Imports no torch, so that a front opens in a second.
 """

@@ -15,8 +15,8 @@ from objectives.workbench.teacher import Teacher
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
 from orchestrator.workers.loop import run_study
+from tests.bert_variants import write_variant
 from tests.conftest import MARKERS, planted_rows
-from tests.kin import write_kin
 from tests.orchestrator.conftest import WriteStudy
 
 LABELS = sorted(MARKERS.values(), reverse=True)  # not the order that the task has
@@ -38,7 +38,7 @@ def study(write_study: WriteStudy, tmp_path: Path) -> Study:
 def test_any_kind_of_teacher_is_searched_cut_and_served(
     study: Study, tmp_path: Path, kind: str, labels: list[str] | None
 ) -> None:
-    checkpoint = write_kin(kind, tmp_path / kind, labels)
+    checkpoint = write_variant(kind, tmp_path / kind, labels)
     run = run_study(replace(study, teacher=Teacher(checkpoint=checkpoint)), out=tmp_path / "run")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     folder = RunFolder(run.folder).model(0)
@@ -53,7 +53,7 @@ def test_any_kind_of_teacher_is_searched_cut_and_served(
 def test_a_teacher_that_knows_other_labels_is_refused_before_anything_is_written(
     study: Study, tmp_path: Path
 ) -> None:
-    checkpoint = write_kin("roberta", tmp_path / "roberta", ["good", "bad", "neutral"])
+    checkpoint = write_variant("roberta", tmp_path / "roberta", ["good", "bad", "neutral"])
     with pytest.raises(UserError, match=r"does not know the label\(s\) happy, sad of the task; it"):
         run_study(replace(study, teacher=Teacher(checkpoint=checkpoint)), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

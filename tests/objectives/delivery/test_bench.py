@@ -26,8 +26,8 @@ from objectives.measures.evaluate import count_parameters
 from objectives.problem import Problem
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
+from tests.bert_variants import write_variant
 from tests.conftest import TINY
-from tests.kin import write_kin
 from tests.objectives.conformance import random_states
 
 RAGGED = BertArchitecture(
@@ -193,7 +193,7 @@ def test_a_reference_of_berts_kin_is_timed_as_a_bert(
     folders: list[Path], tmp_path: Path, kind: str, engine: str
 ) -> None:
     pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
-    kin = Path(write_kin(kind, tmp_path / kind, ["happy", "neutral", "sad"]))
+    kin = Path(write_variant(kind, tmp_path / kind, ["happy", "neutral", "sad"]))
     timed = bench(folders[:1], against=kin, batches=[1], lengths=[4], engines=(engine,), rounds=1)
     assert not timed.skipped
     assert [Path(t.model).name for t in timed.timings] == [kind, "cut"]

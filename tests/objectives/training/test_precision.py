@@ -23,8 +23,8 @@ from objectives.students.bert.pretrained import load_classifier
 from objectives.text.data import Batch
 from objectives.training.population import Population, Trace
 from objectives.training.stages import Loss, Stage
+from tests.bert_variants import write_variant
 from tests.conftest import TINY
-from tests.kin import write_kin
 from tests.objectives.conformance import search_alone
 from tests.objectives.hypothesis_strategies import EACH_COMBINATION
 
@@ -72,7 +72,7 @@ def test_logits_and_gradients_differ_by_rounding_alone(
 @pytest.mark.parametrize("students", [1, 2])
 def test_a_trace_is_float32(batch: Batch, tmp_path: Path, kind: str, students: int) -> None:
     """ELECTRA's embeddings end in a matmul."""
-    model = as_bert(load_classifier(write_kin(kind, tmp_path / kind, ["a", "b"])))
+    model = as_bert(load_classifier(write_variant(kind, tmp_path / kind, ["a", "b"])))
     ids = batch.input_ids.clamp(max=model.config.vocab_size - 1)
     trace = Trace()
     population = Population.of([model] * students, torch.bfloat16)

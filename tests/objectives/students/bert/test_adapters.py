@@ -1,4 +1,4 @@
-"""BERT's kin as BERTs: the same logits as transformers gives, whole, masked and cut."""
+"""BERT's variants as BERTs: the same logits as transformers gives, whole, masked and cut."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from objectives.training.optimisation import weight_optimizer
 from objectives.training.population import Population
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher, load_teacher
+from tests.bert_variants import KINDS, write_variant
 from tests.conftest import MARKERS, TINY
-from tests.kin import KINDS, write_kin
 from tests.objectives.conformance import ATOL, RecordingProgress, counted_flops
 from tests.objectives.hypothesis_strategies import architectures, masks_of
 
@@ -63,7 +63,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
     def write_once(kind: str) -> str:
         if kind not in folders:
-            folders[kind] = write_kin(kind, tmp_path_factory.mktemp("kin") / kind, LABELS)
+            folders[kind] = write_variant(kind, tmp_path_factory.mktemp("kin") / kind, LABELS)
         return folders[kind]
 
     return write_once
@@ -236,7 +236,7 @@ def test_a_fine_tuned_checkpoint_of_each_kind_is_the_teacher_as_it_is(
 def test_a_pretrained_checkpoint_is_fine_tuned_by_transformers_own_class(
     kind: str, tmp_path: Path
 ) -> None:
-    checkpoint = write_kin(kind, tmp_path / kind)
+    checkpoint = write_variant(kind, tmp_path / kind)
     assert not pretrained.has_classifier(checkpoint)
     train, cache = split_of(checkpoint, PAIRS * 8), tmp_path / "cache"
     settings = Teacher(checkpoint=checkpoint, epochs=20, batch_size=8, learning_rate=1e-3)
@@ -279,7 +279,7 @@ def test_a_distilbert_is_a_student_of_a_bert_with_the_same_words(
     write: Write, planted_task: Task, tmp_path: Path
 ) -> None:
     names = ["sad", "neutral", "happy"]  # its outputs take the teacher's order
-    student = write_kin("distilbert", tmp_path, names)
+    student = write_variant("distilbert", tmp_path, names)
     inputs = read_inputs(planted_task, Teacher(checkpoint=write("bert")), student=student)
     assert inputs.student == student
     loaded = load_student(student, adapted(write("bert")), LABELS, seed=0)

@@ -20,8 +20,8 @@ from objectives.text.task import Task
 from objectives.workbench.inputs import Inputs, read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
+from tests.bert_variants import write_student, write_variant
 from tests.conftest import MARKERS, TINY, planted_rows
-from tests.kin import write_kin, write_student
 from tests.objectives.conformance import random_states
 
 LABELS = sorted(MARKERS.values())
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_does_not_tell_the_texts_of_a_pair_apart_is_refused(
     with pytest.raises(UserError, match=message):
         read_inputs(of_two, alone)
     assert inputs_of(planted_task, alone, str(one_type)).tokenizer is not None
-    without_types = write_kin("roberta", tmp_path / "roberta")
+    without_types = write_variant("roberta", tmp_path / "roberta")
     assert read_inputs(of_two, Teacher(checkpoint=without_types)).tokenizer is not None
 
 

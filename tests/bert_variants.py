@@ -1,4 +1,4 @@
-"""Tiny checkpoints of BERT's kin, of transformers' own classes, with tokenizers of their kinds."""
+"""Tiny checkpoints of BERT's variants, of transformers' own classes, each with its tokenizer."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ _KINDS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "distilbert-relu": (DistilBertConfig, {**_DISTILBERT, "activation": "relu"}),
 }
 KINDS = tuple(_KINDS)
-"""Names of what `write_kin` makes."""
+"""Names of what `write_variant` makes."""
 
 
-def write_kin(kind: str, folder: Path, labels: Sequence[str] | None = None) -> str:
+def write_variant(kind: str, folder: Path, labels: Sequence[str] | None = None) -> str:
     """A checkpoint of the kind in the folder; with a classifier if it gets names for its outputs.
 
     All its weights are random, biases and layer norms too, so that none can stand for another.
