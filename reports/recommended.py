@@ -48,7 +48,7 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
 def knee(front: Sequence[Measured]) -> int | None:
     """Place of the knee in a front that is sorted by rising cost.
 
-    Both axes are scaled to [0, 1] from the cheapest to the most expensive model of the front, costs by
+    Both axes are scaled to [0, 1] from the cheapest to the costliest model of the front, costs by
     their logarithms where they are `wide`. The knee is the point furthest above the line that joins
     the two (Satopaa et al. 2011, "Finding a Kneedle in a haystack", without smoothing); of equals
     the cheapest. None if no point lies above it.

@@ -28,8 +28,8 @@ from objectives.training.optimisation import linear_schedule, weight_optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """A checkpoint of BERT or of one of its variants (`adapters.ADAPTERS`), and how it is fine-tuned
-    if it has no classifier yet.
+    """A checkpoint of BERT or of one of its variants (`adapters.ADAPTERS`), and how it is
+    fine-tuned if it has no classifier yet.
 
     A checkpoint that holds a classifier is the teacher as it is, and must know the task's labels. A
     label of its own that the task does not have is left out: of each text it says which of the
