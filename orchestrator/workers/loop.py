@@ -177,8 +177,10 @@ def address(folder: RunFolder, storage: str | None) -> str:
     known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))
     if known != asked and (folder.address.exists() or folder.database.exists()):
         raise RunError(
-            f"'{folder.path}' has its study in {known}, not in {asked}; leave storage=... out, or "
-            "choose another folder with out=..."
+            f"'{folder.path}' has its study in {known}, not in {asked}; leave the storage out, "
+            "or choose another folder",
+            "storage",
+            "out",
         )
     return remember_password(storage)
 
@@ -222,7 +224,8 @@ def _unwritable(path: object, reason: object) -> RunError:
     full = any(word in str(reason) for word in ("No space", "full", "quota"))
     return RunError(
         f"'{path}' could not be written ({reason}); finished trials are kept: "
-        f"{'free the disk or ' * full}choose another folder with out=..., and launch again"
+        f"{'free the disk or ' * full}choose another folder, and launch again",
+        "out",
     )
 
 

@@ -79,7 +79,7 @@ def launch_workers(
     have finished, once a second at most. Ctrl-C ends them all.
     """
     if cluster is not None and backend == "loky":
-        raise RunError(f'cluster="{cluster}" says not of what; add backend="dask" or backend="ray"')
+        raise RunError(f"the cluster at {cluster} needs its kind, dask or ray", "backend")
     study, folder = as_asked(study, trials, population, out)
     environments = _environments(workers, device) if backend == "loky" else []
     note = partial(say, console or Console())
@@ -130,12 +130,14 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
     if workers < 1:
         raise RunError(f"workers is {workers}; it must be at least 1")
     if ":" in device and workers > 1:
-        raise RunError(f'{workers} workers cannot share device="{device}"; leave it out')
+        raise RunError(f"{workers} workers cannot share {device}; leave it out", "device")
     gpus = visible_gpus() if device in ("auto", "cuda") else []
     if gpus and workers > len(gpus):
         raise RunError(
-            f"{workers} workers, but {len(gpus)} GPUs; one worker fills a GPU by population=..., "
-            'and device="cpu" uses none'
+            f"{workers} workers, but {len(gpus)} GPUs; one worker fills a GPU by a larger "
+            "population, and the CPU needs none",
+            "population",
+            "device",
         )
     if gpus:
         return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]]
@@ -160,7 +162,7 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int 
     except KeyboardInterrupt:
         return Ended(number, "interrupted")
     except MaskfrontError as error:
-        return Ended(number, str(error))
+        return Ended(number, error.text)
     except Exception as error:  # the other workers go on
         return Ended(number, f"{type(error).__name__}: {error}")
     return Ended(number)
@@ -226,8 +228,8 @@ def _follow(
                     note(f"worker {one.number} ended: {one.reason}")
                     if pending:
                         note(
-                            "  the others go on, and try its trials again; another joins them by "
-                            f'`work` with out="{folder.path}"'
+                            "  the others go on, and try its trials again; `maskfront work` in "
+                            f"the folder '{folder.path}' adds another"
                         )
         finished = finished_trials(outer)
         if finished != shown and UNPRUNED in outer.user_attrs:

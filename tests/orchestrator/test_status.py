@@ -188,7 +188,7 @@ def test_a_storage_without_the_study_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"^no study is named; the storage has one, other: name"):
         storage_status(folder.storage, None)
     folder.write_address(folder.storage, "gone", "id")
-    with pytest.raises(RunError, match=r"no study 'gone' any more; .* with out=\.\.\.$"):
+    with pytest.raises(RunError, match=r"no study 'gone' any more; .* \(out=\.\.\.\)$"):
         load_optuna_study(tmp_path)
 
 

@@ -52,7 +52,7 @@ def test_a_killed_worker_is_told_of_and_the_others_go_on(
     retried = [trial for trial in run.trials if trial.knobs == failed.knobs]
     assert [trial.state for trial in retried] == ["failed", "finished"]
     assert "ended: it died (SIGKILL(-9))" in said
-    assert f'by `work` with out="{tmp_path}/run"' in " ".join(said.split())
+    assert f"`maskfront work` in the folder '{tmp_path}/run' adds another" in " ".join(said.split())
     assert "a callback failed, and is called again: ZeroDivisionError" in said
     assert seen
     assert seen[-1] == 7
@@ -165,8 +165,8 @@ def test_a_worker_that_joins_serves_as_many_trials_as_the_launch_wants(
     ("count", "device", "message"),
     [
         (0, "auto", "workers is 0; it must be at least 1"),
-        (3, "auto", r"3 workers, but 2 GPUs; one worker fills a GPU by population=\.\.\."),
-        (2, "cuda:1", '2 workers cannot share device="cuda:1"'),
+        (3, "auto", r"3 workers, but 2 GPUs; one worker fills a GPU by a larger"),
+        (2, "cuda:1", "2 workers cannot share cuda:1; leave it out"),
     ],
 )
 def test_workers_that_do_not_fit_are_refused(
