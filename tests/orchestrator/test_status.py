@@ -19,8 +19,8 @@ from orchestrator.status import run_status, storage_status, trials_per_second
 from orchestrator.storage.connect import open_storage
 from orchestrator.workers import heartbeat
 from orchestrator.workers.heartbeat import Heartbeat
-from orchestrator.workers.loop import run_study
 from tests.command_line import assert_one_clear_line, maskfront
+from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 from tests.servers import Postgres
 

@@ -13,7 +13,7 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from maskfront import Run, RunError, Study, load_run
-from orchestrator.workers.loop import run_study
+from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 
 
