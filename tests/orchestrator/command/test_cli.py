@@ -439,7 +439,7 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "choose a model in one way: .*; got none of them"),
+        ([], r"choose a model in one way, not in 0 \(--trial, --max-ratio"),
         (["--knee", "--trial", 0], "choose a model in one way, not in 2"),
         (["--max-ratio", 50], r"50 is no share .* \(--max-ratio\)"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
