@@ -43,6 +43,7 @@ from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import prepare
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.loop import run_study
 from reports.page.picture import write_picture
 from studies._quickstart_data import minilm
@@ -152,7 +153,8 @@ def contest(
             folder.mkdir(exist_ok=True)
             if not os.path.lexists(folder / "cache"):
                 (folder / "cache").symlink_to(cache.absolute())
-            own.append(run_study(study, population=population, out=folder, device=device))
+            options = LaunchOptions(population=population, out=folder, device=device)
+            own.append(run_study(study, options))
     inputs = read_inputs(task, teacher)
     samples = Resampled(inputs, kept=out / "samples", device=choose_device(device))
     comparison = compare(runs, baselines=BASELINES, samples=samples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from numbers import Integral
@@ -17,8 +17,22 @@ SHOWN = 40
 class MaskfrontError(Exception):
     """What a user can mend: what is wrong, where, and the remedy, in one line.
 
-    The command line prints it and exits with 2.
+    Its `parameters` are those of the Python call that mend it. The command line prints their flags
+    instead, and exits with 2.
     """
+
+    def __init__(self, text: str, *parameters: str):
+        super().__init__(text, *parameters)  # all of them: unpickling calls it with what is here
+        self.text = text
+        self.parameters = parameters
+
+    def __str__(self) -> str:
+        return self.naming("{}=...".format)
+
+    def naming(self, shown: Callable[[str], str]) -> str:
+        """The text, and behind it each parameter as it is `shown` where the error is read."""
+        names = ", ".join(map(shown, self.parameters))
+        return f"{self.text} ({names})" if names else self.text
 
 
 class UserError(MaskfrontError, ValueError):

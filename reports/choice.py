@@ -45,23 +45,21 @@ def choose(
     """
     check_run(run)
     ways = {
-        "trial=...": trial is not None,
-        "max_ratio=...": max_ratio is not None,
-        "min_metric=...": min_metric is not None,
-        "knee=True": knee,
+        "trial": trial is not None,
+        "max_ratio": max_ratio is not None,
+        "min_metric": min_metric is not None,
+        "knee": knee,
     }
-    chosen = [way for way, given in ways.items() if given]
-    if len(chosen) != 1:
-        given = " and ".join(chosen) if chosen else "none of them"
-        raise RunError(f"choose a model in one way: {', '.join(ways)}; got {given}")
+    if (given := sum(ways.values())) != 1:
+        raise RunError(f"choose a model in one way, not in {given}", *ways)
     if trial is not None:
         check_finished(run, trial)
         return trial
     if max_ratio is not None and not 0 < max_ratio <= 1:
-        raise RunError(f"max_ratio={max_ratio:g} is no share above 0 and at most 1: 0.5, not 50")
+        raise RunError(f"{max_ratio:g} is no share above 0 and at most 1: 0.5, not 50", "max_ratio")
     points = [(row.number, row.result) for row in run.front]
     if not points:
-        raise RunError(f"'{run.folder}' has no model on its front yet; name one with trial=...")
+        raise RunError(f"'{run.folder}' has no model on its front yet; name a trial", "trial")
     if max_ratio is not None:
         within = [number for number, result in points if result.ratio <= max_ratio]
         if not within:
@@ -83,8 +81,11 @@ def choose(
     bend = find_knee([result for _, result in points])
     if bend is None:
         raise RunError(
-            f"the front of '{run.folder}' ({len(points)} models) bends nowhere: name a model with "
-            "max_ratio=..., min_metric=... or trial=..."
+            f"the front of '{run.folder}' ({len(points)} models) bends nowhere: choose in "
+            "another way",
+            "max_ratio",
+            "min_metric",
+            "trial",
         )
     return points[bend][0]
 

@@ -155,8 +155,7 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
         raise RunError(f"'{run.folder}' has no model on its front yet; there is nothing to time")
     if study is not None and settings.get("against") is not None:
         raise RunError(
-            "against=... and study_file=... do not go together: the study's own teacher is what "
-            "its models are compared with"
+            "a study's models are compared with its own teacher; leave the other one out", "against"
         )
 
     from objectives.delivery.bench import OfRun, bench  # torch, which a report does without

@@ -55,7 +55,8 @@ def check_engine(engine: Engine, device: str) -> None:
     if device not in ("cpu", "auto"):
         raise UserError(
             f"engine '{engine}' runs on the CPU alone, not on '{device}'; take one of torch, or "
-            'launch with device="cpu"'
+            "launch on the CPU",
+            "device",
         )
     check_installed("onnx", "onnxscript", "onnxruntime")
 

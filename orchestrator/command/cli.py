@@ -28,13 +28,7 @@ from orchestrator.command.options import (
     Storage,
     Trials,
 )
-from orchestrator.command.shared import (
-    CommandConsole,
-    in_flags,
-    interrupted,
-    show_end,
-    show_front,
-)
+from orchestrator.command.shared import flag, interrupted, show_end, show_front
 from orchestrator.errors import RunError
 from orchestrator.terminal import say, say_to_stderr
 
@@ -79,7 +73,7 @@ def run(
     from orchestrator.command.launching import launch
     from orchestrator.study_file import load_study
 
-    console = CommandConsole()
+    console = Console()
     with interrupted("finished trials are kept, launch again to go on"):
         finished = launch(
             load_study(study, name),
@@ -126,7 +120,7 @@ def work(
             out=out,
             device=device,
             storage=storage,
-            console=CommandConsole(),
+            console=Console(),
         )
 
 
@@ -147,7 +141,7 @@ def status(
     from orchestrator.status import run_status, storage_status
 
     if (run is None) == (storage is None):
-        raise RunError("name a run folder, or a storage with --storage: one of the two")
+        raise RunError("name a run folder, or a storage: one of the two", "storage")
     if run is not None:
         found = run_status(run)
     else:
@@ -208,7 +202,7 @@ def report(
     from reports.page.picture import front_image
 
     if out is None and len(runs) > 1:
-        raise RunError("a page of several runs is none of theirs: name it with --out FILE.html")
+        raise RunError("a page of several runs is none of theirs: name its file", "out")
     target = RunFolder(runs[0]).report if out is None else out
     try:
         records = [read_run(run) for run in runs]
@@ -218,7 +212,7 @@ def report(
         if error.filename != str(target):
             raise
         raise RunError(
-            f"'{target}' could not be written ({error.strerror}); write it elsewhere with --out"
+            f"'{target}' could not be written ({error.strerror}); write it elsewhere", "out"
         ) from error
 
 
@@ -248,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(given, obj=given)
     except MaskfrontError as error:
-        say_to_stderr(in_flags(str(error)))
+        say_to_stderr(error.naming(flag))
         sys.exit(2)
     except OSError as error:
         named = f"'{error.filename}' could not be written or read ({error.strerror})"

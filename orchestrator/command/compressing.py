@@ -177,7 +177,9 @@ def _chosen(speed: Speed, max_ms: float | None, min_agreement: float) -> int:
             least = speed.models[fastest[0]].milliseconds
             raise RunError(
                 f"no model takes {max_ms:g} ms or less: the fastest takes {least:.2f} ms; allow "
-                "more with max_ms=..., or cut texts off earlier with max_length=..."
+                "more, or cut texts off earlier",
+                "max_ms",
+                "max_length",
             )
         return max(reversed(within), key=agreement.__getitem__)
     wanted = min(min_agreement, max(agreement.values()))

@@ -17,9 +17,10 @@ from orchestrator.storage.urls import parse_url, remember_password, with_passwor
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import file_of
 from orchestrator.terminal import say
+from orchestrator.workers.launch_options import Backend, LaunchOptions
 from orchestrator.workers.loop import run_study
 from orchestrator.workers.worker import Callback
-from orchestrator.workers.worker_pool import Backend, default_workers, launch_workers
+from orchestrator.workers.worker_pool import default_workers, launch_workers
 from reports.page.following import Following
 
 
@@ -79,22 +80,22 @@ def launch(
     if storage is not None:
         texts, storage = _without_password(texts, storage)
     following = Following(*texts, note=partial(say, console))
-    workers = default_workers(device) if workers is None else workers
-    alone = workers == 1 and backend == "loky" and cluster is None
-    engine = (
-        run_study
-        if alone
-        else partial(launch_workers, workers=workers, backend=backend, cluster=cluster)
+    options = LaunchOptions(
+        trials=trials,
+        population=population,
+        workers=default_workers(device) if workers is None else workers,
+        out=out,
+        storage=storage,
+        device=device,
+        artifacts=artifacts,
+        backend=backend,
+        cluster=cluster,
     )
+    engine = run_study if options.in_process else launch_workers
     try:
         record = engine(
             study,
-            trials=trials,
-            population=population,
-            out=out,
-            device=device,
-            storage=storage,
-            artifacts=artifacts,
+            options,
             callbacks=[following, *callbacks] if report else callbacks,
             console=console,
         )

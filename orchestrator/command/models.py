@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from orchestrator.command.options import AsJson, Device, Run
-from orchestrator.command.shared import CommandConsole, interrupted, show_end
+from orchestrator.command.shared import interrupted, show_end
 from orchestrator.errors import RunError
 from orchestrator.terminal import say_to_stderr
 
@@ -55,8 +55,9 @@ def export(
     number = choose(record, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
     if (int8 or int4) != (study_file is not None):
         raise RunError(
-            "--int8 or --int4 and --study-file go together: what few bits lose is measured on the "
-            "study's own data, which a run folder does not hold"
+            "int8 or int4 and the study go together: what few bits lose is measured on its data, "
+            "which a run folder does not hold",
+            "study_file",
         )
 
     from objectives.device import quiet_libraries  # what was refused above need not wait for torch
@@ -109,7 +110,7 @@ def polish(
     from orchestrator.runs.records import read_run
     from orchestrator.study_file import load_study_of
 
-    record, console = read_run(run), CommandConsole()
+    record, console = read_run(run), Console()
     with interrupted("finished trials are kept, polish again to go on"):
         polished = polish_models(
             record,
@@ -180,7 +181,7 @@ def bench(
     of_front = len(models) == 1 and RunFolder(models[0]).exists()
     record = read_run(models[0]) if of_front else None
     if record is None and study_file is not None:
-        raise RunError("--study-file goes with a run: models alone were made from no study")
+        raise RunError("models alone were made from no study: name their run", "study_file")
     study = None if record is None or study_file is None else load_study_of(study_file, record.name)
     time_all = (
         partial(bench_models, models) if record is None else partial(bench_front, record, study)
@@ -239,7 +240,7 @@ def compress(
             min_agreement=min_agreement,
             max_length=max_length,
             command=shlex.join(["maskfront", *context.obj]),
-            console=CommandConsole(),
+            console=Console(),
             say=say_to_stderr,
         )
     typer.echo(

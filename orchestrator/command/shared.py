@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -19,28 +18,9 @@ if TYPE_CHECKING:
     from orchestrator.runs.records import RunRecord
 
 
-_PARAMETER = re.compile(
-    r"(?<![\w(])(out|storage|workers|population|device|artifacts|backend|cluster|port|trial"
-    r"|max_ratio|min_metric|max_ms|min_agreement|max_length|knee|int8|int4|push_to_hub|against|study_file)=(?:\.\.\.|True|\"([^\"]*)\"|(-?[\d.]+))"
-)
-"""How errors and notes name a parameter of a Python call: out=..., knee=True, backend="dask"."""
-
-
-def in_flags(text: str) -> str:
-    """The same in the words of the command line: --out, --knee, --backend dask."""
-
-    def flag(found: re.Match[str]) -> str:
-        return " ".join(filter(None, [f"--{found[1].replace('_', '-')}", found[2], found[3]]))
-
-    return _PARAMETER.sub(flag, text)
-
-
-class CommandConsole(Console):
-    """A terminal whose user knows flags, and no parameters."""
-
-    def out(self, *texts: Any, **style: Any) -> None:
-        """Write a line: all that a launch has to say comes here."""
-        super().out(*(in_flags(str(text)) for text in texts), **style)
+def flag(parameter: str) -> str:
+    """A parameter of a Python call as the command line has it."""
+    return f"--{parameter.replace('_', '-')}"
 
 
 @contextmanager

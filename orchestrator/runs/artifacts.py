@@ -57,9 +57,11 @@ def bucket_store(url: str) -> Boto3ArtifactStore:
     """
     parts = urlsplit(url)
     if parts.scheme != "s3" or not parts.netloc or parts.path.strip("/"):
-        raise RunError(f'artifacts="{url}" must be s3://BUCKET, without a path')
+        raise RunError(f"'{url}' must be s3://BUCKET, without a path", "artifacts")
     if find_spec("boto3") is None:
-        raise RunError("artifacts=... needs boto3: pip install -c constraints.txt -e '.[s3]'")
+        raise RunError(
+            "a bucket needs boto3: pip install -c constraints.txt -e '.[s3]'", "artifacts"
+        )
     import boto3
     from botocore.config import Config
 
@@ -80,8 +82,9 @@ def set_artifact_store(outer: optuna.Study, url: str | None) -> None:
     store = bucket_store(url)
     if known is not None or any(t.state.is_finished() for t in outer.get_trials(deepcopy=False)):
         raise RunError(
-            f'artifacts="{url}", but those of study "{outer.study_name}" so far lie in '
-            f"{known or 'its run folder'}; leave it as it was, or give the study another name"
+            f"the files of study '{outer.study_name}' so far lie in {known or 'its run folder'}, "
+            f"not in {url}; leave it as it was, or give the study another name",
+            "artifacts",
         )
     try:
         store.client.head_bucket(Bucket=store.bucket)

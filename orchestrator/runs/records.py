@@ -244,7 +244,8 @@ def load_optuna_study(folder: Path) -> optuna.Study:
     except KeyError as error:
         raise RunError(
             f"storage {paths.storage} holds no study '{name}' any more; bring it back from a copy, "
-            "or launch the study into another folder with out=..."
+            "or launch the study into another folder",
+            "out",
         ) from error
 
 

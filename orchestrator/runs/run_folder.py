@@ -142,7 +142,8 @@ class RunFolder:
         except BlockingIOError as error:
             raise RunError(
                 f"'{self.path}' is in use by another launch; wait for it or stop it, help it with "
-                "`maskfront work` if it is of this study, or choose another folder with out=..."
+                "`maskfront work` if it is of this study, or choose another folder",
+                "out",
             ) from error
 
     def in_turn(self, doing: str) -> AbstractContextManager[None]:

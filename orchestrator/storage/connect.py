@@ -183,8 +183,9 @@ class _NoClearPassword:
 
     def authenticate(self, _packet: object) -> None:
         raise RunError(
-            "the server of storage=... wants the password as it is, which anyone could be; name "
-            "the certificate that it is known by: ?ssl_ca=FILE"
+            "the server wants the password as it is, which anyone could be; name the certificate "
+            "that it is known by: ?ssl_ca=FILE",
+            "storage",
         )
 
 

@@ -46,28 +46,33 @@ def parse_url(text: str) -> URL:
         url = make_url(text)
         port = url.port
     except (ArgumentError, ValueError) as error:
-        raise RunError(f"storage=... is no URL of a storage; it must be one of {_KNOWN}") from error
+        raise RunError(
+            f"that is no URL of a storage; it must be one of {_KNOWN}", "storage"
+        ) from error
     kind = kind_of(url)
     if kind not in ("sqlite", "postgres", "postgresql", "mysql", "journal", "grpc"):
-        raise RunError(f"storage=... names a '{url.drivername}'; it must be one of {_KNOWN}")
+        raise RunError(f"'{url.drivername}' is no storage; it must be one of {_KNOWN}", "storage")
     if any("pass" in name.lower() for name in url.query):
-        raise RunError(f"storage=... has a password behind the '?'; set {PASSWORD} instead")
+        raise RunError(f"the URL has a password behind the '?'; set {PASSWORD} instead", "storage")
     if unknown := sorted(set(url.query) - set(_SETTINGS)):
         raise RunError(
-            f"storage=... says {', '.join(unknown)} behind the '?'; it may say "
-            f"{', '.join(_SETTINGS)}"
+            f"the URL says {', '.join(unknown)} behind the '?'; it may say {', '.join(_SETTINGS)}",
+            "storage",
         )
     if "@" in str(url.host):
-        raise RunError("storage=... has two '@'; one in a user's name or password is written %40")
+        raise RunError(
+            "the URL has two '@'; one in a user's name or password is written %40", "storage"
+        )
     if kind in ("sqlite", "journal"):
         if url.host or url.database in (None, "", ":memory:"):
             raise RunError(
-                f'storage="{hidden(url)}" names no file; write {kind}:///FOLDER/FILE '
-                f"({kind}:////FOLDER/FILE if its path begins with a slash)"
+                f"'{hidden(url)}' names no file; write {kind}:///FOLDER/FILE, or "
+                f"{kind}:////FOLDER/FILE if its path begins with a slash",
+                "storage",
             )
         return url.set(database=str(Path(str(url.database)).absolute()))
     if kind == "grpc" and not (url.host and port):
-        raise RunError(f'storage="{hidden(url)}" must be grpc://HOST:PORT')
+        raise RunError(f"'{hidden(url)}' must be grpc://HOST:PORT", "storage")
     return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
 
 

@@ -123,7 +123,8 @@ class Claims:
         if home is not None and home["folder"] != self._folder.identity:
             raise RunError(
                 f"study '{self._outer.study_name}' was launched into {home['path']} (on "
-                f"{home['host']}) at the same time; name that folder with out=..."
+                f"{home['host']}) at the same time; name that folder",
+                "out",
             )
 
     def _is_duplicate(self, trial: optuna.Trial) -> bool:

@@ -29,14 +29,17 @@ def tasks(backend: str, address: str | None) -> Iterator[Submit]:
     try:
         connect = {"dask": _dask, "ray": _ray}[backend]
     except KeyError:
-        raise RunError(f'backend="{backend}" is not known; it must be loky, dask or ray') from None
+        raise RunError(
+            f"'{backend}' is not known; it must be loky, dask or ray", "backend"
+        ) from None
     with ExitStack() as stack:
         try:
             settings = stack.enter_context(connect(address))
         except ImportError as error:
             raise RunError(
-                f'backend="{backend}" needs a package that is not installed: '
-                f"pip install -c constraints.txt -e '.[{backend}]'"
+                f"{backend} needs a package that is not installed: "
+                f"pip install -c constraints.txt -e '.[{backend}]'",
+                "backend",
             ) from error
 
         def submit(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Any:
@@ -61,7 +64,9 @@ def _dask(address: str | None) -> Iterator[dict[str, Any]]:
     from distributed import Client
 
     if address is None:
-        raise RunError('backend="dask" needs cluster="tcp://SCHEDULER:8786"')
+        raise RunError(
+            "dask needs the address of its scheduler, such as tcp://SCHEDULER:8786", "cluster"
+        )
     try:
         with ThreadPoolExecutor(1) as aside:  # a notebook has a loop of its own
             aside.submit(asyncio.run, _handshake(address)).result()

@@ -31,6 +31,7 @@ from orchestrator.storage.urls import hidden, is_file, parse_url, remember_passw
 from orchestrator.study import PopulationSize, Study
 from orchestrator.workers.claims import Claims
 from orchestrator.workers.heartbeat import Heartbeat, living
+from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.opening import (
     bind_folder,
     check_no_trials,
@@ -46,30 +47,19 @@ from orchestrator.workers.worker import Callback, Worker
 
 def run_study(
     study: Study,
+    options: LaunchOptions,
     *,
-    trials: int | None = None,
-    population: PopulationSize | None = None,
-    out: str | Path | None = None,
-    device: str = "auto",
-    storage: str | None = None,
-    artifacts: str | None = None,
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
     """Run the study in this process, without a report: see `orchestrator.launch`.
 
-    `trials` and `population` stand in for the study's own; `out` is the run folder (runs/NAME by
-    default); `device` is "auto", "cpu" or a CUDA device; `storage` the URL of a storage other than
-    the folder's own, with its password or without; `artifacts` the bucket, s3://NAME, that a new
-    study copies the files of its trials to for dashboards elsewhere; `callbacks` are called with
-    the run after each population. Ctrl-C fails the running trials, whose knobs the next launch
-    tries again, keeps the finished ones and raises KeyboardInterrupt. Raises RunError or UserError
-    for what the user can mend, before anything is written wherever that is known before.
+    The callbacks are called with the run after each population.
     """
-    study, folder = as_asked(study, trials, population, out)
-    chosen = choose_device(device)
-    with writing(folder), opened(study, folder, storage, chosen, artifacts) as (outer, inputs):
-        _serve(study, folder, outer, inputs, chosen, callbacks, LaunchProgress(study, console))
+    study, folder = options.applied(study)
+    device = choose_device(options.device)
+    with writing(folder), opened(study, folder, options, device) as (outer, inputs):
+        _serve(study, folder, outer, inputs, device, callbacks, LaunchProgress(study, console))
         return record_of(outer, folder.path)
 
 
@@ -103,7 +93,8 @@ def work(
         RunError: for a run folder or a storage that has no such study.
         UserError: for data or checkpoints that cannot be.
     """
-    study, folder = as_asked(study, trials, population, out)
+    options = LaunchOptions(trials=trials, population=population, out=out)
+    study, folder = options.applied(study)
     url, chosen = address(folder, storage), choose_device(device)
     check_exists(url)
     with writing(folder):
@@ -120,37 +111,12 @@ def work(
         _serve(study, folder, outer, inputs, chosen, (), progress, number, token)
 
 
-def as_asked(
-    study: Study, trials: int | None, population: PopulationSize | None, out: str | Path | None
-) -> tuple[Study, RunFolder]:
-    """The study with what a launch says instead, and its folder.
-
-    Raises RunError for what is no Study, such as the name of its file.
-    """
-    if not isinstance(study, Study):
-        raise RunError(
-            f"a launch takes a Study, not a {type(study).__name__}; that of a file is "
-            "orchestrator.load_study('study.py')"
-        )
-    study = replace(
-        study,
-        trials=study.trials if trials is None else trials,
-        population=study.population if population is None else population,
-    )
-    return study, RunFolder(Path(out) if out is not None else Path("runs") / study.name)
-
-
 @contextmanager
 def opened(
-    study: Study,
-    folder: RunFolder,
-    storage: str | None,
-    device: str,
-    artifacts: str | None = None,
-    workers: int = 1,
+    study: Study, folder: RunFolder, options: LaunchOptions, device: str
 ) -> Iterator[tuple[optuna.Study, Inputs]]:
-    """The study, made or continued for so many workers, while no other launch may; and its data."""
-    url = address(folder, storage)
+    """The study, made or continued for a launch on `device`, while no other may; and its data."""
+    url = address(folder, options.storage)
     server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
     inputs, definition = read_study(study, device)
     shown = hidden(parse_url(url))
@@ -161,9 +127,9 @@ def opened(
         opened_storage = server or open_storage(url)
         outer = open_study(study, folder, opened_storage, definition, own=own)
         bind_folder(folder, outer, shown)
-        check_room(url, living(outer, folder), workers)
+        check_room(url, living(outer, folder), options.workers)
         describe(outer, study, device)
-        set_artifact_store(outer, artifacts)
+        set_artifact_store(outer, options.artifacts)
         yield outer, inputs
 
 
@@ -177,8 +143,10 @@ def address(folder: RunFolder, storage: str | None) -> str:
     known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))
     if known != asked and (folder.address.exists() or folder.database.exists()):
         raise RunError(
-            f"'{folder.path}' has its study in {known}, not in {asked}; leave storage=... out, or "
-            "choose another folder with out=..."
+            f"'{folder.path}' has its study in {known}, not in {asked}; leave the storage out, "
+            "or choose another folder",
+            "storage",
+            "out",
         )
     return remember_password(storage)
 
@@ -222,7 +190,8 @@ def _unwritable(path: object, reason: object) -> RunError:
     full = any(word in str(reason) for word in ("No space", "full", "quota"))
     return RunError(
         f"'{path}' could not be written ({reason}); finished trials are kept: "
-        f"{'free the disk or ' * full}choose another folder with out=..., and launch again"
+        f"{'free the disk or ' * full}choose another folder, and launch again",
+        "out",
     )
 
 

@@ -95,7 +95,8 @@ def check_no_trials(folder: RunFolder) -> None:
         lost = folder.storage if folder.address.exists() else folder.database.name
         raise RunError(
             f"'{folder.path}' holds trials of a study whose database is gone; choose another "
-            f"folder with out=..., or put {lost} back"
+            f"folder, or put {lost} back",
+            "out",
         )
 
 
@@ -161,7 +162,8 @@ def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
         where = "another study" if home is None else f"{home['path']} (on {home['host']})"
         raise RunError(
             f"'{folder.path}' is not where the files of study '{outer.study_name}' lie, which is "
-            f"{where}; name that folder, shared by all machines, with out=..."
+            f"{where}; name that folder, shared by all machines",
+            "out",
         )
 
 
@@ -196,7 +198,8 @@ def _check_same(
         if was and differs:
             raise RunError(
                 f"'{folder.path}' is the run of another study: {'; '.join(differs)}. "
-                "Choose another folder with out=..., or give the study another name"
+                "Choose another folder, or give the study another name",
+                "out",
             )
 
 
@@ -228,12 +231,14 @@ def check_room(text: str, alive: Mapping[str, WorkerRecord], more: int = 1) -> N
     if kind == "journal" and len(alive) + more > JOURNAL_WORKERS:
         raise RunError(
             f"a journal file serves {JOURNAL_WORKERS} workers, these would be "
-            f'{len(alive) + more}; name a server: storage="postgresql://USER@HOST/DATABASE"'
+            f"{len(alive) + more}; name a server, such as postgresql://USER@HOST/DATABASE",
+            "storage",
         )
     elsewhere = {worker.host for worker in alive.values() if worker.machine != this_machine()}
     if kind == "sqlite" and elsewhere:
         raise RunError(
             f"SQLite serves one machine, and {', '.join(sorted(elsewhere))} works on this study; "
-            'use storage="postgresql://USER@HOST/DATABASE", or there `maskfront serve-storage`; if '
-            "that machine was restarted, try again in two minutes"
+            "use postgresql://USER@HOST/DATABASE, or there `maskfront serve-storage`; if that "
+            "machine was restarted, try again in two minutes",
+            "storage",
         )

@@ -16,8 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import cloudpickle
 import joblib
@@ -31,16 +30,15 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import parse_url, with_password
-from orchestrator.study import PopulationSize, Study
+from orchestrator.study import Study
 from orchestrator.study_file import own_modules
 from orchestrator.terminal import say
 from orchestrator.workers.claims import HALT, Claims
 from orchestrator.workers.cluster import tasks
-from orchestrator.workers.loop import address, as_asked, opened, work, writing
+from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.loop import address, opened, work, writing
 from orchestrator.workers.opening import finished_trials
 from orchestrator.workers.worker import Callback, call_back
-
-Backend = Literal["loky", "dask", "ray"]
 
 _LOOK = 1.0
 """Seconds between two looks at the workers and at the study."""
@@ -58,38 +56,30 @@ class Ended:
 
 def launch_workers(
     study: Study,
-    workers: int,
+    options: LaunchOptions,
     *,
-    trials: int | None = None,
-    population: PopulationSize | None = None,
-    out: str | Path | None = None,
-    device: str = "auto",
-    storage: str | None = None,
-    artifacts: str | None = None,
-    backend: Backend = "loky",
-    cluster: str | None = None,
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """`run_study` with this many workers: one a GPU where there are any, else the cores divided.
+    """`run_study` with several workers: one a GPU where there are any, else the cores divided.
 
-    `backend` says what starts them: "loky" processes of this machine, "dask" or "ray" tasks of the
-    cluster at the address `cluster`, whose machines share the run folder. A worker that dies is
-    told of, and its trials are tried again by the others. The callbacks are called when more trials
-    have finished, once a second at most. Ctrl-C ends them all.
+    A worker that dies is told of, and its trials are tried again by the others. The callbacks are
+    called when more trials have finished, once a second at most. Ctrl-C ends all workers.
     """
+    workers, device = options.workers, options.device
+    backend, cluster = options.backend, options.cluster
     if cluster is not None and backend == "loky":
-        raise RunError(f'cluster="{cluster}" says not of what; add backend="dask" or backend="ray"')
-    study, folder = as_asked(study, trials, population, out)
+        raise RunError(f"the cluster at {cluster} needs its kind, dask or ray", "backend")
+    study, folder = options.applied(study)
     environments = _environments(workers, device) if backend == "loky" else []
     note = partial(say, console or Console())
     # A device that is not there is refused here and once, not by each process.
     recorded = choose_device(device) if backend == "loky" else device
-    url = with_password(parse_url(address(folder, storage)))  # absolute
+    url = with_password(parse_url(address(folder, options.storage)))  # absolute
     with ExitStack() as stack:
         submit = stack.enter_context(tasks(backend, cluster)) if backend != "loky" else None
         stack.enter_context(writing(folder))
-        outer, _ = stack.enter_context(opened(study, folder, storage, recorded, artifacts, workers))
+        outer, _ = stack.enter_context(opened(study, folder, options, recorded))
         token = secrets.token_hex(8)
         arguments = {
             "out": str(folder.path.absolute()),
@@ -130,12 +120,14 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
     if workers < 1:
         raise RunError(f"workers is {workers}; it must be at least 1")
     if ":" in device and workers > 1:
-        raise RunError(f'{workers} workers cannot share device="{device}"; leave it out')
+        raise RunError(f"{workers} workers cannot share {device}; leave it out", "device")
     gpus = visible_gpus() if device in ("auto", "cuda") else []
     if gpus and workers > len(gpus):
         raise RunError(
-            f"{workers} workers, but {len(gpus)} GPUs; one worker fills a GPU by population=..., "
-            'and device="cpu" uses none'
+            f"{workers} workers, but {len(gpus)} GPUs; one worker fills a GPU by a larger "
+            "population, and the CPU needs none",
+            "population",
+            "device",
         )
     if gpus:
         return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:workers]]
@@ -160,7 +152,7 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int 
     except KeyboardInterrupt:
         return Ended(number, "interrupted")
     except MaskfrontError as error:
-        return Ended(number, str(error))
+        return Ended(number, error.text)
     except Exception as error:  # the other workers go on
         return Ended(number, f"{type(error).__name__}: {error}")
     return Ended(number)
@@ -226,8 +218,8 @@ def _follow(
                     note(f"worker {one.number} ended: {one.reason}")
                     if pending:
                         note(
-                            "  the others go on, and try its trials again; another joins them by "
-                            f'`work` with out="{folder.path}"'
+                            "  the others go on, and try its trials again; `maskfront work` in "
+                            f"the folder '{folder.path}' adds another"
                         )
         finished = finished_trials(outer)
         if finished != shown and UNPRUNED in outer.user_attrs:

@@ -96,7 +96,7 @@ def export(
 def check_free(out: Path) -> None:
     """Raise RunError if `out` already holds something."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"'{out}' exists and is not an empty folder; choose another with out=...")
+        raise RunError(f"'{out}' exists and is not an empty folder; choose another", "out")
 
 
 def _inside(file: Path) -> Path:

@@ -26,7 +26,8 @@ from objectives.device import quiet_libraries
 from orchestrator.errors import RunError
 from orchestrator.study import Study
 from orchestrator.study_file import load_study
-from orchestrator.workers.loop import as_asked, opened, work
+from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.loop import opened, work
 from tests.chaos.quick import BUSY
 
 WORKERS = 4
@@ -111,7 +112,8 @@ def main() -> None:
     study = load_study(asked.study)
 
     def open_it() -> None:
-        with opened(*as_asked(study, None, None, asked.out), asked.url, "cpu"):
+        options = LaunchOptions(out=asked.out, storage=asked.url)
+        with opened(*options.applied(study), options, "cpu"):
             pass
 
     assert os.waitpid(forked(open_it), 0)[1] == 0

@@ -56,11 +56,11 @@ from objectives.training.stages import Stage
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
-from orchestrator.workers.loop import run_study
 from tests.bert_variants import write_student
 from tests.conftest import TINY, graded_rows, planted_rows
 from tests.gpu.cuda import Cuda
 from tests.gpu.stand_in import StandIn, Wait
+from tests.launching import run_study
 from tests.objectives.conformance import RecordingProgress, run
 from tests.objectives.methods.test_polish import write_trials
 

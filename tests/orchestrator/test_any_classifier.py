@@ -14,9 +14,9 @@ from objectives.text.task import Task
 from objectives.workbench.teacher import Teacher
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
-from orchestrator.workers.loop import run_study
 from tests.bert_variants import write_variant
 from tests.conftest import MARKERS, planted_rows
+from tests.launching import run_study
 from tests.orchestrator.conftest import WriteStudy
 
 LABELS = sorted(MARKERS.values(), reverse=True)  # not the order that the task has

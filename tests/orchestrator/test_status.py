@@ -19,8 +19,8 @@ from orchestrator.status import run_status, storage_status, trials_per_second
 from orchestrator.storage.connect import open_storage
 from orchestrator.workers import heartbeat
 from orchestrator.workers.heartbeat import Heartbeat
-from orchestrator.workers.loop import run_study
 from tests.command_line import assert_one_clear_line, maskfront
+from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 from tests.servers import Postgres
 
@@ -188,7 +188,7 @@ def test_a_storage_without_the_study_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"^no study is named; the storage has one, other: name"):
         storage_status(folder.storage, None)
     folder.write_address(folder.storage, "gone", "id")
-    with pytest.raises(RunError, match=r"no study 'gone' any more; .* with out=\.\.\.$"):
+    with pytest.raises(RunError, match=r"no study 'gone' any more; .* \(out=\.\.\.\)$"):
         load_optuna_study(tmp_path)
 
 

@@ -144,7 +144,7 @@ def test_a_study_of_another_run_and_a_teacher_that_is_gone_are_named(
     other = replace(ended, definition={**run.definition, "task.data": "another"})
     with pytest.raises(RunError, match=r"study 'tiny' has other data than the run '.*timed'; name"):
         bench_front(other, study, **SETTINGS)
-    with pytest.raises(RunError, match=r"against=\.\.\. and study_file=\.\.\. do not go together"):
+    with pytest.raises(RunError, match=r"own teacher; leave the other one out \(against=\.\.\.\)$"):
         bench_front(ended, study, against=tmp_path, **SETTINGS)
     copied = copytree(run.folder, tmp_path / "run", ignore=ignore_patterns("cache"))
     with pytest.raises(UserError, match=r"cache' does not hold the teacher that was fine-tuned fr"):

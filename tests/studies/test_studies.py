@@ -25,9 +25,9 @@ from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
 from orchestrator.runs.records import TrialRecord, read_run
 from orchestrator.study_file import load_study
-from orchestrator.workers.loop import run_study
 from studies import seed_table
 from tests.glue_shaped import write_glue
+from tests.launching import run_study
 
 FOLDER = Path(studies.__file__).parent
 FILES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))

@@ -24,9 +24,9 @@ from orchestrator.command.shared import next_commands
 from orchestrator.errors import RunError
 from orchestrator.runs.records import load_optuna_study, read_run
 from orchestrator.study_file import load_study, load_study_of
-from orchestrator.workers.loop import run_study
 from orchestrator.workers.worker import Callback
 from tests.command_line import COMMAND, assert_one_clear_line, maskfront, maskfront_process
+from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import Scripted, scripted
 from tests.servers import Postgres
 
@@ -337,7 +337,7 @@ def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) 
         (["run", "nowhere.py"], "study file 'nowhere.py' does not exist"),
         (["front", "nowhere"], "'nowhere' is no run folder"),
         (["report", "nowhere"], "'nowhere' is no run folder"),
-        (["report", "one", "other"], "name it with --out FILE.html"),
+        (["report", "one", "other"], "name its file (--out)"),
         (["serve-storage", "--storage", "grpc://a:1"], "a grpc storage cannot be served"),
         (["dashboard", "nowhere"], "'nowhere' is no run folder"),
         (["export", "nowhere", "--trial", "0", "--out", "m"], "'nowhere' is no run folder"),
@@ -359,17 +359,17 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
     ("arguments", "message"),
     [
         (["--workers", 0], "workers is 0; it must be at least 1"),
-        (["--storage", "nonsense"], "--storage is no URL of a storage"),
+        (["--storage", "nonsense"], r"that is no URL of a storage; .* \(--storage\)"),
         (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
         (
             ["--storage", "journal:///{folder}/j", "--workers", 9],
-            "8 workers, .*: --storage postgresql://",
+            r"8 workers, .* postgresql://.* \(--storage\)",
         ),
         (["--workers", 2, "--device", "tpu9"], "device 'tpu9' cannot be used here"),
-        (["--backend", "dask"], "--backend dask needs --cluster"),
+        (["--backend", "dask"], r"dask needs the address of its scheduler, .* \(--cluster\)"),
         (
             ["--cluster", "tcp://127.0.0.1:1"],
-            "--cluster tcp://.*; add --backend dask or --back",
+            r"the cluster at tcp://.* needs its kind, dask or ray \(--backend\)",
         ),
         pytest.param(
             ["--backend", "dask", "--cluster", "tcp://127.0.0.1:1"],
@@ -439,13 +439,13 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "choose a model in one way: .*; got none of them"),
-        (["--knee", "--trial", 0], "got --trial and --knee"),
-        (["--max-ratio", 50], "--max-ratio 50 is no share"),
+        ([], r"choose a model in one way, not in 0 \(--trial, --max-ratio"),
+        (["--knee", "--trial", 0], "choose a model in one way, not in 2"),
+        (["--max-ratio", 50], r"50 is no share .* \(--max-ratio\)"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
-        (["--max-ratio", 1, "--int8"], "--int8 or --int4 and --study-file go together"),
-        (["--max-ratio", 1, "--int4"], "--int8 or --int4 and --study-file go together"),
+        (["--max-ratio", 1, "--int8"], "int8 or int4 and the study go together"),
+        (["--max-ratio", 1, "--int4"], "int8 or int4 and the study go together"),
     ],
 )
 def test_an_export_that_cannot_be_is_refused(
@@ -491,7 +491,7 @@ def test_bench_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
     done = maskfront("bench", model, "--engine", "tpu")
     assert_one_clear_line(done, "no engine 'tpu'; there are eager, bfloat16, compile, onnxr")
     done = maskfront("bench", model, "--study-file", "study.py")
-    assert_one_clear_line(done, "--study-file goes with a run")
+    assert_one_clear_line(done, "models alone were made from no study: name their run")
 
 
 def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None:
@@ -535,7 +535,7 @@ def test_what_a_run_folder_does_not_take_is_shown_and_said(
     done = maskfront("report", copy)
     assert_one_clear_line(
         done,
-        r"report\.html' could not be written \(Is a directory\); write it elsewhere with --out",
+        r"report\.html' could not be written \(Is a directory\); write it elsewhere \(--out\)",
     )
 
 

@@ -67,7 +67,7 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
 
     again = maskfront("compress", str(teacher), "--data", str(texts), "--out", "small")
     assert again.returncode == 2
-    assert "'small' exists and is not an empty folder; choose another with --out" in again.stderr
+    assert "'small' exists and is not an empty folder; choose another (--out)" in again.stderr
 
 
 def test_too_few_texts_and_a_model_without_classes_are_refused(

@@ -3,62 +3,70 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import re
-from io import StringIO
 from pathlib import Path
 
 import pytest
 import typer
 
 from orchestrator.command.cli import app
-from orchestrator.command.shared import _PARAMETER, CommandConsole, in_flags
-from orchestrator.terminal import say
+from orchestrator.command.shared import flag
+from orchestrator.errors import RunError
 
 ROOT = Path(__file__).resolve().parents[3]
-FILES = [
-    path
+RAISED = [
+    raised.exc
     for package in ("objectives", "orchestrator", "reports")
     for path in sorted((ROOT / package).rglob("*.py"))
-    if path.parent.name != "command"
+    for raised in ast.walk(ast.parse(path.read_text()))
+    if isinstance(raised, ast.Raise) and isinstance(raised.exc, ast.Call)
 ]
 
 
 @pytest.mark.parametrize(
-    ("text", "flags"),
+    ("error", "in_python", "in_flags"),
     [
-        ("choose another folder with out=..., or", "choose another folder with --out, or"),
-        ('backend="dask" needs cluster="tcp://S:1"', "--backend dask needs --cluster tcp://S:1"),
-        ("max_ratio=..., min_metric=0.5 or knee=True;", "--max-ratio, --min-metric 0.5 or --knee;"),
-        ("max_ratio=1e-05 is no share", "--max-ratio 1e-05 is no share"),
-        ("Study(population=2), Task(device=...)", "Study(population=2), Task(device=...)"),
-        ("timeout=3, layout=...", "timeout=3, layout=..."),
+        (RunError("it is taken"), "it is taken", "it is taken"),
+        (RunError("it is taken", "out"), "it is taken (out=...)", "it is taken (--out)"),
+        (
+            RunError("choose one", "max_ratio", "knee"),
+            "choose one (max_ratio=..., knee=...)",
+            "choose one (--max-ratio, --knee)",
+        ),
     ],
 )
-def test_parameters_become_flags(text: str, flags: str) -> None:
-    assert in_flags(text) == flags
+def test_an_error_ends_in_its_parameters(error: RunError, in_python: str, in_flags: str) -> None:
+    assert str(error) == in_python
+    assert error.naming(flag) == in_flags
 
 
-def test_what_a_launch_notes_becomes_flags_too() -> None:
-    file = StringIO()
-    say(CommandConsole(file=file), 'worker 1 ended; with out="runs/[a]"')
-    assert file.getvalue() == "worker 1 ended; with --out runs/[a]\n"
+def test_an_error_of_another_process_has_its_parameters() -> None:
+    error = pickle.loads(pickle.dumps(RunError("it is taken", "out", "storage")))
+    assert (error.text, error.parameters) == ("it is taken", ("out", "storage"))
 
 
-def test_every_such_parameter_is_an_option() -> None:
+def test_each_parameter_of_an_error_is_an_option() -> None:
     commands = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
     options = {option for own in commands for one in own.params for option in one.opts}
-    (names,) = re.findall(r"\(([\w|]+)\)", _PARAMETER.pattern)
-    assert {f"--{name.replace('_', '-')}" for name in names.split("|")} <= options
+    flags = {
+        flag(name.value)
+        for error in RAISED
+        for name in error.args[1:]
+        if ast.unparse(error.func) in ("RunError", "UserError") and isinstance(name, ast.Constant)
+    }
+    assert len(flags) > 10
+    assert flags <= options
 
 
-def test_no_error_below_the_command_line_speaks_of_flags() -> None:
+def test_no_error_writes_a_parameter_or_a_flag_into_its_text() -> None:
     said = [
         text.value
-        for path in FILES
-        for error in ast.walk(ast.parse(path.read_text()))
-        if isinstance(error, ast.Raise)
+        for error in RAISED
         for text in ast.walk(error)
         if isinstance(text, ast.Constant) and isinstance(text.value, str)
     ]
     assert len(said) > 100
-    assert [text for text in said if re.search(r"(?<![\w-])--[a-z]", text)] == []
+    assert [
+        text for text in said if re.search(r"(?<![\w-])--[a-z]|(?<![\w(])\w+=\.\.\.", text)
+    ] == []

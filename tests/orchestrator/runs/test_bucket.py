@@ -17,7 +17,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.artifacts import bucket_store
 from orchestrator.storage.connect import open_storage
 from orchestrator.study import Study
-from orchestrator.workers.loop import run_study
+from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 
 boto3 = pytest.importorskip("boto3", reason="NOT TESTED: pip install -e '.[s3]'")

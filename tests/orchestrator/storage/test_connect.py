@@ -81,8 +81,8 @@ def test_the_same_launch_draws_the_same() -> None:
     ("url", "message"),
     [
         ("nonsense", "is no URL of a storage; it must be one of sqlite:///FILE"),
-        ("redis://localhost", "names a 'redis'; it must be one of"),
-        ("sqlite://", 'storage="sqlite://" names no file; write sqlite:///FOLDER/FILE'),
+        ("redis://localhost", "'redis' is no storage; it must be one of"),
+        ("sqlite://", "'sqlite://' names no file; write sqlite:///FOLDER/FILE"),
         ("sqlite:///:memory:", "names no file"),
         ("journal://shared/study", "names no file"),
         ("grpc://somewhere", "must be grpc://HOST:PORT"),

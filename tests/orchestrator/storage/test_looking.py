@@ -21,7 +21,7 @@ from orchestrator.status import storage_status
 from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.storage.urls import sqlite_url
 from orchestrator.workers.heartbeat import Heartbeat
-from orchestrator.workers.loop import run_study
+from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 from tests.servers import Postgres
 

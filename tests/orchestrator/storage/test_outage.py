@@ -19,7 +19,7 @@ from orchestrator.storage.connect import open_storage
 from orchestrator.storage.retry import retried
 from orchestrator.workers import loop
 from orchestrator.workers.claims import RETRY_OF
-from orchestrator.workers.loop import run_study
+from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 
 CutOff = Callable[[str, Callable[..., bool]], None]

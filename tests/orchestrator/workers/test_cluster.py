@@ -19,7 +19,8 @@ from maskfront import Study
 from orchestrator.errors import RunError
 from orchestrator.study_file import load_study
 from orchestrator.workers.cluster import tasks
-from orchestrator.workers.worker_pool import Backend, launch_workers
+from orchestrator.workers.launch_options import Backend, LaunchOptions
+from orchestrator.workers.worker_pool import launch_workers
 from tests.orchestrator.marked import marked
 from tests.waiting import wait_for
 
@@ -96,7 +97,10 @@ def test_a_cluster_runs_the_same_workers_and_one_that_is_killed_costs_no_trial(
     study = replace(study, method=replace(study.method, kills=True))  # type: ignore[call-arg]
     with cluster() as address:
         run = launch_workers(
-            study, 2, out=tmp_path / "run", device="cpu", backend=backend, cluster=address
+            study,
+            LaunchOptions(
+                workers=2, out=tmp_path / "run", device="cpu", backend=backend, cluster=address
+            ),
         )
     assert [trial.state for trial in run.trials if trial.state != "failed"] == ["finished"] * 6
     [lost] = [trial for trial in run.trials if trial.state == "failed"]

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from shutil import copytree
 from typing import Any, ClassVar, Self, get_args
@@ -56,10 +55,11 @@ from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.study_file import load_study
 from orchestrator.workers import claims, worker
 from orchestrator.workers.claims import RETRY_OF
-from orchestrator.workers.loop import run_study
+from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.worker_pool import launch_workers
 from tests.conftest import graded_rows
+from tests.launching import run_study
 from tests.waiting import wait_for
 
 WriteStudy = Callable[..., Path]
@@ -693,7 +693,10 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
 
 
 def test_what_is_no_study_is_not_launched(tmp_path: Path) -> None:
-    for start in (run_study, work, partial(launch_workers, workers=1)):
+    def start_workers(study: Study, out: Path) -> None:
+        launch_workers(study, LaunchOptions(out=out))
+
+    for start in (run_study, work, start_workers):
         with pytest.raises(RunError, match=r"takes a Study, not a str; .*load_study\('study"):
             start("study.py", out=tmp_path / "run")  # type: ignore[operator]
     assert not (tmp_path / "run").exists()
@@ -812,9 +815,10 @@ def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path,
 _LAUNCH = """
 import sys
 from pathlib import Path
-from orchestrator.workers.loop import run_study
 from orchestrator.study_file import load_study
-run_study(load_study(Path(sys.argv[1])), out=sys.argv[2], device="cpu")
+from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.loop import run_study
+run_study(load_study(Path(sys.argv[1])), LaunchOptions(out=sys.argv[2], device="cpu"))
 """
 
 

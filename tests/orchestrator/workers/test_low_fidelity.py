@@ -13,9 +13,9 @@ from maskfront import Study
 from objectives.workbench.fidelity import Fidelity
 from orchestrator.errors import RunError
 from orchestrator.runs.records import front_document, read_run
-from orchestrator.workers.loop import run_study
 from orchestrator.workers.warm_start import WARM_START
 from reports.overlay import overlay
+from tests.launching import run_study
 
 
 def steps_of(folder: Path) -> int:

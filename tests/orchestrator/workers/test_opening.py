@@ -18,7 +18,7 @@ from orchestrator.runs.records import HOME, WANTED, load_optuna_study
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 from orchestrator.workers.heartbeat import WORKERS, WorkerRecord
-from orchestrator.workers.loop import run_study
+from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 
 

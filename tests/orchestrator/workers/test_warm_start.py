@@ -23,9 +23,10 @@ from objectives.training.stages import Stage
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, load_optuna_study, read_run
 from orchestrator.study_file import load_study
-from orchestrator.workers.loop import run_study
+from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.warm_start import WARM_START, clipped
 from orchestrator.workers.worker_pool import launch_workers
+from tests.launching import run_study
 
 SPACE: dict[str, BaseDistribution] = {
     "target_ratio": FloatDistribution(0.3, 0.9),
@@ -94,7 +95,8 @@ def test_it_is_enqueued_once_though_killed_resumed_or_served_by_several(
     assert len(before) == 3  # the ends, and half of what was wanted
     shutil.rmtree(other)
     console = Console(quiet=True)
-    launch_workers(warm, 2, trials=5, out=tmp_path / "run", device="cpu", console=console)
+    options = LaunchOptions(workers=2, trials=5, out=tmp_path / "run", device="cpu")
+    launch_workers(warm, options, console=console)
     after = begun(tmp_path / "run")
     named = [source for source, _ in after if source is not None]
     assert len(named) == len(set(named)) == len(before)

@@ -20,8 +20,9 @@ from orchestrator.runs.records import WANTED, WORKER, load_optuna_study, read_ru
 from orchestrator.study_file import load_study
 from orchestrator.workers import worker_pool
 from orchestrator.workers.heartbeat import workers_of
-from orchestrator.workers.loop import run_study
+from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.worker_pool import launch_workers
+from tests.launching import run_study
 from tests.orchestrator.marked import marked
 
 WriteStudy = Callable[..., Path]
@@ -40,9 +41,7 @@ def test_a_killed_worker_is_told_of_and_the_others_go_on(
     seen: list[int] = []
     run = launch_workers(
         replace(study, method=method),
-        2,
-        out=tmp_path / "run",
-        device="cpu",
+        LaunchOptions(workers=2, out=tmp_path / "run", device="cpu"),
         callbacks=[lambda record: seen.append(len(record.trials)), lambda _: 1 / 0],
     )
     said = capfd.readouterr().out
@@ -52,7 +51,7 @@ def test_a_killed_worker_is_told_of_and_the_others_go_on(
     retried = [trial for trial in run.trials if trial.knobs == failed.knobs]
     assert [trial.state for trial in retried] == ["failed", "finished"]
     assert "ended: it died (SIGKILL(-9))" in said
-    assert f'by `work` with out="{tmp_path}/run"' in " ".join(said.split())
+    assert f"`maskfront work` in the folder '{tmp_path}/run' adds another" in " ".join(said.split())
     assert "a callback failed, and is called again: ZeroDivisionError" in said
     assert seen
     assert seen[-1] == 7
@@ -66,7 +65,11 @@ def test_threads_are_divided_and_no_point_is_asked_twice(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(worker_pool.joblib, "cpu_count", lambda: 6)
-    run = launch_workers(study, 2, out=tmp_path / "run", device="cpu", console=Console(quiet=True))
+    run = launch_workers(
+        study,
+        LaunchOptions(workers=2, out=tmp_path / "run", device="cpu"),
+        console=Console(quiet=True),
+    )
     assert [trial.state for trial in run.trials] == ["finished"] * 6
     assert len({trial.knobs["target_ratio"] for trial in run.trials}) == 6
     marks = list((tmp_path / "marks").iterdir())
@@ -94,7 +97,9 @@ def test_workers_have_what_lies_beside_the_study_file(
     study = marked(load_study(path), tmp_path / "marks")
     assert sys.path == known
     study = replace(study, method=replace(study.method, meets=False))  # type: ignore[call-arg]
-    run = launch_workers(study, 1, out=tmp_path / "run", device="cpu", console=Console(quiet=True))
+    run = launch_workers(
+        study, LaunchOptions(out=tmp_path / "run", device="cpu"), console=Console(quiet=True)
+    )
     assert [trial.state for trial in run.trials] == ["finished"] * 6
 
 
@@ -165,8 +170,8 @@ def test_a_worker_that_joins_serves_as_many_trials_as_the_launch_wants(
     ("count", "device", "message"),
     [
         (0, "auto", "workers is 0; it must be at least 1"),
-        (3, "auto", r"3 workers, but 2 GPUs; one worker fills a GPU by population=\.\.\."),
-        (2, "cuda:1", '2 workers cannot share device="cuda:1"'),
+        (3, "auto", r"3 workers, but 2 GPUs; one worker fills a GPU by a larger"),
+        (2, "cuda:1", "2 workers cannot share cuda:1; leave it out"),
     ],
 )
 def test_workers_that_do_not_fit_are_refused(
@@ -179,7 +184,7 @@ def test_workers_that_do_not_fit_are_refused(
 ) -> None:
     monkeypatch.setattr(worker_pool, "visible_gpus", lambda: ["0", "1"])
     with pytest.raises(RunError, match=message):
-        launch_workers(study, count, out=tmp_path / "run", device=device)
+        launch_workers(study, LaunchOptions(workers=count, out=tmp_path / "run", device=device))
     assert not (tmp_path / "run").exists()
 
 

@@ -1,0 +1,25 @@
+"""A launch in this process, without a report, by the keywords of its options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from orchestrator.runs.records import RunRecord
+from orchestrator.study import Study
+from orchestrator.workers import loop
+from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.worker import Callback
+
+
+def run_study(
+    study: Study,
+    *,
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+    **options: Any,
+) -> RunRecord:
+    """See `orchestrator.workers.loop.run_study`."""
+    return loop.run_study(study, LaunchOptions(**options), callbacks=callbacks, console=console)
