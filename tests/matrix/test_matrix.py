@@ -67,16 +67,21 @@ def test_the_others(one: Combination, models: Models, folder: Path) -> None:
     run_whole(one, models, folder)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("method", sorted({one.method for one in ON_GPU}))
-def test_on_a_gpu(method: str, models: Models, tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def preload(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the environment of a process on the GPU has besides."""
     if REAL and not torch.cuda.is_available():
         pytest.skip("this torch was built for CUDA and finds no GPU")
     if not REAL and shutil.which("g++") is None:
         pytest.skip("no C++ compiler here, which the stand-in for a GPU needs: apt-get install g++")
+    return {} if REAL else {"LD_PRELOAD": str(library(tmp_path_factory.mktemp("stand-in")))}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("method", sorted({one.method for one in ON_GPU}))
+def test_on_a_gpu(method: str, models: Models, preload: dict[str, str], tmp_path: Path) -> None:
     names = [one.name for one in ON_GPU if one.method == method]
-    preload = {} if REAL else {"LD_PRELOAD": str(library(tmp_path))}
     subprocess.run(
         [
             *(sys.executable, "-m", "tests.matrix.driver"),
