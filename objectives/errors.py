@@ -17,8 +17,11 @@ SHOWN = 40
 class MaskfrontError(Exception):
     """What a user can mend: what is wrong, where, and the remedy, in one line.
 
-    Its `parameters` are those of the Python call that mend it. The command line prints their flags
-    instead, and exits with 2.
+    The command line prints the flags of its parameters, and exits with 2.
+
+    Args:
+        text: what is wrong, where, and the remedy.
+        *parameters: of the Python call, those that mend it.
     """
 
     def __init__(self, text: str, *parameters: str):
@@ -30,7 +33,14 @@ class MaskfrontError(Exception):
         return self.naming("{}=...".format)
 
     def naming(self, shown: Callable[[str], str]) -> str:
-        """The text, and behind it each parameter as it is `shown` where the error is read."""
+        """The text, and behind it the parameters.
+
+        Args:
+            shown: how a parameter is written where the error is read.
+
+        Returns:
+            One line.
+        """
         names = ", ".join(map(shown, self.parameters))
         return f"{self.text} ({names})" if names else self.text
 
