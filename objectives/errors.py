@@ -18,16 +18,14 @@ class MaskfrontError(Exception):
     """What a user can mend: what is wrong, where, and the remedy, in one line.
 
     The command line prints the flags of its parameters, and exits with 2.
-
-    Args:
-        text: what is wrong, where, and the remedy.
-        *parameters: of the Python call, those that mend it.
     """
 
     def __init__(self, text: str, *parameters: str):
         super().__init__(text, *parameters)  # all of them: unpickling calls it with what is here
         self.text = text
+        """What is wrong, where, and the remedy."""
         self.parameters = parameters
+        """Those of the Python call that mend it."""
 
     def __str__(self) -> str:
         return self.naming("{}=...".format)
