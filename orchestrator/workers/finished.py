@@ -26,27 +26,38 @@ class Finished:
 
     def __init__(self, study: Study, outer: optuna.Study, folder: RunFolder):
         self._study, self._outer, self._folder = study, outer, folder
-
-    def twin_of(self, method: SearchMethod) -> FinishedTrial | None:
-        """A finished trial of an equal method, whose files are whole."""
-        wanted = method.canonical()
-        for trial in self._outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            if self._study.trial_method(trial.params).canonical() == wanted:
-                record, folder = trial_record(trial), self._folder.trial(trial.number)
-                files = [*folder.glob("*"), *folder.glob("*/*.safetensors")]
-                whole = (folder / MODEL).is_dir() and not damages(folder, files)
-                if isinstance(record, FinishedTrial) and whole:
-                    return record
-        return None
+        self._read: set[int] = set()
+        self._numbers: dict[SearchMethod, list[int]] = {}
 
     def new_and_repeats(self, members: Sequence[Member]) -> tuple[list[Member], list[Member]]:
         """Those to search; and those that have a twin, finished or among the others."""
+        self._read_finished()
         new: dict[SearchMethod, Member] = {}
         repeats = []
         for number, method in members:
             canonical = method.canonical()
-            if canonical in new or self.twin_of(method) is not None:
+            if canonical in new or canonical in self._numbers:
                 repeats.append((number, method))
             else:
                 new[canonical] = (number, method)
         return list(new.values()), repeats
+
+    def twin_of(self, method: SearchMethod) -> FinishedTrial | None:
+        """A finished trial of an equal method, whose files are whole."""
+        self._read_finished()
+        for number in self._numbers.get(method.canonical(), ()):
+            record = trial_record(self._outer.get_trials(deepcopy=False)[number])
+            folder = self._folder.trial(number)
+            files = [*folder.glob("*"), *folder.glob("*/*.safetensors")]
+            whole = (folder / MODEL).is_dir() and not damages(folder, files)
+            if isinstance(record, FinishedTrial) and whole:
+                return record
+        return None
+
+    def _read_finished(self) -> None:
+        """Note the trials that have finished since the last look, each once."""
+        for trial in self._outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            if trial.number not in self._read:
+                self._read.add(trial.number)
+                canonical = self._study.trial_method(trial.params).canonical()
+                self._numbers.setdefault(canonical, []).append(trial.number)
