@@ -266,9 +266,10 @@ def test_the_loss_falls_module_by_module(problem: Problem) -> None:
 
 
 @pytest.mark.slow
-def test_more_layers_in_a_module_and_more_modules_than_none_are_nearer_on_held_out_rows(
+def test_modules_of_any_size_come_far_nearer_than_rounding_on_held_out_rows(
     problem: Problem,
 ) -> None:
+    """Which size is nearer, rounding decides: over eight seeds each of these two won four times."""
     float_model = search_alone(replace(WHOLE, weight_bits=32, embedding_bits=32, steps=1), problem)
     wanted = logits_of(float_model, problem)
 
@@ -279,7 +280,7 @@ def test_more_layers_in_a_module_and_more_modules_than_none_are_nearer_on_held_o
     nearest = replace(WHOLE, steps=1)  # whose rate is 0
     mrem = replace(WHOLE, steps=120, rows=240)
     by_layer = replace(mrem, modules=TINY.layers, teacher_forcing=0.0)
-    assert error(mrem) < error(by_layer) < error(nearest)
+    assert max(error(mrem), error(by_layer)) < error(nearest) / 20
 
 
 def test_rows_are_drawn_with_the_seed(problem: Problem) -> None:
