@@ -22,7 +22,7 @@ from benchmarks.comparison.figure import comparison_figure, comparison_tables
 from benchmarks.comparison.numbers import RATIOS, compare
 from benchmarks.comparison.resampled import Resampled
 from maskfront import Study
-from objectives.cache import content_key, write_text_whole, written_whole
+from objectives.cache import atomic_write, atomic_write_text, content_key
 from objectives.device import choose_device, quiet_libraries
 from objectives.errors import MaskfrontError
 from objectives.methods.baselines.head_importance import HeadImportance
@@ -121,7 +121,7 @@ def fine_tuned(task: Task, teacher: Teacher, out: Path, device: str) -> Teacher:
                 inputs,
                 session=Session(cache=out / "cache", device=choose_device(device)),
             )
-            with written_whole(folder) as unfinished:
+            with atomic_write(folder) as unfinished:
                 save_model(bench.problem.teacher, unfinished)
                 bench.tokenizer.save_pretrained(unfinished)
     return Teacher(checkpoint=str(folder))
@@ -159,8 +159,8 @@ def contest(
     samples = Resampled(inputs, kept=out / "samples", device=choose_device(device))
     comparison = compare(runs, baselines=BASELINES, samples=samples)
     tables = comparison_tables(comparison)
-    write_text_whole(out / "comparison.json", json.dumps(asdict(comparison), indent=1) + "\n")
-    write_text_whole(out / "comparison.md", tables)
+    atomic_write_text(out / "comparison.json", json.dumps(asdict(comparison), indent=1) + "\n")
+    atomic_write_text(out / "comparison.md", tables)
     write_picture(comparison_figure(runs, comparison), out / f"comparison{picture}")
     return tables
 

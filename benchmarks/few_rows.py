@@ -3,7 +3,7 @@
 MiniLM-L6 is fine-tuned on a task once; then nothing is read but the few rows, from which units are
 ranked and weights are fitted:
 
-    plain               the units of most Fisher worth stay, their weights as they are
+    plain               the units of highest Fisher score stay, their weights as they are
     kwon                `FisherPruning`: swaps of units, and a factor for each (reads labels)
     fisher, plain       the same units as plain, their weights solved for, each model on its path,
     fisher, CD          with losses on both paths,
@@ -42,7 +42,7 @@ from objectives.compression.reconstruction import held
 from objectives.compression.side_by_side import RECONSTRUCTION, side_by_side
 from objectives.problem import Problem
 from objectives.staged_method import StagedMethod
-from objectives.strategies.importance import worth_per_price
+from objectives.strategies.importance import scores_per_cost
 from objectives.strategies.surgeon import rises
 
 BATCH_SIZE = 32
@@ -57,29 +57,29 @@ KEPT = ("kl", "heldout_kl", "select", "heldout", "reached", "processor_seconds")
 
 
 class ByFisher(CrossDistillation):
-    """Units by Fisher worth, as `FisherSearch` ranks them."""
+    """Units by Fisher scores, as `FisherSearch` ranks them."""
 
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """How far the answer moves without a unit while the others stay, per price."""
-        return worth_per_price(problem, self.spaces, "logits")
+        return scores_per_cost(problem, self.spaces, "logits")
 
 
 class ZipLm(CrossDistillation):
     """Layers compete by the squared error of their outputs over what it is without any unit."""
 
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The rise of the relative error at a unit's turn, per price."""
         sizes, price = (
             {"heads": problem.shape.head_dim, "ffn": 1},
             problem.budget.cost.of_one_unit(),
         )
-        worth: dict[str, list[Tensor]] = {space: [] for space in sizes}
+        scores: dict[str, list[Tensor]] = {space: [] for space in sizes}
         student, batches = problem.student, self._batches(problem, seed)
         for fit in side_by_side(student, student, batches, [RECONSTRUCTION]):
             second = held(fit.second, self.damping)
             rise = rises(fit.weight.double(), second, sizes[fit.space])
-            worth[fit.space].append(rise / rise.sum() / price[fit.space])
-        return {space: torch.stack(rows) for space, rows in worth.items()}
+            scores[fit.space].append(rise / rise.sum() / price[fit.space])
+        return {space: torch.stack(rows) for space, rows in scores.items()}
 
 
 def method(arm: str, ratio: float, steps: int, rows: int) -> StagedMethod:

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from objectives.cache import write_text_whole
+from objectives.cache import atomic_write_text
 from objectives.device import quiet_libraries
 
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 def write_json(file: Path, document: Row) -> None:
     """Replace the file at once, so that a kill leaves the old one or the new one."""
-    write_text_whole(file, json.dumps(document, indent=1) + "\n")
+    atomic_write_text(file, json.dumps(document, indent=1) + "\n")
 
 
 class Rows:

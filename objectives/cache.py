@@ -27,7 +27,7 @@ def content_key(ingredients: Mapping[str, object]) -> str:
 
 
 @contextmanager
-def written_whole(target: Path) -> Iterator[Path]:
+def atomic_write(target: Path) -> Iterator[Path]:
     """A path to write a file or a folder to that becomes `target` at the end, or vanishes.
 
     A `target` that is there is replaced. What a killed process left under the unfinished name is
@@ -45,7 +45,7 @@ def written_whole(target: Path) -> Iterator[Path]:
         _remove(unfinished)
 
 
-def write_text_whole(target: Path, content: str) -> None:
+def atomic_write_text(target: Path, content: str) -> None:
     """Write a text file so that no reader ever sees half of it, though several may write it at
     once. Raises OSError, which names `target`."""
     unfinished = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(8)}")
@@ -120,7 +120,7 @@ def read_array(
     return array  # type: ignore[no-any-return]
 
 
-def kept_array(
+def cached_array(
     file: Path,
     shape: tuple[int, ...],
     dtype: type[np.generic],
@@ -132,7 +132,7 @@ def kept_array(
     if array is None:
         file.parent.mkdir(parents=True, exist_ok=True)
         array = make()
-        with written_whole(file) as unfinished, unfinished.open("wb") as stream:
+        with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
             np.save(stream, array, allow_pickle=False)
     return array
 

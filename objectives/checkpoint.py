@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from objectives.cache import made_anew, written_whole
+from objectives.cache import atomic_write, made_anew
 from objectives.errors import first_line
 
 _SAID = "said"
@@ -22,7 +22,7 @@ def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[st
     """Replace the file, in a folder that may have to be made, by these tensors and what is said
     beside them, as JSON."""
     file.parent.mkdir(exist_ok=True)
-    with written_whole(file) as unfinished:
+    with atomic_write(file) as unfinished:
         plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         save_file(plain, unfinished, {_SAID: json.dumps(said)})
 

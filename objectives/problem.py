@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel
 
-from objectives.cache import content_key, kernel_lock, written_whole
+from objectives.cache import atomic_write, content_key, kernel_lock
 from objectives.measures.budget import Budget
 from objectives.students.bert import pretrained
 from objectives.students.bert.architecture import BertShape
@@ -48,7 +48,7 @@ class Problem:
     """Tokens at which FLOPs are taken, whatever the study counts."""
     student_is_new: bool
     """The student is a checkpoint of its own, which does not know the task yet."""
-    select_worth: Callable[[PreTrainedModel], float]
+    select_score: Callable[[PreTrainedModel], float]
     """What the study compares, of a cut model on the selection split, the higher the better: the
     metric, or minus the divergence. For the choice among checkpoints of one architecture, never for
     a gradient."""
@@ -82,7 +82,7 @@ class Problem:
         made: Made = self._made[key]
         return made
 
-    def kept(
+    def cached(
         self, name: str, ingredients: Mapping[str, object], make: Callable[[Path, Path], object]
     ) -> Path:
         """The folder of a thing that is made once for a run, by whichever worker comes first.
@@ -105,7 +105,7 @@ class Problem:
         begun = self.cache / f".{folder.name}.begun"
         with kernel_lock(self.cache / f"{folder.name}.lock"):
             if not folder.is_dir():
-                with written_whole(folder) as unfinished:
+                with atomic_write(folder) as unfinished:
                     unfinished.mkdir()
                     make(unfinished, begun)
             shutil.rmtree(begun, ignore_errors=True)

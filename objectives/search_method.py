@@ -66,7 +66,7 @@ class SearchMethod(abc.ABC):
     Life of a population: the outer loop makes K copies with `knobs.with_knobs`, splits them into
     groups of one shape with `populations`, and calls `search` on each group. The method trains
     the group as one program and yields one outcome for each member, as soon as it has it, in any
-    order. It learns from `problem.train` and `problem.alpha` alone; `problem.select_worth` may say
+    order. It learns from `problem.train` and `problem.alpha` alone; `problem.select_score` may say
     which of its checkpoints is best.
     """
 

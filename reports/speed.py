@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from objectives.cache import write_text_whole
+from objectives.cache import atomic_write_text
 from orchestrator.errors import RunError
 from orchestrator.runs.damage import damaged_files
 from orchestrator.runs.records import RunRecord
@@ -226,7 +226,7 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
     text = json.dumps({"format": _FORMAT, **document}, indent=1)
     file = RunFolder(run.folder).bench
     try:
-        write_text_whole(file, text + "\n")
+        atomic_write_text(file, text + "\n")
     except OSError as error:
         raise RunError(
             f"'{file}' could not be written ({error.strerror}): these times are not kept, and no "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from objectives.cache import content_key, kept_array, kernel_lock
+from objectives.cache import cached_array, content_key, kernel_lock
 from objectives.measures.bootstrap import RESAMPLES, Samples, resampled_metrics
 from objectives.measures.evaluate import answers_of, predict
 from objectives.students.bert import pretrained
@@ -47,7 +47,7 @@ class Resampled:
         file = self._kept / f"{content_key(made_of)}.npy"
         self._kept.mkdir(parents=True, exist_ok=True)
         with kernel_lock(self._kept / ".lock"):
-            return kept_array(
+            return cached_array(
                 file, (RESAMPLES,), np.float64, self._note, lambda: self._measured(model, role)
             )
 

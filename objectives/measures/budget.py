@@ -107,10 +107,10 @@ def discretise(
     low, high = (1 - tolerance) * target, (1 + tolerance) * target
 
     as_searched = lanes.forced + lanes.count(lanes.steps_above(threshold))
-    if low <= lanes.price(as_searched) <= high:
+    if low <= lanes.cost_of(as_searched) <= high:
         return lanes.architecture(as_searched)
     below = lanes.fill(lanes.forced, lanes.ranked, target)
-    if lanes.price(below) >= low:
+    if lanes.cost_of(below) >= low:
         return lanes.architecture(below)
     other = _other_costly_ones(lanes, below, low, high)
     return lanes.architecture(below if other is None else other)
@@ -130,15 +130,15 @@ def _other_costly_ones(lanes: _Lanes, below: Tensor, low: float, high: float) ->
     costliest, others = lanes.ranked[costly[lanes.ranked]], lanes.ranked[~costly[lanes.ranked]]
     numbers, everything_else = range(len(costliest) + 1), lanes.forced + lanes.count(others)
     fewest = bisect_left(
-        numbers, low, key=lambda n: lanes.price(lanes.count(costliest[:n]) + everything_else)
+        numbers, low, key=lambda n: lanes.cost_of(lanes.count(costliest[:n]) + everything_else)
     )
     too_many = bisect_right(
-        numbers, high, key=lambda n: lanes.price(lanes.forced + lanes.count(costliest[:n]))
+        numbers, high, key=lambda n: lanes.cost_of(lanes.forced + lanes.count(costliest[:n]))
     )
     taken = int((below - lanes.forced)[costly].sum())
     for number in sorted(range(fewest, too_many), key=lambda number: abs(number - taken)):
         counts = lanes.fill(lanes.forced + lanes.count(costliest[:number]), others, high)
-        if lanes.price(counts) >= low:
+        if lanes.cost_of(counts) >= low:
             return counts
     return None
 
@@ -206,7 +206,7 @@ class _Lanes:
             fitting = bisect_right(
                 range(1, len(steps) + 1),
                 limit,
-                key=lambda n: self.price(taken + self.count(steps[:n])),
+                key=lambda n: self.cost_of(taken + self.count(steps[:n])),
             )
             counts = counts + self.count(steps[:fitting])
             one_more = counts + torch.eye(len(counts), dtype=torch.int64)
@@ -215,7 +215,7 @@ class _Lanes:
             steps = steps[fits[steps]]
         return counts
 
-    def price(self, counts: Tensor) -> float:
+    def cost_of(self, counts: Tensor) -> float:
         """What the model of these counts costs."""
         return self.prices(counts).item()
 

@@ -49,7 +49,7 @@ class Cost(abc.ABC):
     """
 
     priced: ClassVar[tuple[str, ...]] = SPACES
-    """The spaces that it has a price for."""
+    """The spaces that it has a cost for."""
     counts_bits: ClassVar[bool] = False
     """Whether it depends on bits, which a budget of units does not know."""
 
@@ -86,7 +86,7 @@ class Cost(abc.ABC):
 
         `masks` maps a space to (K, layers, *units_of), values in [0, 1]; a space that is missing is
         fully open. Returns (K,) float64, differentiable. Raises UserError for a space without a
-        price.
+        cost.
         """
         assert masks, "expected() needs the masks of at least one space"
         check_priced(self.unit, self.priced, tuple(masks))
@@ -96,20 +96,20 @@ class Cost(abc.ABC):
 
     def of_one_unit(self) -> dict[str, float]:
         """What the model loses with a unit of each space: the mean over all, the others whole."""
-        prices = {}
+        costs = {}
         for space in self.priced:
             closed = torch.zeros(1, self.shape.layers, *units_of(self.shape, space))
             lost = self.full - self.expected({space: closed}).item()
-            prices[space] = lost / closed.numel()
-        return prices
+            costs[space] = lost / closed.numel()
+        return costs
 
 
 def check_priced(what: str, priced: tuple[str, ...], spaces: tuple[str, ...]) -> None:
-    """Raise UserError if `spaces` has some that are not among those that `what` has a price for."""
+    """Raise UserError if `spaces` has some that are not among those that `what` has a cost for."""
     unknown = [space for space in spaces if space not in priced]
     if unknown:
         raise UserError(
-            f"{what} has no price for the units of {', '.join(unknown)}, only for those of "
+            f"{what} has no cost for the units of {', '.join(unknown)}, only for those of "
             f"{', '.join(priced)}; search these, or count flops or params"
         )
 

@@ -1,27 +1,27 @@
-"""What to take where each thing has a price: the 0/1 knapsack, solved exactly."""
+"""What to take where each thing has a cost: the 0/1 knapsack, solved exactly."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-def best_within(gains: Sequence[float], prices: Sequence[int], budget: float) -> tuple[int, ...]:
+def best_within(gains: Sequence[float], costs: Sequence[int], budget: float) -> tuple[int, ...]:
     """The things of most gain that the budget pays, ascending; those that gain nothing are left.
 
-    Dynamic programming over prices: of all choices among the first few things only those are kept
-    that no cheaper choice equals. At most budget + 1 of these have whole prices of their own.
+    Dynamic programming over costs: of all choices among the first few things only those are kept
+    that no cheaper choice equals. At most budget + 1 of these have whole costs of their own.
 
     Args:
         gains: of each thing.
-        prices: of each thing, whole numbers >= 0.
+        costs: of each thing, whole numbers >= 0.
         budget: for all together.
 
     Returns:
         The places of the things.
     """
     front: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
-    for thing, (gain, price) in enumerate(zip(gains, prices, strict=True)):
-        longer = [(p + price, g + gain, (*taken, thing)) for p, g, taken in front]
+    for thing, (gain, cost) in enumerate(zip(gains, costs, strict=True)):
+        longer = [(p + cost, g + gain, (*taken, thing)) for p, g, taken in front]
         both = [*front, *(one for one in longer if one[0] <= budget)]
         front = []
         for choice in sorted(both, key=lambda one: (one[0], -one[1])):

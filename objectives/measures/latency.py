@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.cache import content_key, made_anew, written_whole
+from objectives.cache import atomic_write, content_key, made_anew
 from objectives.engines.names import Engine
 from objectives.engines.serving import serve
 from objectives.engines.timing import WARM_UPS, in_turns, tokens
@@ -181,7 +181,7 @@ def load_latency(
         heads, ffn = _grid(shape.heads), _grid(shape.ffn)
         milliseconds, rest = _measure(model, heads, ffn, conditions, session)
         table = {"heads": heads, "ffn": ffn, "milliseconds": milliseconds, "rest": rest}
-        with written_whole(file) as unfinished:
+        with atomic_write(file) as unfinished:
             unfinished.write_text(json.dumps({**ingredients, "table": table}, indent=1))
     return Latency(
         shape,

@@ -29,7 +29,7 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
 from objectives.staged_method import Budgeted, Staged
-from objectives.strategies.importance import worth_per_price
+from objectives.strategies.importance import scores_per_cost
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import quantised
@@ -96,7 +96,7 @@ class BinaryBert(Budgeted, Staged):
     ) -> Iterator[Outcome]:
         """Choose the units of each member by how far the answer moves without them, per cost; then
         cut and train."""
-        scores = worth_per_price(problem, members[0].spaces, "logits")
+        scores = scores_per_cost(problem, members[0].spaces, "logits")
         chosen = Chosen([member.within_budget(scores, problem) for member in members])
         return staged_search(members, problem, chosen, seed=seed, progress=progress)
 

@@ -29,7 +29,7 @@ from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.strategies.one_shot import OneShot
 from objectives.strategies.ranking import per_cost
-from objectives.strategies.surgeon import surgeon_worth
+from objectives.strategies.surgeon import surgeon_scores
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.text.data import Batch
 from objectives.training.stages import Stage
@@ -81,13 +81,13 @@ class CrossDistillation(OneShot):
         reason = f"it acts with mixes='{'inputs' if losses else 'losses'}'"
         return {**super().idle(), **dict.fromkeys(names, reason)}
 
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """How far the answer moves without a unit, per price."""
-        worth = problem.once(
-            ("surgeon worth", self.rows, self.damping, seed),
-            lambda: surgeon_worth(problem, self._batches(problem, seed), self.damping),
+    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """How far the answer moves without a unit, per cost."""
+        scores = problem.once(
+            ("surgeon scores", self.rows, self.damping, seed),
+            lambda: surgeon_scores(problem, self._batches(problem, seed), self.damping),
         )
-        return per_cost({space: worth[space] for space in self.spaces}, problem.budget.cost)
+        return per_cost({space: scores[space] for space in self.spaces}, problem.budget.cost)
 
     @property
     def pairs(self) -> Sequence[Pair]:

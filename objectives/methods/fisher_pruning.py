@@ -18,7 +18,7 @@ from transformers import BertForSequenceClassification
 
 from objectives.compression.reconstruction import reconstructed
 from objectives.problem import Problem
-from objectives.strategies.importance import fisher_blocks_of_student, worth_per_price
+from objectives.strategies.importance import fisher_blocks_of_student, scores_per_cost
 from objectives.strategies.one_shot import OneShot
 from objectives.strategies.rearrangement import rearranged
 from objectives.students.bert.architecture import BertArchitecture
@@ -35,13 +35,13 @@ class FisherPruning(OneShot):
     reconstruct: bool = True
     """Scale the kept units by least squares before anything is trained."""
 
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """The Fisher information of each unit per price."""
+    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """The Fisher information of each unit per cost."""
         del seed
-        return worth_per_price(problem, self.spaces, "loss")
+        return scores_per_cost(problem, self.spaces, "loss")
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
-        """The units of highest worth inside the budget, rearranged layer by layer."""
+        """The units of highest score inside the budget, rearranged layer by layer."""
         chosen = super().choose(problem, seed)
         if not self.rearrange:
             return chosen

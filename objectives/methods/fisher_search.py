@@ -1,8 +1,8 @@
 """Fisher search: the units that move the answer most for their FLOPs stay.
 
-What a unit is worth is the Fisher information of its mask: the mean square of the gradient of the
+The score of a unit is the Fisher information of its mask: the mean square of the gradient of the
 task loss, or of the logits, with respect to the mask, one sequence at a time (Kwon et al. 2022).
-The units of highest worth over price, to the power of lambda, stay; the rest is cut out at once,
+The units of highest score over cost, to the power of lambda, stay; the rest is cut out at once,
 and the student is distilled.
 
 Why squares: the gradient of a mask is all but zero on average where the student is near its
@@ -37,21 +37,21 @@ class FisherSearch(OneShot):
     per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"flops_weight"}
 
     flops_weight: float = 0.9
-    """lambda: the power of its price that a unit's worth is divided by; 1 ranks by worth per FLOP,
+    """lambda: the power of its cost that a unit's score is divided by; 1 ranks by score per FLOP,
     less favours heads, the expensive units, more favours neurons. >= 0."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""
     squares: Squares = "logits"
-    """Whose squared gradient is a unit's worth: that of the "loss" on the labels, as Kwon et al.,
+    """Whose squared gradient is a unit's score: that of the "loss" on the labels, as Kwon et al.,
     or of the "logits", how far the answer moves."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, {"flops_weight": (self.flops_weight >= 0, ">= 0")})
 
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """Fisher information over price to the power of lambda."""
+    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """Fisher information over cost to the power of lambda."""
         del seed
         importance = importance_of_student(problem, self.spaces, self.squares)
         exact = {space: value.double() for space, value in importance.items()}

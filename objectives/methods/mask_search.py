@@ -121,7 +121,7 @@ class MaskSearch(StagedMethod):
     """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, all but open."""
     start: Literal["uniform", "fisher"] = "fisher"
     """Alpha at the start: all equal, or `initial_alpha` +- `spread` in the order of Fisher
-    information per price."""
+    information per cost."""
     spread: float = 3.0
     """Half the range of alpha under the start "fisher". >= 0."""
     heads_by: Literal["sigmoid", "softmax"] = "sigmoid"

@@ -31,7 +31,7 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome
 from objectives.staged_method import Budgeted
-from objectives.strategies.importance import worth_per_price
+from objectives.strategies.importance import scores_per_cost
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import round_embeddings
@@ -46,7 +46,7 @@ from objectives.weights.independent import not_finite
 class Mrem(Budgeted, WeightBits):
     """Few bits by reconstruction, module by module, from a few rows without labels.
 
-    Units of the least Fisher worth go first, if `target_ratio` is below 1; the whole float model is
+    Units of the least Fisher score go first, if `target_ratio` is below 1; the whole float model is
     the example all the same.
     """
 
@@ -166,7 +166,7 @@ class _Reconstruction:
 
     def __init__(self, member: Mrem, problem: Problem, seed: int):
         self.member, self.problem = member, problem
-        scores = worth_per_price(problem, member.spaces, "logits")
+        scores = scores_per_cost(problem, member.spaces, "logits")
         self.units = member.within_budget(scores, problem)
         self.learned = member.in_bits(self.units)
         student, dtype = problem.student, matmul_dtype(member.precision, problem.device)

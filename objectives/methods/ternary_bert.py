@@ -23,7 +23,7 @@ from torch import Tensor
 
 from objectives.bert_method import Bits
 from objectives.problem import Problem
-from objectives.strategies.importance import worth_per_price
+from objectives.strategies.importance import scores_per_cost
 from objectives.strategies.one_shot import OneShot
 from objectives.training.stages import Stage
 
@@ -54,7 +54,7 @@ class TernaryBert(OneShot):
     )
     """What the weights go through."""
 
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """How far the answer moves without a unit (Fisher information), per cost."""
         del seed
-        return worth_per_price(problem, self.spaces, "logits")
+        return scores_per_cost(problem, self.spaces, "logits")

@@ -1,4 +1,4 @@
-"""What a unit is worth: Fisher information of its mask (Kwon et al. 2022).
+"""The score of a unit: Fisher information of its mask (Kwon et al. 2022).
 
 Two kinds of squares. Of the *loss* on the labels: the empirical Fisher information, as the paper
 has it; a sequence that the model is sure of counts for next to nothing. Of the *logits*: the
@@ -135,7 +135,7 @@ def importance_of_student(
     )
 
 
-def worth_per_price(
+def scores_per_cost(
     problem: Problem, spaces: tuple[str, ...], squares: Squares
 ) -> dict[str, Tensor]:
     """The same over the cost of a unit of its kind."""
@@ -189,7 +189,7 @@ def _worked_out_once(
         found = mean(gradients, len(problem.alpha))
         if layers is None:
             return found
-        return {space: worth[list(layers)] for space, worth in found.items()}
+        return {space: scores[list(layers)] for space, scores in found.items()}
 
     return problem.once((name, spaces, squares), work_out)
 

@@ -1,6 +1,6 @@
 """Methods that choose the units once, cut, and distil what is left: the baselines of a search.
 
-Such a method says what each unit is worth. The rest is the same for all, and the same as for the
+Such a method gives each unit a score. The rest is the same for all, and the same as for the
 searches: the budget is met by `budget.discretise`, the stages are those of `staged_search`, so that
 a comparison is one of the choice of units. Without stages the student is cut and no more.
 """
@@ -32,7 +32,7 @@ class OneShot(StagedMethod):
     with_search: ClassVar[bool] = False
 
     def idle(self) -> Mapping[str, str]:
-        """Without stages nothing is trained; what a unit is worth takes batches of its own."""
+        """Without stages nothing is trained; the scores take batches of their own."""
         idle = {
             **super().idle(),
             "tolerance": "units that are ranked once fill the budget up to R",
@@ -43,7 +43,7 @@ class OneShot(StagedMethod):
         return idle
 
     @abc.abstractmethod
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """What is kept first.
 
         Args:
@@ -55,7 +55,7 @@ class OneShot(StagedMethod):
         """
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
-        """The units of highest worth inside the budget.
+        """The units of highest score inside the budget.
 
         Args:
             problem: what the method works on.
@@ -64,7 +64,7 @@ class OneShot(StagedMethod):
         Returns:
             The units that stay.
         """
-        return self.within_budget(self.worth(problem, seed), problem)
+        return self.within_budget(self.scores(problem, seed), problem)
 
     def student(
         self, problem: Problem, architecture: BertArchitecture, seed: int
@@ -107,14 +107,14 @@ class ScopedOneShot(OneShot):
     scope: Scope = "global"
     """Who competes: all units of the model, or those of each layer for equal shares."""
 
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """What `worth_of_units` says; within a layer its order alone counts."""
-        worth = self.worth_of_units(problem, seed)
-        return evenly(worth) if self.scope == "layer" else worth
+    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """What `scores_of_units` says; within a layer its order alone counts."""
+        scores = self.scores_of_units(problem, seed)
+        return evenly(scores) if self.scope == "layer" else scores
 
     @abc.abstractmethod
-    def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """As `worth`, if all units of the model compete.
+    def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """As `scores`, if all units of the model compete.
 
         Args:
             problem: what the method works on.

@@ -22,25 +22,25 @@ def constant_alpha(
 
 def ranked_alpha(
     importance: Mapping[str, Tensor],
-    price: Mapping[str, float],
+    cost: Mapping[str, float],
     lowest: float,
     highest: float,
     device: str,
 ) -> dict[str, Tensor]:
-    """Alpha from `lowest` to `highest` in the order of importance per price.
+    """Alpha from `lowest` to `highest` in the order of importance per cost.
 
     A unit's place on the way is the share of the cost of all searched units that belongs to those
     of lower rank, so that a common shift of all alphas lowers the cost at an even rate.
-    `importance` maps each space to (layers, *units_of), `price` to what one unit costs; returns the
+    `importance` maps each space to (layers, *units_of), `cost` to what one unit costs; returns the
     shapes of `importance`, on the device.
     """
-    worth = torch.cat([(value / price[space]).flatten() for space, value in importance.items()])
-    prices = torch.cat(
-        [torch.full((value.numel(),), float(price[space])) for space, value in importance.items()]
-    ).to(worth)
-    order = worth.argsort(stable=True)
-    below = prices[order].cumsum(0) - prices[order]
-    place = torch.empty_like(worth)
+    scores = torch.cat([(value / cost[space]).flatten() for space, value in importance.items()])
+    costs = torch.cat(
+        [torch.full((value.numel(),), float(cost[space])) for space, value in importance.items()]
+    ).to(scores)
+    order = scores.argsort(stable=True)
+    below = costs[order].cumsum(0) - costs[order]
+    place = torch.empty_like(scores)
     place[order] = below / below.max().clamp_min(1e-12)
     alpha = (lowest + (highest - lowest) * place).split([v.numel() for v in importance.values()])
     return {

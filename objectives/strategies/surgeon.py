@@ -117,14 +117,14 @@ def curvature(
     }
 
 
-def surgeon_worth(problem: Problem, batches: Sequence[Batch], damping: float) -> dict[str, Tensor]:
-    """What each head and neuron of the student is worth: of each space (layers, units)."""
+def surgeon_scores(problem: Problem, batches: Sequence[Batch], damping: float) -> dict[str, Tensor]:
+    """The score of each head and neuron of the student: of each space (layers, units)."""
     student, shape = problem.student, problem.shape
     matters = curvature(student, batches)
     sizes = {"heads": shape.head_dim, "ffn": 1}
-    worth: dict[str, list[Tensor]] = {space: [] for space in sizes}
+    scores: dict[str, list[Tensor]] = {space: [] for space in sizes}
     for fit in side_by_side(student, student, batches, [RECONSTRUCTION]):
         root = torch.linalg.cholesky(held(matters[fit.space][fit.layer], _HOLD)).T
         weight = root @ fit.weight.double()
-        worth[fit.space].append(rises(weight, held(fit.second, damping), sizes[fit.space]))
-    return {space: torch.stack(rows) for space, rows in worth.items()}
+        scores[fit.space].append(rises(weight, held(fit.second, damping), sizes[fit.space]))
+    return {space: torch.stack(rows) for space, rows in scores.items()}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from objectives.cache import content_key, made_anew, written_whole
+from objectives.cache import atomic_write, content_key, made_anew
 from objectives.errors import check_ranges, check_types
 from objectives.session import Session
 from objectives.students.bert import pretrained
@@ -165,7 +165,7 @@ def _drawn(
 def _write(file: Path, copies: Sequence[_Copy]) -> None:
     """One copy a line and the SHA-256 of these lines in the last; whole or not at all."""
     digest = hashlib.sha256()
-    with written_whole(file) as unfinished, unfinished.open("wb") as lines:
+    with atomic_write(file) as unfinished, unfinished.open("wb") as lines:
         for place, texts in copies:
             line = json.dumps({"row": place, "text": texts}).encode() + b"\n"
             digest.update(line)

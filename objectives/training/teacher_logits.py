@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from objectives.cache import kept_array
+from objectives.cache import cached_array
 from objectives.measures.evaluate import EVALUATION_BATCH, predict
 from objectives.session import Session
 from objectives.students.bert.cutting import count_labels
@@ -27,7 +27,7 @@ def kept_logits(teacher: Classifier, train: Split, *, session: Session) -> Tenso
         return answers
 
     shape = (len(train), count_labels(teacher.config))
-    return torch.from_numpy(kept_array(file, shape, np.float32, progress.note, answer))
+    return torch.from_numpy(cached_array(file, shape, np.float32, progress.note, answer))
 
 
 def fingerprint_of_answers(teacher: Classifier, train: Split, how: str) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.cache import kernel_lock, read_array, written_whole
+from objectives.cache import atomic_write, kernel_lock, read_array
 from objectives.measures.evaluate import EVALUATION_BATCH
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -151,7 +151,7 @@ def _write(
     )
     teacher = _Teacher(problem.teacher, dtype)  # let go with its copy of the weights
     header = {"descr": "<f2", "fortran_order": False, "shape": shape}
-    with written_whole(file) as unfinished, unfinished.open("wb") as stream:
+    with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
         np.lib.format.write_array_header_2_0(stream, header)
         for batch in problem.train.in_order(EVALUATION_BATCH, "cpu"):
             trace = teacher.run(batch, with_scores=False)

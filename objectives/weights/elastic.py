@@ -76,7 +76,7 @@ def shared_student(
         (folder / _CURVE).write_text(json.dumps(curve[:: math.ceil(len(curve) / _POINTS)]))
 
     def read() -> SharedStudent:
-        folder = problem.kept("elastic", ingredients, make)
+        folder = problem.cached("elastic", ingredients, make)
         student = copy.deepcopy(problem.student)
         student.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # embeddings are frozen
         curve = json.loads((folder / _CURVE).read_text())

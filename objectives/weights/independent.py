@@ -221,7 +221,7 @@ class _Run:
         if stage.keep == "best":
             best = BestWeights(
                 models,
-                lambda slot, model: self.problem.select_worth(quantised(model, learned[slot])),
+                lambda slot, model: self.problem.select_score(quantised(model, learned[slot])),
             )
         for step, batch in enumerate(training.batches(number, self.progress), start=1):
             training.measured.append({"loss": training.step(batch, {})})

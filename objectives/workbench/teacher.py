@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel
 
-from objectives.cache import content_key, made_anew, written_whole
+from objectives.cache import atomic_write, content_key, made_anew
 from objectives.device import Precision, autocast, matmul_dtype, to_device
 from objectives.errors import UserError, check_ranges, check_types, first_line
 from objectives.measures.bootstrap import Interval
@@ -106,7 +106,7 @@ def load_teacher(
         except (OSError, ValueError, SafetensorError) as error:
             session.progress.note(made_anew(folder, first_line(error)))
     model = _fine_tune(teacher, label_names, train, session)
-    with written_whole(folder) as unfinished:
+    with atomic_write(folder) as unfinished:
         save_model(model, unfinished)
         pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
     return _load(str(folder), session.device)

@@ -207,7 +207,7 @@ def prepare(
             counted=counted,
             student_is_new=inputs.student is not None,
             student_layers=inputs.student_layers,
-            select_worth=partial(
+            select_score=partial(
                 score, split=splits["select"], metric=inputs.task.metric, device=device
             )
             if objective == "metric"

@@ -14,7 +14,7 @@ from pathlib import Path
 from optuna.distributions import IntDistribution
 from rich.console import Console
 
-from objectives.cache import content_key, written_whole
+from objectives.cache import atomic_write, content_key
 from objectives.methods.polish import Polish
 from objectives.search_method import spaces_of
 from objectives.workbench.fidelity import FULL
@@ -125,6 +125,6 @@ def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:
     """The teacher, its answers and states again: files that are written once, under names that say
     what they are of."""
     if lender.cache.is_dir() and not taker.cache.exists():
-        with written_whole(taker.cache) as unfinished:
+        with atomic_write(taker.cache) as unfinished:
             own = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet
             shutil.copytree(lender.cache, unfinished, ignore=own, copy_function=link_or_copy)

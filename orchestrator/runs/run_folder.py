@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from objectives.cache import kernel_lock, write_text_whole
+from objectives.cache import atomic_write_text, kernel_lock
 from orchestrator.errors import RunError
 from orchestrator.storage.urls import sqlite_url
 
@@ -69,7 +69,7 @@ class RunFolder:
         """Remember where the study is; `storage` has no password."""
         self.path.mkdir(parents=True, exist_ok=True)
         document = {"storage": storage, "study": study_name, "folder": identity}
-        write_text_whole(self.address, json.dumps(document, indent=2) + "\n")
+        atomic_write_text(self.address, json.dumps(document, indent=2) + "\n")
 
     @property
     def artifacts(self) -> Path:
@@ -98,7 +98,7 @@ class RunFolder:
     def write_launch(self, command: str, source: str) -> None:
         """Keep how the run was launched: the command, and the text of the study file."""
         document = {"command": command, "source": source}
-        write_text_whole(self.path / _LAUNCH, json.dumps(document))
+        atomic_write_text(self.path / _LAUNCH, json.dumps(document))
 
     def read_launch(self) -> dict[str, str] | None:
         """What `write_launch` kept; None if the run was launched otherwise, or it is damaged."""

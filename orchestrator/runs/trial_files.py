@@ -37,10 +37,10 @@ def write_trial(
     `full` are the sizes of the unpruned model. Raises OSError if the disk refuses.
     """
     # Only where models are trained.
-    from objectives.cache import written_whole
+    from objectives.cache import atomic_write
     from objectives.students.bert.exporting import save_model, save_tokenizer
 
-    with written_whole(folder) as unfinished:
+    with atomic_write(folder) as unfinished:
         unfinished.mkdir(parents=True)
         (unfinished / _ARCHITECTURE).write_text(found.architecture.to_json())
         (unfinished / _RESULT).write_text(result.to_json())
@@ -53,9 +53,9 @@ def write_trial(
 def copy_trial(source: Path, folder: Path) -> None:
     """Write the folder of a trial that repeats another, whole or not at all. Its files are hard
     links where the disk has them."""
-    from objectives.cache import written_whole
+    from objectives.cache import atomic_write
 
-    with written_whole(folder) as unfinished:
+    with atomic_write(folder) as unfinished:
         shutil.copytree(source, unfinished, copy_function=link_or_copy)
 
 

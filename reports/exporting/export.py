@@ -74,13 +74,13 @@ def export(
         )
     check_free(out)
 
-    from objectives.cache import written_whole  # torch, which a front does without
+    from objectives.cache import atomic_write  # torch, which a front does without
     from objectives.delivery.exported import write_model
 
     studies = {"int8": int8, "int4": int4}
     inputs = {name: inputs_of(run, study) for name, study in studies.items() if study is not None}
     row = next(row for row in run.finished if row.number == trial)
-    with written_whole(out.resolve()) as unfinished:  # "." has no name of its own to write beside
+    with atomic_write(out.resolve()) as unfinished:  # "." has no name of its own to write beside
         unfinished.mkdir(parents=True)
         family, plain = write_model(model, unfinished)
         for name in ("architecture.json", "result.json"):

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from objectives.cache import write_text_whole
+from objectives.cache import atomic_write_text
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import size_text
 from orchestrator.runs.run_folder import RunFolder
@@ -110,7 +110,7 @@ def write_report(
         )
     )
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_text_whole(target, content)
+    atomic_write_text(target, content)
     return target
 
 

@@ -200,7 +200,7 @@ def on_gpu(bench: Workbench) -> Problem:
         teacher=teacher,
         student=student,
         teacher_logits=problem.teacher_logits.to("cuda"),
-        select_worth=partial(score, split=bench.select, metric=bench.metric, device="cuda"),
+        select_score=partial(score, split=bench.select, metric=bench.metric, device="cuda"),
     )
 
 

@@ -254,7 +254,7 @@ class SearchMethodConformance:
         self, method: SearchMethod, problem: Problem
     ) -> None:
         """It may choose among the checkpoints of one, which all score alike here."""
-        blind = replace(problem, select_worth=lambda model: 0.0)
+        blind = replace(problem, select_score=lambda model: 0.0)
         seen = search_alone(method, problem)
         assert search_alone(method, blind).architecture == seen.architecture
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from objectives.cache import content_key, write_text_whole, written_whole
+from objectives.cache import atomic_write, atomic_write_text, content_key
 
 
 def test_a_key_depends_on_what_not_on_the_order() -> None:
@@ -23,7 +23,7 @@ def test_what_breaks_off_leaves_nothing(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_is_whole_is_there_under_its_name_alone(tmp_path: Path, kind: str) -> None:
-    with written_whole(tmp_path / "target") as unfinished:
+    with atomic_write(tmp_path / "target") as unfinished:
         _write(unfinished, kind)
         assert not (tmp_path / "target").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
@@ -35,11 +35,11 @@ def test_what_a_killed_writer_left_is_gone_with_the_next(
     tmp_path: Path, kind: str, was: str
 ) -> None:
     target = tmp_path / "target"
-    killed = written_whole(target)  # it never comes to its end
+    killed = atomic_write(target)  # it never comes to its end
     _write(killed.__enter__(), was)
     (left,) = tmp_path.iterdir()
     assert left != target
-    with written_whole(target) as unfinished:
+    with atomic_write(target) as unfinished:
         assert not unfinished.exists()
         _write(unfinished, kind)
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
@@ -51,7 +51,7 @@ def test_what_was_there_is_replaced(tmp_path: Path, kind: str) -> None:
     _write(target, kind)
     old = target / "old" if kind == "folder" else target
     old.write_text("old")
-    with written_whole(target) as unfinished:
+    with atomic_write(target) as unfinished:
         _write(unfinished, kind)
     (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
     assert file.read_text() == "content"
@@ -59,18 +59,18 @@ def test_what_was_there_is_replaced(tmp_path: Path, kind: str) -> None:
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
-    write_text_whole(target, "one")
-    write_text_whole(target, "two")
+    atomic_write_text(target, "one")
+    atomic_write_text(target, "two")
     assert target.read_text() == "two"
     assert list(tmp_path.iterdir()) == [target]
     lost = tmp_path / "gone" / "page.html"
     with pytest.raises(FileNotFoundError) as error:
-        write_text_whole(lost, "one")
+        atomic_write_text(lost, "one")
     assert error.value.filename == str(lost), "the file that the user knows"
 
 
 def _break_off(target: Path, kind: str) -> None:
-    with written_whole(target) as unfinished:
+    with atomic_write(target) as unfinished:
         _write(unfinished, kind)
         raise KeyboardInterrupt
 

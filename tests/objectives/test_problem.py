@@ -19,10 +19,10 @@ from objectives.problem import Problem
 MAKER = """
 import sys, time
 from pathlib import Path
-from objectives.cache import kernel_lock, written_whole
+from objectives.cache import kernel_lock, atomic_write
 
 folder = Path(sys.argv[1])
-with kernel_lock(folder.parent / f"{folder.name}.lock"), written_whole(folder) as unfinished:
+with kernel_lock(folder.parent / f"{folder.name}.lock"), atomic_write(folder) as unfinished:
     unfinished.mkdir()
     (unfinished / "half").touch()
     begun = folder.with_name(f".{folder.name}.begun")
@@ -31,7 +31,7 @@ with kernel_lock(folder.parent / f"{folder.name}.lock"), written_whole(folder) a
     print("making", flush=True)
     time.sleep(60)
 """
-"""What `Problem.kept` does, by a process that is killed in the middle."""
+"""What `Problem.cached` does, by a process that is killed in the middle."""
 
 
 def test_it_is_made_once_and_read_by_all(problem: Problem, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_it_is_made_once_and_read_by_all(problem: Problem, tmp_path: Path) -> No
         (folder / "thing").write_text("whole")
 
     workers = [
-        threading.Thread(target=lambda: found.append(own.kept("thing", {"size": 1}, make)))
+        threading.Thread(target=lambda: found.append(own.cached("thing", {"size": 1}, make)))
         for _ in range(3)
     ]
     for worker in workers:
@@ -63,7 +63,7 @@ def test_other_ingredients_or_another_problem_make_another(
 ) -> None:
     own = replace(problem, cache=tmp_path)
     folders = {
-        one.kept("thing", ingredients, lambda folder, _: (folder / "thing").touch())
+        one.cached("thing", ingredients, lambda folder, _: (folder / "thing").touch())
         for one in (own, replace(own, budget=replace(own.budget, full=own.budget.full + 1)))
         for ingredients in ({"size": 1}, {"size": 2})
     }
@@ -78,14 +78,14 @@ def test_what_fails_leaves_nothing(problem: Problem, tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        own.kept("thing", {}, fail)
+        own.cached("thing", {}, fail)
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
-    assert own.kept("thing", {}, lambda folder, _: (folder / "thing").touch()).is_dir()
+    assert own.cached("thing", {}, lambda folder, _: (folder / "thing").touch()).is_dir()
 
 
 def test_a_maker_that_is_killed_holds_nobody_up(problem: Problem, tmp_path: Path) -> None:
     own = replace(problem, cache=tmp_path)
-    folder = own.kept("thing", {}, lambda folder, _: None)
+    folder = own.cached("thing", {}, lambda folder, _: None)
     folder.rmdir()
     process = subprocess.Popen(
         [sys.executable, "-c", MAKER, str(folder)], stdout=subprocess.PIPE, text=True
@@ -101,7 +101,7 @@ def test_a_maker_that_is_killed_holds_nobody_up(problem: Problem, tmp_path: Path
         assert (begun / "first part").exists(), "but for what it left to go on with"
         (unfinished / "thing").write_text(json.dumps("whole"))
 
-    assert (own.kept("thing", {}, make) / "thing").is_file()
+    assert (own.cached("thing", {}, make) / "thing").is_file()
     assert {path.name for path in tmp_path.iterdir()} == {folder.name, f"{folder.name}.lock"}
 
 

@@ -27,17 +27,17 @@ class HeadImportance(OneShot):
 
     spaces: tuple[str, ...] = ("heads",)
     """The paper prunes heads alone; with others every kind is ranked in the same way, and kinds
-    compete by importance per price."""
+    compete by importance per cost."""
     normalise: bool = True
     """Divide by the Euclidean norm over the layer, of each kind."""
 
-    def worth(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """The importance of each unit per price, which for heads alone keeps their order."""
+    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+        """The importance of each unit per cost, which for heads alone keeps their order."""
         del seed
-        worth = first_order_of_student(problem, self.spaces)
+        scores = first_order_of_student(problem, self.spaces)
         if self.normalise:
-            worth = {
+            scores = {
                 space: normalize(value.flatten(1), eps=_LEAST).view_as(value)
-                for space, value in worth.items()
+                for space, value in scores.items()
             }
-        return per_cost(worth, problem.budget.cost)
+        return per_cost(scores, problem.budget.cost)

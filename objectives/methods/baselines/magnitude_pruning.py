@@ -23,7 +23,7 @@ from objectives.students.bert.linears import AXES, LINEARS
 class MagnitudePruning(ScopedOneShot):
     """The units with the smallest weights go."""
 
-    def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+    def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The root mean square of each unit's weights."""
         del seed
         squares = mean_squares(problem.student, problem.shape)

@@ -27,7 +27,7 @@ class RandomPruning(ScopedOneShot):
         super().__post_init__()
         check_ranges(self, {"draw": (self.draw >= 0, ">= 0")})
 
-    def worth_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
+    def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """A number for each unit, uniform in [0, 1); the same at every budget."""
         generator = torch.Generator().manual_seed(1_000_003 * seed + self.draw)
         shape = problem.shape

@@ -15,15 +15,15 @@ things = st.lists(st.tuples(st.integers(-3, 20).map(float), st.integers(0, 30)),
 
 @given(things=things, budget=st.integers(0, 200))
 def test_no_choice_is_better(things: list[tuple[float, int]], budget: int) -> None:
-    gains, prices = [gain for gain, _ in things], [price for _, price in things]
-    taken = best_within(gains, prices, budget)
+    gains, costs = [gain for gain, _ in things], [cost for _, cost in things]
+    taken = best_within(gains, costs, budget)
     assert list(taken) == sorted(set(taken))
-    assert sum(prices[thing] for thing in taken) <= budget
+    assert sum(costs[thing] for thing in taken) <= budget
     best = max(
         sum(gains[thing] for thing in choice)
         for size in range(len(things) + 1)
         for choice in combinations(range(len(things)), size)
-        if sum(prices[thing] for thing in choice) <= budget
+        if sum(costs[thing] for thing in choice) <= budget
     )
     assert sum(gains[thing] for thing in taken) == best
 
@@ -32,9 +32,9 @@ def test_no_choice_is_better(things: list[tuple[float, int]], budget: int) -> No
 def test_more_to_spend_never_gains_less(
     things: list[tuple[float, int]], budgets: tuple[int, int]
 ) -> None:
-    gains, prices = [gain for gain, _ in things], [price for _, price in things]
+    gains, costs = [gain for gain, _ in things], [cost for _, cost in things]
     gained = [
-        sum(gains[thing] for thing in best_within(gains, prices, budget))
+        sum(gains[thing] for thing in best_within(gains, costs, budget))
         for budget in sorted(budgets)
     ]
     assert gained[0] <= gained[1]

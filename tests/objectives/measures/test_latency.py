@@ -166,10 +166,10 @@ def test_a_unit_costs_its_share_of_what_all_of_its_kind_cost() -> None:
 
 def test_units_without_a_price_are_refused_by_name() -> None:
     masks = {"ffn": torch.ones(1, 3, 10), "qk": torch.ones(1, 3, 4, 2)}
-    with pytest.raises(UserError, match=r"ms@cpu-2threads-b1-s128 has no price .* of qk, only"):
+    with pytest.raises(UserError, match=r"ms@cpu-2threads-b1-s128 has no cost .* of qk, only"):
         TABLE.expected(masks)
     layer = LayerUnits((0,), (1,), value_inputs=(0, 1))
-    with pytest.raises(UserError, match="has no price for the units of input"):
+    with pytest.raises(UserError, match="has no cost for the units of input"):
         TABLE.exact(BertArchitecture((layer,) * 3))
 
 

@@ -52,7 +52,7 @@ class Forgetful(Problem):
     ) -> Path:
         for folder in self.cache.glob(f"{name}-*/"):
             shutil.rmtree(folder)
-        return super().kept(name, ingredients, make)
+        return super().cached(name, ingredients, make)
 
     def once(self, key: object, make: Callable[[], Any]) -> Any:
         of_student = isinstance(key, tuple) and key[0] == "elastic"
@@ -167,9 +167,9 @@ def test_within_the_tolerance_it_stops_before_the_largest_fall_of_worth(
     fresh: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neurons of one price, of which the first 60 are worth much more than the others."""
-    worth = {"ffn": torch.linspace(100, 90, 3 * 48).view(3, 48)}
-    worth["ffn"].view(-1)[60:] -= 50
-    monkeypatch.setattr(ElasticSearch, "scores", lambda *_: worth)
+    scores = {"ffn": torch.linspace(100, 90, 3 * 48).view(3, 48)}
+    scores["ffn"].view(-1)[60:] -= 50
+    monkeypatch.setattr(ElasticSearch, "scores", lambda *_: scores)
     cost, price = fresh.budget.cost, float(fresh.budget.cost.of_one_unit()["ffn"])
     closed = fresh.budget.cost.full - 3 * 48 * price
     method = replace(BARE, spaces=("ffn",), target_ratio=(closed + 66 * price) / cost.full)

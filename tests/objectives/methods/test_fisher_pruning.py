@@ -58,11 +58,11 @@ class TestConformance(PruningConformance):
 def test_the_masks_keep_what_brute_force_keeps_but_for_a_unit(problem: Problem) -> None:
     """Every number of heads with as many neurons as then fit, the best of each kind."""
     method = replace(QUICK, rearrange=False, tolerance=0.01)
-    worth, price = (
+    scores, price = (
         importance_of_student(problem, QUICK.spaces, "loss"),
         problem.budget.cost.of_one_unit(),
     )
-    heads, neurons = (worth[s].flatten().sort(descending=True).values for s in QUICK.spaces)
+    heads, neurons = (scores[s].flatten().sort(descending=True).values for s in QUICK.spaces)
     for ratio in (0.3, 0.5, 0.7):
         budget = ratio * problem.budget.full - problem.budget.cost.fixed
         best = max(
@@ -73,7 +73,7 @@ def test_the_masks_keep_what_brute_force_keeps_but_for_a_unit(problem: Problem) 
             if n * price["heads"] <= budget
         )
         masks = replace(method, target_ratio=ratio).choose(problem, 0).masks(TINY, QUICK.spaces)
-        kept = sum(float(worth[s][torch.tensor(masks[s])].sum()) for s in QUICK.spaces)
+        kept = sum(float(scores[s][torch.tensor(masks[s])].sum()) for s in QUICK.spaces)
         assert best >= kept * (1 - 1e-6)
         assert kept >= 0.97 * best
 
@@ -297,12 +297,12 @@ def test_a_space_that_it_cannot_prune_is_refused() -> None:
 
 
 def test_without_rearranging_it_ranks_as_the_search_does(problem: Problem) -> None:
-    worth, price = (
+    scores, price = (
         importance_of_student(problem, QUICK.spaces, "loss"),
         problem.budget.cost.of_one_unit(),
     )
     expected = discretise(
-        {space: value / price[space] for space, value in worth.items()},
+        {space: value / price[space] for space, value in scores.items()},
         problem.budget.cost,
         target=QUICK.target_ratio * problem.budget.full,
         tolerance=QUICK.tolerance,

@@ -114,7 +114,7 @@ def test_the_planted_head_survives_to_the_last_and_by_lot_it_does_not(problem: P
 
     def metric(architecture: BertArchitecture) -> float:
         student = planted.student
-        return planted.select_worth(cut(student.state_dict(), student.config, architecture))
+        return planted.select_score(cut(student.state_dict(), student.config, architecture))
 
     assert metric(chosen) == 1
     assert fmean(metric(lot) for lot in by_lot) < 0.8
@@ -122,9 +122,9 @@ def test_the_planted_head_survives_to_the_last_and_by_lot_it_does_not(problem: P
 
 def test_each_layer_has_norm_one_unless_that_is_turned_off(problem: Problem) -> None:
     price = problem.budget.cost.of_one_unit()["heads"]
-    normed = QUICK.worth(problem, 0)["heads"] * price
+    normed = QUICK.scores(problem, 0)["heads"] * price
     torch.testing.assert_close(normed.norm(dim=1), torch.ones(TINY.layers).to(normed))
-    plain = replace(QUICK, normalise=False).worth(problem, 0)["heads"] * price
+    plain = replace(QUICK, normalise=False).scores(problem, 0)["heads"] * price
     assert not torch.allclose(plain.norm(dim=1), torch.ones(TINY.layers).to(plain), atol=1e-2)
 
 

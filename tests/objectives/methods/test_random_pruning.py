@@ -52,9 +52,9 @@ def test_scope_layer_is_uniform(problem: Problem) -> None:
 
 def test_scope_layer_keeps_the_first_of_equals() -> None:
     many = torch.tensor([[1.0, 2.0, 1.0, 0.0] * 8] * 2)
-    worth = evenly({"heads": torch.ones(2, 4), "ffn": many})
-    assert worth["heads"].tolist() == [[0.75, 0.5, 0.25, 0.0]] * 2
-    order = worth["ffn"].argsort(dim=-1, descending=True)[0].tolist()
+    scores = evenly({"heads": torch.ones(2, 4), "ffn": many})
+    assert scores["heads"].tolist() == [[0.75, 0.5, 0.25, 0.0]] * 2
+    order = scores["ffn"].argsort(dim=-1, descending=True)[0].tolist()
     assert order == sorted(range(32), key=lambda unit: (-many[0, unit].item(), unit))
 
 

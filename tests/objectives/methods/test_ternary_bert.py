@@ -53,11 +53,11 @@ def test_training_wins_back_most_of_what_rounding_costs(problem: Problem) -> Non
 
 def test_with_less_the_units_of_most_worth_stay(problem: Problem) -> None:
     chosen = QUICK.choose(problem, 0)
-    worth = QUICK.worth(problem, 0)["ffn"]
+    scores = QUICK.scores(problem, 0)["ffn"]
     kept = [list(layer.ffn) for layer in chosen.layers]
-    stay = min(worth[layer][units].min() for layer, units in enumerate(kept) if units)
+    stay = min(scores[layer][units].min() for layer, units in enumerate(kept) if units)
     gone = [
-        worth[layer][unit]
+        scores[layer][unit]
         for layer, units in enumerate(kept)
         for unit in set(range(TINY.ffn)) - set(units)
     ]

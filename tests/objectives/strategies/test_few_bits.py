@@ -109,12 +109,12 @@ def test_a_whole_student_learns_with_its_few_bits(problem: Problem) -> None:
 def test_the_best_checkpoint_is_judged_with_its_bits(problem: Problem) -> None:
     seen: list[type] = []
 
-    def worth(model: PrunedBertForSequenceClassification) -> float:
+    def scores(model: PrunedBertForSequenceClassification) -> float:
         seen.append(type(model.get_input_embeddings()))
         return 0.0
 
     best = replace(TERNARY, stages=(replace(LEARN, keep="best"),))
-    search_alone(best, replace(problem, select_worth=worth))
+    search_alone(best, replace(problem, select_score=scores))
     assert seen == [PackedEmbedding] * 2
 
 

@@ -164,6 +164,6 @@ def test_units_of_some_layers_of_the_teacher_are_worth_what_they_are_in_it(
     found = importance_of_student(shallow, ("heads", "ffn"), "logits")
     whole = importance_of_student(problem, ("heads", "ffn"), "logits")
     alone = importance_of_student(replace(shallow, student_layers=None), ("heads",), "logits")
-    for space, worth in found.items():
-        torch.testing.assert_close(worth, whole[space][[0, 2]])
+    for space, scores in found.items():
+        torch.testing.assert_close(scores, whole[space][[0, 2]])
     assert not torch.allclose(found["heads"], alone["heads"], rtol=1e-2)

@@ -85,10 +85,10 @@ def test_ranked_alpha_spans_its_range_in_the_order_of_importance_per_flop(
     alpha = ranked_alpha(importance, PRICE, 2.0, 8.0, "cpu")
     assert {space: a.shape for space, a in alpha.items()} == {"heads": (2, 3), "ffn": (2, 5)}
     flat = torch.cat([a.flatten() for a in alpha.values()])
-    worth = torch.cat([(importance[space] / PRICE[space]).flatten() for space in alpha])
+    scores = torch.cat([(importance[space] / PRICE[space]).flatten() for space in alpha])
     assert flat.min().item() == 2
     assert flat.max().item() == 8
-    assert (worth[flat.argsort()].diff() >= 0).all()
+    assert (scores[flat.argsort()].diff() >= 0).all()
 
 
 @given(importances, st.floats(2.0, 8.0))

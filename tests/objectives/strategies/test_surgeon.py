@@ -71,8 +71,8 @@ def test_of_two_that_do_the_same_the_first_is_worth_nothing_and_the_second_much(
     weight, inputs = drawn(1, 4, 3)
     weight, twins = weight[:, [0, 1, 1]], inputs[:, [0, 1, 1]]
     weight[:, 0] *= 10  # stays longest
-    worth = rises(weight, twins.T @ twins + 1e-9 * torch.eye(3), 1)
-    low, high = worth[1:].sort().values
+    scores = rises(weight, twins.T @ twins + 1e-9 * torch.eye(3), 1)
+    low, high = scores[1:].sort().values
     assert low < 1e-6 * high
     alone = least_error(weight, twins, torch.tensor([True, False, False]))
     assert float(high) == pytest.approx(alone, rel=1e-6)
@@ -80,9 +80,9 @@ def test_of_two_that_do_the_same_the_first_is_worth_nothing_and_the_second_much(
 
 def test_a_later_unit_is_never_worth_less() -> None:
     weight, inputs = drawn(2, 5, 12)
-    worth = rises(weight, inputs.T @ inputs, 2)
+    scores = rises(weight, inputs.T @ inputs, 2)
     order = torch.cat([units for units, _ in leaving(weight, inputs.T @ inputs, 2)])
-    assert (worth[order].diff() >= 0).all()
+    assert (scores[order].diff() >= 0).all()
 
 
 @pytest.mark.parametrize("layer", [0, TINY.layers - 1])

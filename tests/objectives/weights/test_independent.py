@@ -90,7 +90,7 @@ def test_the_best_checkpoint_is_that_of_the_selection_split(
         seen.append(model.classifier.weight.detach().clone())
         return -float(len(seen))
 
-    judged = replace(problem, select_worth=metric)
+    judged = replace(problem, select_score=metric)
     stage = replace(RECOVER, keep=keep, epochs=3)
     result = search_alone(replace(QUICK, stages=(SEARCH, stage)), judged)
     assert len(seen) == (3 if keep == "best" else 0)

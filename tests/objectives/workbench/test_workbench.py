@@ -458,8 +458,8 @@ def test_the_divergence_is_measured_of_the_answers_that_are_scored(
         logits = [predict(one, split, "cpu") for one in (model, problem.teacher)]
         assert getattr(score, name) == pytest.approx(divergence(*logits, split), rel=1e-4)
     assert score.divergence != score.heldout_divergence
-    assert problem.select_worth(model) == pytest.approx(-score.divergence, rel=1e-4)
-    assert bench.problem.select_worth(problem.teacher) == 0
+    assert problem.select_score(model) == pytest.approx(-score.divergence, rel=1e-4)
+    assert bench.problem.select_score(problem.teacher) == 0
 
 
 def test_a_teacher_of_numbers_fits_a_task_of_numbers_whatever_its_output_is_called(

@@ -258,7 +258,7 @@ def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> 
     with pytest.raises(UserError, match=r"Study\.cost is 'watts'; it must be one of flops, params"):
         replace(study, cost="watts")  # type: ignore[arg-type]
     deeper = replace(study.method, spaces=("heads", "qk", "v"))
-    with pytest.raises(UserError, match=r"'latency' has no price for the units of qk, v, only"):
+    with pytest.raises(UserError, match=r"'latency' has no cost for the units of qk, v, only"):
         replace(study, cost="latency", method=deeper)
     assert replace(study, cost="units", method=deeper).cost == "units"
 
