@@ -29,10 +29,10 @@ from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Interval
 from objectives.measures.evaluate import metric_with_interval, predict_with
 from objectives.measures.measured import measured_flops
+from objectives.metric import Metric
 from objectives.students.bert.pretrained import has_tokenizer, load_tokenizer
 from objectives.students.families import family_of
 from objectives.text.data import Split
-from objectives.text.task import Metric
 from objectives.workbench.inputs import Inputs
 
 UNPRUNED = "unpruned"

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from objectives.text.data import Labels
-from objectives.text.task import Metric, metric_value
+from objectives.metric import Labels, Metric, metric_value
 
 RESAMPLES = 500
 _LEVEL = 0.95

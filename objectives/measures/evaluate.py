@@ -14,11 +14,11 @@ from transformers import PreTrainedModel
 
 from objectives.device import to_device
 from objectives.measures.bootstrap import Interval, bootstrap_interval
+from objectives.metric import Labels, Metric, metric_value
 from objectives.progress import Progress
 from objectives.students.bert.cutting import count_labels
 from objectives.students.bert.packing import PackedEmbedding, PackedLinear
-from objectives.text.data import INPUTS, Labels, Split
-from objectives.text.task import Metric, metric_value
+from objectives.text.data import INPUTS, Split
 
 Objective = Literal["metric", "divergence"]
 """What a study compares students by: up the one, down the other."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -16,9 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from objectives.device import on_device
-
-Labels: TypeAlias = NDArray[np.int64 | np.float32]
-"""One label a row: int64, the index of a class; or float32, a number (regression)."""
+from objectives.metric import Labels
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """What a model reads of a batch, each (batch, length)."""

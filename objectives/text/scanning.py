@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from objectives.errors import SHOWN, UserError, did_you_mean
-from objectives.text.data import Labels
+from objectives.metric import Labels
 from objectives.text.task import Task
 
 _READ_TOGETHER = 10_000

@@ -8,17 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-import numpy as np
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
 from objectives.errors import UserError, check_ranges, check_types
-from objectives.text.data import Labels, Split
+from objectives.metric import Labels, Metric
+from objectives.text.data import Split
 from objectives.text.text_files import DELIMITERS, TextFile
-
-Metric = Literal["accuracy", "mcc", "f1", "pearson_spearman", "agreement"]
 
 ROLES = ("train", "alpha", "select", "heldout")
 
@@ -265,43 +263,3 @@ def tokenise(
         max_length=max_length,
         truncated=len(too_long),
     )
-
-
-def metric_value(
-    metric: Metric,
-    labels: Labels,
-    predictions: Labels,
-    *,
-    classes: int = 2,
-) -> float:
-    """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
-
-    `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more
-    the mean over those that occur.
-    """
-    from sklearn.metrics import (  # a second, which a study that is only defined need not wait for
-        accuracy_score,
-        f1_score,
-        matthews_corrcoef,
-    )
-
-    if metric in ("accuracy", "agreement"):
-        return float(accuracy_score(labels, predictions))
-    if metric == "mcc":
-        return float(matthews_corrcoef(labels, predictions))
-    if metric == "pearson_spearman":
-        if not np.isfinite(predictions).all():
-            return float("nan")
-        from scipy.stats import rankdata
-
-        pearson = _correlation(labels, predictions)
-        return (pearson + _correlation(rankdata(labels), rankdata(predictions))) / 2
-    average = "binary" if classes == 2 else "macro"
-    return float(f1_score(labels, predictions, average=average, zero_division=0.0))
-
-
-def _correlation(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
-    """Pearson's; 0 if either is constant (as Matthews'), where it is not defined."""
-    if not np.ptp(one) or not np.ptp(other):
-        return 0.0
-    return float(np.corrcoef(one, other)[0, 1])

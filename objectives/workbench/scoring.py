@@ -15,8 +15,8 @@ from objectives.engines.names import BITS, FULL_BITS, Engine
 from objectives.engines.serving import serve
 from objectives.measures.bootstrap import Interval
 from objectives.measures.evaluate import divergence, metric_with_interval, predict, predict_with
+from objectives.metric import Metric
 from objectives.text.data import Split
-from objectives.text.task import Metric
 
 
 @dataclass(frozen=True)

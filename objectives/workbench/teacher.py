@@ -16,12 +16,13 @@ from objectives.cache import atomic_write, content_key, made_anew
 from objectives.device import Precision, autocast, matmul_dtype, to_device
 from objectives.errors import UserError, check_ranges, check_types, first_line
 from objectives.measures.bootstrap import Interval
+from objectives.metric import Labels, Metric, metric_value
 from objectives.session import Session
 from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.exporting import save_model
-from objectives.text.data import Labels, Split
-from objectives.text.task import LabelledText, Metric, metric_value
+from objectives.text.data import Split
+from objectives.text.task import LabelledText
 from objectives.training.losses import task_loss
 from objectives.training.optimisation import linear_schedule, weight_optimizer
 

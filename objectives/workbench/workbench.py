@@ -23,6 +23,7 @@ from objectives.measures.evaluate import (
 )
 from objectives.measures.latency import load_latency
 from objectives.measures.measured import WrongCostError, measured_costs
+from objectives.metric import Metric
 from objectives.problem import Problem
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture
@@ -31,7 +32,7 @@ from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.families import family_for
 from objectives.students.family import Architecture
 from objectives.text.data import Split
-from objectives.text.task import Examples, Metric, tokenise
+from objectives.text.task import Examples, tokenise
 from objectives.text.vocabulary import Vocabulary
 from objectives.training.population import EMBEDDINGS
 from objectives.training.teacher_logits import kept_logits
@@ -64,6 +65,8 @@ class Workbench:
     tokenizer: PreTrainedTokenizerBase
     unpruned: Score
     """Of the teacher; its widths are those of the model of ratio 1."""
+    unpruned_answers: Mapping[str, Tensor]
+    """Logits (rows, C) of the teacher on "select" and "heldout" in the engine."""
     flops: Flops
     """Of the student, cut or masked."""
     flops_full: int
@@ -71,9 +74,18 @@ class Workbench:
     notes: tuple[str, ...]
     """What a user should know of rows, labels and teacher."""
 
-    def score(self, model: PreTrainedModel, architecture: Architecture) -> Score:
+    def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
+        """Logits (rows, C) float32 of the student on "select" and "heldout", in the engine."""
+        return answers_of(self.engine, model, self._judging(architecture), self.problem.device)
+
+    def score(
+        self,
+        model: PreTrainedModel,
+        architecture: Architecture,
+        answers: Mapping[str, Tensor] | None = None,
+    ) -> Score:
         """Metric and divergence on the selection and the held-out split, and the size of the
-        student `model`.
+        student `model`. `answers` are those of the method of that name, if they are known.
 
         Raises WrongCostError if the model does not cost what a search predicts of its architecture.
         """
@@ -86,11 +98,10 @@ class Workbench:
                     f"the model has {number:,} {unit}, its architecture {predicted[unit]:,}; a "
                     "method cuts the model that it returns to the architecture beside it"
                 )
-        splits = self._judging(architecture)
         return score_of(
-            answers_of(self.engine, model, splits, self.problem.device),
+            self.answers(model, architecture) if answers is None else answers,
             self.teacher_answers,
-            splits,
+            {"select": self.select, "heldout": self.heldout},
             self.metric,
             params=measured["params"],
             bytes=measured["bytes"],
@@ -171,13 +182,15 @@ def prepare(
 
     counted = Budget(cost_of_student, cost_of_unpruned.full)
     flops = Budget(flops_of(cost_of_student), flops_of(cost_of_unpruned).full)
+    served = answers
+    if BITS[engine] != FULL_BITS:
+        served = answers_of(engine, teacher, judging, device)
     unpruned = _score_teacher(
         inputs,
         teacher,
+        served,
         answers,
         judging,
-        engine,
-        device,
         cost=cost_of_teacher.full,
         flops=int(flops_of(cost_of_teacher).full),
         widths=BertArchitecture.full(cost_of_unpruned.shape).sizes(),
@@ -227,6 +240,7 @@ def prepare(
         metric=inputs.task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
+        unpruned_answers=served,
         flops=flops_of(cost_of_student),
         flops_full=int(flops.full),
         notes=tuple(notes),
@@ -247,20 +261,16 @@ def _answers_of_teacher(
 def _score_teacher(
     inputs: Inputs,
     teacher: BertForSequenceClassification,
+    served: Mapping[str, Tensor],
     answers: Mapping[str, Tensor],
     splits: Mapping[str, Split],
-    engine: Engine,
-    device: str,
     *,
     cost: float,
     flops: int,
     widths: Mapping[str, tuple[int, ...]],
 ) -> Score:
-    """What it is worth in the engine that will serve. Raises UserError for answers that are nan or
-    infinite."""
-    served = answers
-    if BITS[engine] != FULL_BITS:
-        served = answers_of(engine, teacher, splits, device)
+    """What it is worth by its answers in the engine that will serve. Raises UserError for answers
+    that are nan or infinite."""
     unpruned = score_of(
         served,
         answers,

@@ -16,6 +16,8 @@ from orchestrator.storage.urls import sqlite_url
 
 MODEL = "model"
 """Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
+ANSWERS = "answers.safetensors"
+"""The file of a model's answers within a trial's folder."""
 _LAUNCH = "launch.json"
 
 
@@ -95,6 +97,11 @@ class RunFolder:
         """Milliseconds of the front's models, as `maskfront bench` measured them."""
         return self.path / "bench.json"
 
+    @property
+    def rows(self) -> Path:
+        """Labels of the rows that judge, and the unpruned model's answers."""
+        return self.path / "rows.safetensors"
+
     def write_launch(self, command: str, source: str) -> None:
         """Keep how the run was launched: the command, and the text of the study file."""
         document = {"command": command, "source": source}
@@ -114,6 +121,10 @@ class RunFolder:
     def model(self, number: int) -> Path:
         """The folder of a finished trial's cut model."""
         return self.trial(number) / MODEL
+
+    def answers(self, number: int) -> Path:
+        """The answers of a finished trial's model on the rows that judge it."""
+        return self.trial(number) / ANSWERS
 
     def exists(self) -> bool:
         """Whether a run lies in this folder."""

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.runs.answers import write_answers
 from orchestrator.runs.heat_map import draw_heat_map
-from orchestrator.runs.run_folder import MODEL, link_or_copy
+from orchestrator.runs.run_folder import ANSWERS, MODEL, link_or_copy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from objectives.metric import Logits
     from objectives.search_method import CurvePoint, SearchResult
     from orchestrator.runs.results import TrialResult
 
@@ -29,12 +31,14 @@ def write_trial(
     folder: Path,
     found: SearchResult,
     result: TrialResult,
+    answers: Mapping[str, Logits],
     tokenizer: PreTrainedTokenizerBase,
     full: Mapping[str, Sequence[int]],
 ) -> None:
     """Write the folder, whole or not at all.
 
-    `full` are the sizes of the unpruned model. Raises OSError if the disk refuses.
+    `answers` are the model's on "select" and "heldout", `full` the sizes of the unpruned model.
+    Raises OSError if the disk refuses.
     """
     # Only where models are trained.
     from objectives.cache import atomic_write
@@ -44,6 +48,7 @@ def write_trial(
         unfinished.mkdir(parents=True)
         (unfinished / _ARCHITECTURE).write_text(found.architecture.to_json())
         (unfinished / _RESULT).write_text(result.to_json())
+        write_answers(unfinished / ANSWERS, answers)
         _write_curve(unfinished / _CURVE, found.curve)
         draw_heat_map(found.architecture.sizes(), full, unfinished / _HEAT_MAP)
         save_model(found.model, unfinished / MODEL)

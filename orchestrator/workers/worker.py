@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 from objectives.device import free_memory, matmul_dtype, out_of_memory
 from objectives.errors import MaskfrontError, UserError
 from objectives.measures.measured import WrongCostError
+from objectives.metric import Logits
 from objectives.search_method import (
     Outcome,
     SearchFailure,
@@ -27,6 +28,7 @@ from objectives.search_method import (
 )
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
+from orchestrator.runs.answers import write_rows
 from orchestrator.runs.artifacts import upload
 from orchestrator.runs.records import (
     BUDGET,
@@ -66,6 +68,14 @@ _MOST_FAILURES = 8
 all of its first two populations have."""
 _IDLE = 2.0
 """Seconds at most until a worker without a trial looks again."""
+
+
+class _Scored(NamedTuple):
+    """What the model of a trial is worth, and what it answered."""
+
+    result: TrialResult
+    answers: dict[str, Logits]
+    """Of "select" and "heldout"."""
 
 
 class Worker:
@@ -150,6 +160,11 @@ class Worker:
                     f"be {unpruned.cost_full} {unpruned.unit}; go on where it began (device, "
                     "threads, torch, cache folder), or give the study another name"
                 )
+        write_rows(
+            self.folder,
+            {"select": self.bench.select.labels, "heldout": self.bench.heldout.labels},
+            {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()},
+        )
         self.outer.set_user_attr(NOTES, self.bench.notes)
         self.outer.set_user_attr(UNPRUNED, asdict(unpruned))
         with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
@@ -234,7 +249,7 @@ class Worker:
         methods = [method for _, method in group]
         self._record_how(group)
 
-        def scored() -> Iterator[tuple[int, Outcome, TrialResult | None]]:
+        def scored() -> Iterator[tuple[int, Outcome, _Scored | None]]:
             for outcome in type(methods[0]).search(
                 methods, self.bench.problem, seed=self.study.seed, progress=self.progress
             ):
@@ -271,19 +286,21 @@ class Worker:
                 for name, value in how.items():
                     self.running[number].set_user_attr(name, value)
 
-    def _tell(self, number: int, outcome: Outcome, result: TrialResult | None) -> None:
-        """Keep and tell one outcome; `result` is the score of a student that was found."""
+    def _tell(self, number: int, outcome: Outcome, scored: _Scored | None) -> None:
+        """Keep and tell one outcome; `scored` is what a student that was found is worth."""
         if isinstance(outcome, SearchFailure):
             self._fail([number], outcome.reason)
             return
-        assert result is not None, "what was found was scored"
+        assert scored is not None, "what was found was scored"
+        result = scored.result
         if not math.isfinite(result.metric):
             self._fail([number], f"its {self.bench.metric} is {result.metric}")
             return
         with self._still_ours(number):
             full = self.bench.unpruned.widths
             tokenizer = self.bench.tokenizer_of(outcome.architecture)
-            write_trial(self.folder.trial(number), outcome, result, tokenizer, full)
+            folder = self.folder.trial(number)
+            write_trial(folder, outcome, result, scored.answers, tokenizer, full)
             self._tell_result(number, result)
 
     def _tell_result(self, number: int, result: TrialResult, how: str = "") -> None:
@@ -334,19 +351,22 @@ class Worker:
             copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
             self._tell_result(number, twin.result, f", as trial {twin.number}")
 
-    def _score(self, found: SearchResult) -> TrialResult:
-        score, problem = self.bench.score(found.model, found.architecture), self.bench.problem
+    def _score(self, found: SearchResult) -> _Scored:
+        answers = self.bench.answers(found.model, found.architecture)
+        score = self.bench.score(found.model, found.architecture, answers)
+        problem = self.bench.problem
         if found.target_ratio is None:
             target, unit = score.cost / problem.counted.full, problem.counted.cost.unit
         else:  # a method's own may be a tensor's or numpy's
             target, unit = float(found.target_ratio), problem.budget.cost.unit
-        return TrialResult(
+        result = TrialResult(
             **asdict(score),
             **self._yardstick(),
             target_ratio=target,
             tolerance=float(found.tolerance),
             budget_unit=unit,
         )
+        return _Scored(result, {role: logits.numpy() for role, logits in answers.items()})
 
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
         for number in list(numbers):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from objectives.measures.bootstrap import bootstrap_interval, resampled_metrics
-from objectives.text.task import Metric, metric_value
+from objectives.metric import Metric, metric_value
 
 
 def answers(rows: int, good: float, labels: int = 2) -> tuple[np.ndarray, np.ndarray]:

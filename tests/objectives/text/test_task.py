@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from objectives.errors import UserError
+from objectives.metric import metric_value
 from objectives.students.bert.pretrained import load_tokenizer
 from objectives.text.roles import load
-from objectives.text.task import ROLES, Examples, LabelledText, Task, metric_value, tokenise
+from objectives.text.task import ROLES, Examples, LabelledText, Task, tokenise
 from tests.conftest import planted_rows
 
 ROWS = 60

@@ -16,11 +16,12 @@ import torch
 from transformers import BertForSequenceClassification
 
 from objectives.errors import UserError
+from objectives.metric import Metric
 from objectives.session import Session
 from objectives.students.bert import pretrained
 from objectives.students.bert.pretrained import label_order
 from objectives.text.data import Split
-from objectives.text.task import ROLES, Examples, LabelledText, Metric
+from objectives.text.task import ROLES, Examples, LabelledText
 from objectives.workbench.teacher import (
     Teacher,
     check_labels,

@@ -1,0 +1,1 @@
+"""What several finished models answer together: cascades and ensembles. Imports no torch."""

@@ -1,0 +1,249 @@
+"""A cascade of two models: a small one answers, and where it is unsure a large one is asked.
+
+The small model's confidence in a row is its highest probability, its margin or its entropy; rows
+below a threshold are deferred (Viola and Jones 2001; of classifiers of text Wang et al. 2022,
+"Wisdom of committees"). It costs the small model always and the large one for the rows deferred.
+All is reckoned from answers that are there: nothing is trained, no model is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+
+from objectives.combining.members import Member, Rows, enough, probabilities
+from objectives.metric import Labels, Logits
+
+Confidence = Literal["probability", "margin", "entropy"]
+CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
+SHARES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+"""Shares of the selection rows whose deferral `cascades` looks at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cascade:
+    """Two models, when the second is asked, and what they are worth together."""
+
+    small: int | None
+    """The number of its trial; None is the unpruned model."""
+    large: int | None
+    confidence: Confidence
+    temperature: float
+    """That the small model's logits are divided by."""
+    threshold: float
+    """A row of less confidence is deferred."""
+    deferred: float
+    """Share of the selection rows that are."""
+    heldout_deferred: float
+    cost: float
+    """Mean of a selection row, in the unit of the members' costs."""
+    heldout_cost: float
+    metric: float
+    heldout_metric: float
+    agreement: float
+    """Share of the selection rows on which it answers as the unpruned model does."""
+    heldout_agreement: float
+
+
+def confidence_of(kind: Confidence, logits: Logits, temperature: float) -> NDArray[np.float64]:
+    """How sure a model is of each row (rows,), from its logits (rows, C): the highest probability;
+    how far it is above the second; or minus the entropy in nats."""
+    shares = probabilities(logits, temperature)
+    if kind == "entropy":
+        return np.asarray((shares * np.log(np.maximum(shares, 1e-300))).sum(-1))
+    two = np.partition(shares, -2, axis=-1)[:, -2:]
+    return np.asarray(two[:, 1] if kind == "probability" else two[:, 1] - two[:, 0])
+
+
+def temperature_of(logits: Logits, labels: Labels) -> float:
+    """The temperature of the least negative log-likelihood (Guo et al. 2017), within a factor of 20
+    of 1. Of rows that are all right none is best: then it is the lowest."""
+    rows = np.arange(len(labels))
+
+    def loss(log_temperature: float) -> float:
+        shares = probabilities(logits, float(np.exp(log_temperature)))[rows, labels]
+        return -float(np.log(np.maximum(shares, 1e-300)).mean())
+
+    bound = np.log(20)
+    return float(np.exp(minimize_scalar(loss, bounds=(-bound, bound), method="bounded").x))
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two members, and the order in which the small one's rows are deferred."""
+
+    small: Member
+    large: Member
+    rows: Rows
+    confidence: Confidence
+    temperature: float
+
+    def sure(self, role: str) -> NDArray[np.float64]:
+        """The small one's confidence in each row."""
+        return confidence_of(self.confidence, self.small.logits[role], self.temperature)
+
+    def at(self, threshold: float) -> Cascade:
+        """The cascade that defers the rows of less confidence than this."""
+        rows, roles = self.rows, ("select", "heldout")
+        said = {role: self.said(role, threshold) for role in roles}
+        deferred = {role: float((self.sure(role) < threshold).mean()) for role in roles}
+        return Cascade(
+            small=self.small.number,
+            large=self.large.number,
+            confidence=self.confidence,
+            temperature=self.temperature,
+            threshold=threshold,
+            deferred=deferred["select"],
+            heldout_deferred=deferred["heldout"],
+            cost=self.cost(deferred["select"]),
+            heldout_cost=self.cost(deferred["heldout"]),
+            metric=rows.value("select", said["select"]),
+            heldout_metric=rows.value("heldout", said["heldout"]),
+            agreement=rows.agreement("select", said["select"]),
+            heldout_agreement=rows.agreement("heldout", said["heldout"]),
+        )
+
+    def said(self, role: str, threshold: float) -> Labels:
+        """The class of each row (rows,)."""
+        answers = (self.large.logits[role].argmax(-1), self.small.logits[role].argmax(-1))
+        return np.asarray(np.where(self.sure(role) < threshold, *answers))
+
+    def threshold(self, deferred: float) -> float:
+        """The one that defers this share of the selection rows."""
+        if deferred >= 1:
+            return float("inf")
+        return float(np.quantile(self.sure("select"), deferred))
+
+    def cost(self, deferred: float) -> float:
+        """Mean of a row where this share is deferred."""
+        return self.small.cost + deferred * self.large.cost
+
+    def curve(self) -> Curve:
+        """What deferring the 0, 1, ... least sure selection rows gives. Rows of equal confidence
+        are deferred together."""
+        sure = self.sure("select")
+        order = np.argsort(sure, kind="stable")
+        ranked, original = sure[order], self.rows.original["select"][order]
+        alike = [
+            member.logits["select"].argmax(-1)[order] == original
+            for member in (self.small, self.large)
+        ]
+        by_small, by_large = (np.concatenate([[0], np.cumsum(own)]) for own in alike)
+        first = np.concatenate([[True], ranked[1:] > ranked[:-1], [True]])
+        deferred = np.flatnonzero(first)
+        return Curve(
+            thresholds=np.concatenate([ranked, [np.inf]])[first],
+            costs=self.small.cost + deferred / len(ranked) * self.large.cost,
+            agreed=(by_small[-1] - by_small + by_large)[first],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Cascades of one pair by the rows that they defer, from none to all."""
+
+    thresholds: NDArray[np.float64]
+    costs: NDArray[np.float64]
+    """Mean of a selection row."""
+    agreed: NDArray[np.int64]
+    """Selection rows on which the cascade answers as the unpruned model does."""
+
+
+def pair_of(small: Member, large: Member, rows: Rows) -> Pair:
+    """With the confidence that tells best, on the selection split, where the two answer alike."""
+    logits = small.logits["select"]
+    temperature = temperature_of(logits, large.logits["select"].argmax(-1))
+    alike = logits.argmax(-1) == large.logits["select"].argmax(-1)
+
+    def told(kind: Confidence) -> float:
+        """The mean share that is alike among the surest rows, over all numbers of them."""
+        order = np.argsort(-confidence_of(kind, logits, temperature), kind="stable")
+        return float((np.cumsum(alike[order]) / np.arange(1, len(order) + 1)).mean())
+
+    return Pair(small, large, rows, max(CONFIDENCES, key=told), temperature)
+
+
+def pairs_of(members: Sequence[Member], rows: Rows) -> Iterator[Pair]:
+    """All pairs of a cheaper and a costlier member that may be worth their cost."""
+    for small in members:
+        for large in members:
+            if small.cost < large.cost:
+                yield pair_of(small, large, rows)
+
+
+def cascades(pairs: Iterable[Pair]) -> list[Cascade]:
+    """Every pair, deferring each of `SHARES`."""
+    return [pair.at(pair.threshold(share)) for pair in pairs for share in SHARES]
+
+
+def front_of(found: Sequence[Cascade]) -> list[Cascade]:
+    """Those that no other matches in the metric of the selection split at a lower cost, by rising
+    cost."""
+    front: list[Cascade] = []
+    for cascade in sorted(found, key=lambda one: (one.cost, -one.metric)):
+        if not front or cascade.metric > front[-1].metric:
+            front.append(cascade)
+    return front
+
+
+def cheapest_agreeing(pairs: Iterable[Pair], share: float) -> Cascade | None:
+    """The cheapest cascade that agrees with the unpruned model on this share of all rows, with 95%
+    confidence by its selection rows; None if there is none.
+
+    Of a pair the thresholds are tested from the one that defers all rows downwards, until one
+    fails: so the confidence holds although many are tested (fixed sequence testing, Angelopoulos et
+    al. 2021). It is that of one pair: choosing among pairs takes a little of it away.
+    """
+    found = []
+    for pair in pairs:
+        curve, needed = pair.curve(), enough(share, len(pair.rows.labels["select"]))
+        if needed is None:
+            return None
+        failed = np.flatnonzero(curve.agreed < needed)
+        last = int(failed[-1]) + 1 if len(failed) else 0
+        if last < len(curve.costs):
+            found.append((float(curve.costs[last]), float(curve.thresholds[last]), pair))
+    if not found:
+        return None
+    _, threshold, pair = min(found, key=lambda one: one[0])
+    return pair.at(threshold)
+
+
+def cheapest_keeping(pairs: Iterable[Pair], metric: float) -> Cascade | None:
+    """The cheapest cascade of `SHARES` whose metric is at least this, with 95% confidence by a
+    paired bootstrap against the unpruned model on the selection rows; None if there is none."""
+    for one in sorted(
+        (
+            (pair.cost(share), share, number, pair)
+            for number, pair in enumerate(pairs)
+            for share in (*SHARES, 1.0)
+        ),
+        key=lambda one: one[:3],
+    ):
+        _, share, _, pair = one
+        threshold = pair.threshold(share)
+        if pair.rows.surely("select", pair.said("select", threshold)) >= metric:
+            return pair.at(threshold)
+    return None
+
+
+def best_within(pairs: Iterable[Pair], cost: float) -> Cascade | None:
+    """The cascade of the highest agreement among those of at most this mean cost; None if there is
+    none."""
+    found = []
+    for pair in pairs:
+        curve = pair.curve()
+        agreed = np.where(curve.costs <= cost, curve.agreed, -1)
+        place = int(agreed.argmax())
+        if agreed[place] >= 0:
+            key = (int(agreed[place]), -float(curve.costs[place]))
+            found.append((key, float(curve.thresholds[place]), pair))
+    if not found:
+        return None
+    _, threshold, pair = max(found, key=lambda one: one[0])
+    return pair.at(threshold)

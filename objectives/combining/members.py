@@ -1,0 +1,86 @@
+"""The parts that cascades and ensembles are made of, and how their answers are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from objectives.measures.bootstrap import resampled_metrics
+from objectives.metric import Labels, Logits, Metric, metric_value
+
+Array = NDArray[Any]
+CONFIDENCE = 0.95
+"""Of every statement about rows that nothing saw."""
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A finished model: its answers on the rows that judge, and what one answer costs."""
+
+    number: int | None
+    """Of its trial; None is the unpruned model."""
+    cost: float
+    """Of one row, in the unit that is compared."""
+    logits: Mapping[str, Logits]
+    """Of "select" and "heldout"."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows that judge: the labels, and the answers that agreement is with."""
+
+    metric: Metric
+    labels: Mapping[str, Labels]
+    """(rows,) of "select" and "heldout", classes."""
+    original: Mapping[str, Labels]
+    """(rows,): the classes that the unpruned model gives."""
+    classes: int
+
+    def value(self, role: str, said: Labels) -> float:
+        """The metric of these classes (rows,)."""
+        return metric_value(self.metric, self.labels[role], said, classes=self.classes)
+
+    def surely(self, role: str, said: Labels) -> float:
+        """The metric that these classes have at least, with 95% confidence: the unpruned model's,
+        and the lower end of the difference by a paired bootstrap over the rows."""
+        own, original = (
+            resampled_metrics(self.metric, self.labels[role], answers, self.classes)
+            for answers in (said, self.original[role])
+        )
+        lost = float(np.quantile(own - original, 1 - CONFIDENCE))
+        return self.value(role, self.original[role]) + lost
+
+    def agreement(self, role: str, said: Labels) -> float:
+        """The share of the rows on which they are the unpruned model's."""
+        return float((said == self.original[role]).mean())
+
+
+def probabilities(logits: Array, temperature: float = 1.0) -> NDArray[np.float64]:
+    """Softmax of logits (..., C) over a temperature > 0."""
+    scaled = logits.astype(np.float64) / temperature
+    powers = np.exp(scaled - scaled.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
+def at_least(right: Array | int, rows: int) -> NDArray[np.float64]:
+    """The share that is right among all rows of the kind, with 95% confidence at least.
+
+    The one-sided bound of Clopper and Pearson (1934) for `right` of `rows` independent rows.
+    """
+    right = np.asarray(right)
+    with np.errstate(invalid="ignore"):
+        bound = beta.ppf(1 - CONFIDENCE, right, rows - right + 1)
+    return np.where(right > 0, bound, 0.0)
+
+
+def enough(share: float, rows: int) -> int | None:
+    """The fewest rows that must be right for `at_least` to give this share; None if all would not
+    do."""
+    bounds = at_least(np.arange(rows + 1), rows)
+    found = int(np.searchsorted(bounds, share))
+    return found if found <= rows else None

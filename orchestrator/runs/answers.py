@@ -1,0 +1,74 @@
+"""The answers of a run's models on the rows that judge them, as files.
+
+Cascades, ensembles and paired comparisons are reckoned from these, without running a model again.
+Float32, so that the likeliest class is the one that was scored. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from objectives.cache import atomic_write
+from objectives.metric import Logits
+from orchestrator.runs.records import FinishedTrial, RunRecord
+from orchestrator.runs.run_folder import RunFolder
+
+_ROLES = ("select", "heldout")
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedRows:
+    """The rows that judge the models of a run: labels, and the answers of the unpruned model."""
+
+    labels: Mapping[str, NDArray[Any]]
+    """(rows,) of "select" and "heldout": int64, classes; or float32, numbers. Where the task has
+    none, the classes that the teacher named."""
+    unpruned: Mapping[str, Logits]
+    """Of the teacher in the engine of the study."""
+
+
+def write_rows(
+    folder: RunFolder, labels: Mapping[str, NDArray[Any]], unpruned: Mapping[str, Logits]
+) -> None:
+    """Keep what `read_rows` reads, unless it is there already. Raises OSError."""
+    if folder.rows.is_file():
+        return
+    arrays = {f"labels.{role}": labels[role] for role in _ROLES}
+    with folder.in_turn("rows"), atomic_write(folder.rows) as unfinished:
+        save_file(arrays | {role: unpruned[role] for role in _ROLES}, unfinished)
+
+
+def read_rows(run: RunRecord) -> JudgedRows | None:
+    """None for a run of an earlier version, which kept none, and if the file is damaged."""
+    found = _read(RunFolder(run.folder).rows)
+    if found is None:
+        return None
+    return JudgedRows(
+        labels={role: found[f"labels.{role}"] for role in _ROLES},
+        unpruned={role: found[role] for role in _ROLES},
+    )
+
+
+def write_answers(file: Path, answers: Mapping[str, Logits]) -> None:
+    """Write the logits of "select" and "heldout"."""
+    save_file({role: np.ascontiguousarray(answers[role]) for role in _ROLES}, file)
+
+
+def read_answers(run: RunRecord, trial: FinishedTrial) -> dict[str, Logits] | None:
+    """The logits of a trial's model on "select" and "heldout"; None as with `read_rows`."""
+    return _read(RunFolder(run.folder).answers(trial.number))
+
+
+def _read(file: Path) -> dict[str, NDArray[Any]] | None:
+    try:
+        return dict(load_file(file))
+    except (FileNotFoundError, SafetensorError):
+        return None

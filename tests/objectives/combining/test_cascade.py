@@ -1,0 +1,177 @@
+"""Cascades from kept answers: equal to the models at their ends, and sure of their gate."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from objectives.combining.cascade import (
+    CONFIDENCES,
+    Confidence,
+    best_within,
+    cascades,
+    cheapest_agreeing,
+    cheapest_keeping,
+    confidence_of,
+    front_of,
+    pair_of,
+    pairs_of,
+    temperature_of,
+)
+from objectives.combining.members import Member, Rows, at_least, enough, probabilities
+
+SMALL, LARGE = 3, None
+"""The numbers of the two models."""
+
+
+def answers(rows: int, seed: int, *, noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, and logits (rows, 3) of two models: a good one, and one with more noise."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(3, size=rows)
+    truth = 3.0 * np.eye(3)[labels]
+    large = truth + generator.normal(size=(rows, 3))
+    return labels, large + noise * generator.normal(size=(rows, 3)), large
+
+
+def members(rows: int = 1000, seed: int = 0, noise: float = 1.0) -> tuple[list[Member], Rows]:
+    """The two, and the rows of both judging splits."""
+    splits = {
+        "select": answers(rows, seed, noise=noise),
+        "heldout": answers(4000, seed + 1000, noise=noise),
+    }
+    small, large = (
+        Member(
+            number, cost, {role: split[place].astype(np.float32) for role, split in splits.items()}
+        )
+        for number, cost, place in ((SMALL, 0.01, 1), (LARGE, 1.0, 2))
+    )
+    return [small, large], Rows(
+        metric="accuracy",
+        labels={role: split[0] for role, split in splits.items()},
+        original={role: split[2].argmax(-1) for role, split in splits.items()},
+        classes=3,
+    )
+
+
+@pytest.mark.parametrize("kind", CONFIDENCES)
+def test_confidence_is_least_where_the_classes_are_equal(kind: Confidence) -> None:
+    logits = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [9.0, 0.0, 0.0]], dtype=np.float32)
+    found = confidence_of(kind, logits, 1.0)
+    assert (np.diff(found) > 0).all()
+    low, high = {"probability": (1 / 3, 1), "margin": (0, 1), "entropy": (-np.log(3), 0)}[kind]
+    assert found[0] == pytest.approx(low)
+    assert found[2] == pytest.approx(high, abs=0.01)
+
+
+def test_a_threshold_of_nothing_is_the_small_model_and_one_of_everything_the_large() -> None:
+    own, rows = members()
+    pair = pair_of(*own, rows)
+    none, all_rows = pair.at(-np.inf), pair.at(np.inf)
+    for cascade, member, deferred in ((none, own[0], 0), (all_rows, own[1], 1)):
+        said = member.logits["select"].argmax(-1)
+        assert cascade.metric == rows.value("select", said)
+        assert cascade.agreement == rows.agreement("select", said)
+        assert cascade.deferred == cascade.heldout_deferred == deferred
+    assert none.cost == 0.01
+    assert all_rows.cost == 1.01
+    assert all_rows.agreement == all_rows.heldout_agreement == 1
+
+
+def test_the_curve_has_what_each_threshold_gives() -> None:
+    own, rows = members(rows=60)
+    pair = pair_of(*own, rows)
+    curve = pair.curve()
+    for threshold, cost, agreed in zip(curve.thresholds, curve.costs, curve.agreed, strict=True):
+        cascade = pair.at(float(threshold))
+        assert cascade.cost == pytest.approx(cost)
+        assert cascade.agreement == pytest.approx(agreed / 60)
+
+
+def test_rows_of_equal_confidence_are_deferred_together() -> None:
+    logits = np.array([[1, 0], [1, 0], [0, 1], [3, 0]], dtype=np.float32)
+    both = {"select": logits, "heldout": logits}
+    large = {"select": np.zeros((4, 2), np.float32), "heldout": np.zeros((4, 2), np.float32)}
+    rows = Rows("accuracy", *2 * ({"select": np.zeros(4, int), "heldout": np.zeros(4, int)},), 2)
+    curve = pair_of(Member(0, 1.0, both), Member(1, 10.0, large), rows).curve()
+    assert curve.costs.tolist() == [1, 1 + 7.5, 11]
+    assert curve.agreed.tolist() == [3, 4, 4]
+
+
+def test_the_temperature_makes_probabilities_honest() -> None:
+    labels, _, large = answers(20_000, 0, noise=0)
+    # The likeliest label by Bayes: logits 3 (x . e) of unit noise are the posterior's as they are.
+    assert temperature_of((3 * large).astype(np.float32), labels) == pytest.approx(1, abs=0.05)
+    assert temperature_of((12 * large).astype(np.float32), labels) == pytest.approx(4, rel=0.05)
+
+
+def test_probabilities_of_large_logits_are_finite() -> None:
+    found = probabilities(np.array([[1e4, -1e4]], dtype=np.float32))
+    assert found.tolist() == [[1, 0]]
+
+
+def test_the_bound_is_clopper_and_pearsons() -> None:
+    assert at_least(10, 10) == pytest.approx(0.05 ** (1 / 10))
+    assert at_least(0, 10) == 0
+    needed = enough(0.99, 1500)
+    assert needed is not None
+    assert at_least(needed, 1500) >= 0.99 > at_least(needed - 1, 1500)
+    assert enough(0.99, 100) is None  # 100 of 100 rows say 0.970 alone
+
+
+@pytest.mark.parametrize("share", [0.9, 0.95, 0.98])
+def test_the_gate_holds_on_rows_that_chose_nothing(share: float) -> None:
+    """Of 200 draws of the choosing rows at most 5% and some luck end below the gate."""
+    below = 0
+    for seed in range(200):
+        own, rows = members(rows=400, seed=seed)
+        found = cheapest_agreeing(list(pairs_of(own, rows)), share)
+        assert found is not None
+        below += found.heldout_agreement < share - 0.002  # 4,000 rows are not all rows
+    assert below <= 20, f"{below} of 200"
+
+
+def test_the_cheapest_defers_less_than_all() -> None:
+    own, rows = members()
+    pairs = list(pairs_of(own, rows))
+    found = cheapest_agreeing(pairs, 0.95)
+    assert found is not None
+    assert (found.small, found.large) == (SMALL, LARGE)
+    assert 0 < found.deferred < 0.7
+    assert found.agreement >= 0.95
+    stricter = cheapest_agreeing(pairs, 0.99)
+    assert stricter is not None
+    assert stricter.cost > found.cost
+
+
+def test_no_gate_is_met_where_rows_are_too_few() -> None:
+    own, rows = members(rows=50)
+    assert cheapest_agreeing(list(pairs_of(own, rows)), 0.99) is None
+
+
+def test_the_metric_is_kept_with_confidence() -> None:
+    own, rows = members()
+    pairs = list(pairs_of(own, rows))
+    whole = rows.value("select", rows.original["select"])
+    found = cheapest_keeping(pairs, whole - 0.02)
+    assert found is not None
+    assert found.metric >= whole - 0.02
+    assert found.cost < 0.6
+    assert cheapest_keeping(pairs, 1.01) is None
+
+
+def test_the_best_within_a_cost_uses_it() -> None:
+    own, rows = members()
+    pairs = list(pairs_of(own, rows))
+    cheap, costly = best_within(pairs, 0.1), best_within(pairs, 0.3)
+    assert cheap is not None
+    assert costly is not None
+    assert cheap.cost <= 0.1 < costly.cost <= 0.3
+    assert cheap.agreement < costly.agreement
+    assert best_within(pairs, 0.001) is None
+
+
+def test_a_front_rises_in_cost_and_metric() -> None:
+    own, rows = members()
+    front = front_of(cascades(pairs_of(own, rows)))
+    assert len(front) > 2
+    assert all(a.cost < b.cost and a.metric < b.metric for a, b in pairwise(front))

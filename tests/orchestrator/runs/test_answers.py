@@ -1,0 +1,52 @@
+"""Answers that are kept beside trials: those of the models, and readable without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from maskfront import Run, Study, load_run
+from objectives.delivery.exported import load_model
+from objectives.measures.evaluate import predict
+from objectives.workbench.inputs import read_inputs
+from orchestrator.runs.answers import read_answers, read_rows
+from orchestrator.runs.run_folder import RunFolder
+from tests.launching import run_study
+
+
+@pytest.fixture
+def run(study: Study, tmp_path: Path) -> Run:
+    run_study(study, out=tmp_path / "run", device="cpu")
+    return load_run(tmp_path / "run")
+
+
+def test_they_are_those_of_a_fresh_pass_of_the_saved_model(run: Run, study: Study) -> None:
+    rows = read_rows(run)
+    assert rows is not None
+    splits = read_inputs(study.task, study.teacher, seq_len=study.seq_len).judging()
+    assert run.finished
+    for trial in run.finished:
+        answers = read_answers(run, trial)
+        assert answers is not None
+        model = load_model(RunFolder(run.folder).model(trial.number))
+        for split in splits:
+            assert rows.labels[split.role].tolist() == split.labels.tolist()
+            fresh = predict(model, split, "cpu").numpy()
+            np.testing.assert_allclose(answers[split.role], fresh, atol=1e-5)
+        right = answers["heldout"].argmax(-1) == rows.labels["heldout"]
+        assert right.mean() == pytest.approx(trial.result.heldout_metric)
+    right = rows.unpruned["select"].argmax(-1) == rows.labels["select"]
+    assert right.mean() == pytest.approx(run.unpruned.metric)
+
+
+def test_a_run_without_them_is_still_read(run: Run) -> None:
+    folder = RunFolder(run.folder)
+    folder.rows.write_bytes(b"damaged")
+    assert read_rows(run) is None
+    folder.rows.unlink()
+    folder.answers(run.finished[0].number).unlink()
+    assert read_rows(run) is None
+    assert read_answers(run, run.finished[0]) is None
+    assert load_run(run.folder).front == run.front
