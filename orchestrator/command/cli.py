@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from objectives.errors import MaskfrontError
-from orchestrator.command.models import bench, compress, export, polish
+from orchestrator.command.models import bench, cascade, compress, export, polish
 from orchestrator.command.options import (
     AsJson,
     Device,
@@ -231,7 +231,7 @@ def dashboard(
     serve(source, port, typer.echo)
 
 
-for verb in (export, polish, bench, compress):
+for verb in (export, cascade, polish, bench, compress):
     app.command()(verb)
 
 

@@ -206,6 +206,54 @@ def bench(
             typer.echo(f"kept in {kept}; maskfront report shows it")
 
 
+def cascade(
+    run: Run,
+    study_file: Annotated[
+        Path,
+        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
+    min_agreement: Annotated[
+        float | None,
+        typer.Option(help="The fastest that answers such a share as before; 0.99 by default."),
+    ] = None,
+    min_metric: Annotated[
+        float | None, typer.Option(help="Else the fastest whose metric is at least this.")
+    ] = None,
+    max_ms: Annotated[
+        float | None, typer.Option(help="Else the nearest that takes so long a text at most.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="onnxruntime, onnxruntime-int8 or onnxruntime-int4.")
+    ] = "onnxruntime-int8",
+) -> None:
+    """Write two models as one: where the small one is unsure, the large one is asked."""
+    from objectives.device import quiet_libraries
+    from objectives.engines.names import check_engines
+    from orchestrator.command.cascading import cascade as cascade_models
+    from orchestrator.runs.records import read_run
+    from orchestrator.study_file import load_study_of
+
+    quiet_libraries()
+    record = read_run(run)
+    done = cascade_models(
+        record,
+        load_study_of(study_file, record.name),
+        out,
+        min_agreement=min_agreement,
+        min_metric=min_metric,
+        max_ms=max_ms,
+        engine=check_engines([engine])[0],
+        say=say_to_stderr,
+    )
+    typer.echo(
+        f"{done.folder}  (held out it answers {done.heldout_agreement:.1%} as before, "
+        f"{record.metric_name} {done.heldout_metric:.4f}; {done.milliseconds:.2f} ms from text to "
+        f"label, {done.speed_up:.1f} times as fast as before; the large model is asked about "
+        f"{done.deferred:.1%})"
+    )
+
+
 def compress(
     context: typer.Context,
     model: Annotated[

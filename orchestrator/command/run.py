@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
+    from objectives.engines.names import Engine
     from orchestrator.study import Study
+    from reports.exporting.cascade_card import Cascaded
     from reports.exporting.export import Exported
 
 
@@ -115,6 +117,46 @@ class Run(RunRecord):
 
         chosen = self._chosen(trial, max_ratio, min_metric, knee)
         return export(self, chosen.number, out, onnx=onnx, int8=int8, int4=int4)
+
+    def cascade(
+        self,
+        out: str | Path,
+        study: Study,
+        *,
+        min_agreement: float | None = None,
+        min_metric: float | None = None,
+        max_ms: float | None = None,
+        engine: Engine = "onnxruntime-int8",
+    ) -> Cascaded:
+        """Write two models as one: the large one is asked where the small one is unsure.
+
+        Args:
+            out: the folder to make; it must not hold anything yet.
+            study: what the run was launched from.
+            min_agreement: the fastest that answers this share of the texts as the unpruned model
+                does, with 95% confidence. 0.99 if no aim is named.
+            min_metric: the fastest whose metric is at least this, with the same confidence.
+            max_ms: the one that agrees most among those that take at most so long.
+            engine: what serves it: "onnxruntime", its int8 or its int4.
+
+        Returns:
+            The folder, and what its own answers to the held-out rows are worth.
+
+        Raises:
+            RunError: if no cascade meets the aim, or if the folder is taken.
+            UserError: if ONNX cannot be had.
+        """
+        from orchestrator.command.cascading import cascade
+
+        return cascade(
+            self,
+            study,
+            out,
+            min_agreement=min_agreement,
+            min_metric=min_metric,
+            max_ms=max_ms,
+            engine=engine,
+        )
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write the HTML page, or the front alone to a name that ends in .svg, .png or .pdf.

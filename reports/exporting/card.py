@@ -16,7 +16,7 @@ from reports.speed import read_speeds
 if TYPE_CHECKING:
     from objectives.students.family import Family
 
-_TEMPLATES = Environment(
+TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=False,  # Markdown
     undefined=StrictUndefined,
@@ -51,7 +51,7 @@ def model_card(
     }
     sizes = {unit: (size, unpruned.sizes[unit]) for unit, size in result.sizes.items()}
     versions = ("maskfront", "torch", "transformers", "optuna")
-    return _TEMPLATES.get_template("card.md.j2").render(
+    return TEMPLATES.get_template("card.md.j2").render(
         front_matter=front_matter.to_yaml(),
         run=run,
         trial=trial,
@@ -118,4 +118,4 @@ def _cell(value: object) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-_TEMPLATES.filters["cell"] = _cell
+TEMPLATES.filters["cell"] = _cell

@@ -1,0 +1,97 @@
+"""Text in, label out, with onnxruntime and tokenizers alone.
+
+`Classifier(FOLDER)(["what a lovely morning"])` gives an `Answer` for each text; a pair of texts is
+a tuple. In a folder with two models the second is asked where the first is unsure. The share of
+that, `deferred / asked`, is on the model card: where it moves, the texts have changed.
+"""
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+from tokenizers import Encoding, Tokenizer
+
+
+class Answer(NamedTuple):
+    """A label and the probability of each; of a regression the number, and no probabilities."""
+
+    label: str | float
+    probabilities: dict[str, float]
+
+
+class _Stage:
+    def __init__(self, folder: Path, settings: dict[str, Any], threads: int):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        file = str(folder / settings["model"])
+        self.session = onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
+        self.tokenizer = Tokenizer.from_file(str(folder / settings["tokenizer"]))
+        self.tokenizer.enable_truncation(settings["max_length"])
+        self.tokenizer.no_padding()
+        self.settings = settings
+
+    def logits(self, encodings: Sequence[Encoding]) -> Any:
+        shape = (len(encodings), max(len(one.ids) for one in encodings))
+        ids, types, mask = (np.full(shape, fill) for fill in (self.settings["pad"], 0, 0))
+        for row, one in enumerate(encodings):
+            ids[row, : len(one.ids)], mask[row, : len(one.ids)] = one.ids, 1
+            if self.settings["segments"]:
+                types[row, : len(one.ids)] = one.type_ids
+        feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        return self.session.run(["logits"], feeds)[0].astype(float)
+
+    def unsure(self, logits: Any) -> Any:
+        shares = _softmax(logits / self.settings["temperature"])
+        second, first = np.sort(shares)[:, -2:].T
+        sure = {
+            "probability": first,
+            "margin": first - second,
+            "entropy": (shares * np.log(np.maximum(shares, 1e-300))).sum(-1),
+        }
+        return np.flatnonzero(sure[self.settings["confidence"]] < self.settings["threshold"])
+
+
+class Classifier:
+    """The models of a folder, for any thread; `threads` of one operation, 0 for all cores."""
+
+    def __init__(self, folder: str | Path = Path(__file__).parent, threads: int = 1):
+        settings = json.loads((Path(folder) / "classifier.json").read_text(encoding="utf-8"))
+        self.labels: list[str] | None = settings["labels"]
+        self.stages = [_Stage(Path(folder), stage, threads) for stage in settings["stages"]]
+        self.asked = self.deferred = 0
+        self._lock = threading.Lock()
+
+    def logits(self, texts: Sequence[str | tuple[str, str]]) -> Any:
+        """Of one batch of texts, (texts, labels)."""
+        first, *rest = self.stages
+        encodings = first.tokenizer.encode_batch(list(texts))
+        logits = first.logits(encodings)
+        rows = first.unsure(logits) if rest else []
+        if len(rows):
+            large, some = rest[0], [encodings[row] for row in rows]
+            if large.settings["tokenizer"] != first.settings["tokenizer"]:
+                some = large.tokenizer.encode_batch([texts[row] for row in rows])
+            logits[rows] = large.logits(some)
+        with self._lock:
+            self.asked, self.deferred = self.asked + len(texts), self.deferred + len(rows)
+        return logits
+
+    def __call__(self, texts: Sequence[str | tuple[str, str]], batch: int = 8) -> list[Answer]:
+        """An answer for each text, in their order."""
+        batches = (texts[start : start + batch] for start in range(0, len(texts), batch))
+        return [self._answer(row) for some in batches for row in self.logits(some)]
+
+    def _answer(self, logits: Any) -> Answer:
+        if self.labels is None:
+            return Answer(float(logits[0]), {})
+        shares = dict(zip(self.labels, _softmax(logits).tolist(), strict=True))
+        return Answer(max(shares, key=lambda label: shares[label]), shares)
+
+
+def _softmax(logits: Any) -> Any:
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)

@@ -1,0 +1,135 @@
+"""A folder that answers without torch: ONNX files, tokenizers, classifier.json and classify.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from objectives.engines.names import Engine
+from objectives.engines.onnx_model import check_installed, write_int4, write_int8, write_onnx
+from objectives.errors import UserError
+
+if TYPE_CHECKING:
+    from objectives.delivery.classify import Classifier  # needs onnxruntime
+
+Texts = Sequence[str | tuple[str, str]]
+Stage = dict[str, Any]
+"""An entry of classifier.json."""
+_FEWER_BITS: dict[str, Callable[[Path, Path], None]] = {
+    "onnxruntime-int8": write_int8,
+    "onnxruntime-int4": write_int4,
+}
+
+
+def write_onnx_for(engine: Engine, model: PreTrainedModel, file: Path) -> None:
+    """Write the file that one of onnxruntime's engines reads. Raises UserError."""
+    if engine == "onnxruntime":
+        write_onnx(model, file)
+        return
+    with TemporaryDirectory() as scratch:
+        whole = Path(scratch) / "model.onnx"
+        write_onnx(model, whole)
+        _FEWER_BITS[engine](whole, file)
+
+
+def stage_of(
+    folder: Path, model: str, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Stage:
+    """An entry for the ONNX file `model` in `folder`; its tokenizer is written beside it.
+
+    Raises UserError for a tokenizer that is written in Python alone.
+    """
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"{type(tokenizer).__name__} has no tokenizer.json, which classify.py needs; convert "
+            "the checkpoint's tokenizer to a fast one"
+        )
+    place = (Path(model).parent / "tokenizer.json").as_posix()
+    (folder / place).write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
+    return {
+        "model": model,
+        "tokenizer": place,
+        "pad": tokenizer.pad_token_id,
+        "segments": "token_type_ids" in tokenizer("a", "b"),
+        "max_length": max_length,
+    }
+
+
+def write_classifier(folder: Path, stages: Sequence[Stage], labels: Sequence[str] | None) -> None:
+    """Write classifier.json and classify.py. Stages of one tokenizer share its file; `labels` are
+    in the order of the outputs, None where the output is a number."""
+    first, *rest = stages
+    for stage in rest:
+        own, shared = (folder / one["tokenizer"] for one in (stage, first))
+        if own != shared and own.read_bytes() == shared.read_bytes():
+            own.unlink()
+            stage["tokenizer"] = first["tokenizer"]
+    document = {"labels": labels, "stages": list(stages)}
+    (folder / "classifier.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    shutil.copyfile(Path(__file__).with_name("classify.py"), folder / "classify.py")
+
+
+def deploy(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    engine: Engine,
+    max_length: int,
+) -> Classifier:
+    """Write a folder of one model in an engine, and open it."""
+    check_installed("onnx", "onnxscript", "onnxruntime")
+    from objectives.delivery.classify import Classifier
+
+    folder.mkdir(parents=True)
+    write_onnx_for(engine, model, folder / "model.onnx")
+    stage = stage_of(folder, "model.onnx", tokenizer, max_length)
+    write_classifier(folder, [stage], labels_of(model))
+    return Classifier(folder)
+
+
+def labels_of(model: PreTrainedModel) -> list[str] | None:
+    """The names of its outputs; None where it has one, a number."""
+    names: Any = model.config.id2label
+    return None if len(names) == 1 else [names[place] for place in range(len(names))]
+
+
+def answers_to(classifier: Classifier, texts: Texts) -> NDArray[np.float32]:
+    """Logits (texts, C), in the batches that a call of the classifier makes by itself."""
+    batches = [classifier.logits(texts[start : start + 8]) for start in range(0, len(texts), 8)]
+    return np.concatenate(batches).astype(np.float32)
+
+
+def text_to_label(
+    classifiers: Sequence[Classifier],
+    texts: Texts,
+    *,
+    batch: int = 1,
+    rounds: int = 3,
+    say: Callable[[str], None] = lambda line: None,
+) -> NDArray[np.float64]:
+    """Milliseconds (calls, classifiers) from texts to labels, tokenisation included.
+
+    The processor's time of this process, so other processes count little; the classifiers take
+    turns, and of `rounds` times of one call the median is taken.
+    """
+    calls = [texts[start : start + batch] for start in range(0, len(texts), batch)]
+    times = np.empty((rounds, len(calls), len(classifiers)))
+    for classifier in classifiers:
+        classifier(calls[0], batch)
+    for number in range(rounds):
+        say(f"text to label, batch {batch}: round {number + 1} of {rounds}")
+        for place, call in enumerate(calls):
+            for column, classifier in enumerate(classifiers):
+                start = time.process_time()
+                classifier(call, batch)
+                times[number, place, column] = 1000 * (time.process_time() - start)
+    return np.asarray(np.median(times, axis=0))

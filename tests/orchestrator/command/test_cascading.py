@@ -1,0 +1,146 @@
+"""A cascade of a run: a folder that answers without torch, as the numbers of its card say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maskfront import Run, RunError, Study, load_run
+from objectives.delivery.deployed import answers_to
+from objectives.delivery.exported import load_model
+from objectives.measures.evaluate import predict
+from objectives.workbench.inputs import read_inputs
+from orchestrator.command.cascading import cascade
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.study_file import load_study
+from reports.exporting.cascade_card import Cascaded
+from tests.launching import run_study
+
+pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+
+
+@pytest.fixture(scope="module")
+def study(tiny_study_file: Path) -> Study:
+    """The tiny study, with trials of different sizes."""
+    first = tuple({"target_ratio": ratio} for ratio in (0.3, 0.6))
+    return replace(load_study(tiny_study_file), first=first, trials=2)
+
+
+@pytest.fixture(scope="module")
+def launched(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("cascade") / "run"
+    run_study(study, out=folder, device="cpu")
+    return load_run(folder)
+
+
+@pytest.fixture(scope="module")
+def done(launched: Run, study: Study, tmp_path_factory: pytest.TempPathFactory) -> Cascaded:
+    out = tmp_path_factory.mktemp("cascade") / "both"
+    return cascade(launched, study, out, min_agreement=0.5, engine="onnxruntime")
+
+
+def texts_of(study: Study, role: str) -> list[Any]:
+    rows = read_inputs(study.task, study.teacher).text.roles[role].texts
+    return [row[0] if len(row) == 1 else row for row in rows]
+
+
+def classifier_of(folder: Path) -> Any:
+    """The class in the folder's own classify.py."""
+    spec = importlib.util.spec_from_file_location("classify", folder / "classify.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Classifier
+
+
+def test_the_folder_says_what_its_card_says(done: Cascaded, launched: Run, study: Study) -> None:
+    classifier = classifier_of(done.folder)(done.folder)
+    texts = texts_of(study, "heldout")
+    answers = classifier(texts)
+    assert classifier.asked == len(texts)
+    assert classifier.deferred / classifier.asked == done.deferred
+    said = [classifier.labels.index(answer.label) for answer in answers]
+    labels = read_inputs(study.task, study.teacher).text.roles["heldout"].labels
+    assert np.mean(said == labels) == pytest.approx(done.heldout_metric)
+    card = (done.folder / "README.md").read_text()
+    assert f"{100 * done.heldout_agreement:.1f}%" in card
+    assert f"| {launched.metric_name} | {done.heldout_metric:.4f} |" in card
+
+
+@pytest.mark.parametrize(("threshold", "stage"), [(-100.0, "small"), (100.0, "large")])
+def test_at_its_ends_it_is_one_of_the_two(
+    done: Cascaded, launched: Run, study: Study, threshold: float, stage: str
+) -> None:
+    classifier = classifier_of(done.folder)(done.folder)
+    classifier.stages[0].settings["threshold"] = threshold
+    texts = texts_of(study, "heldout")
+    found = answers_to(classifier, texts)
+    number = done.cascade.small if stage == "small" else done.cascade.large
+    inputs = read_inputs(study.task, study.teacher)
+    if number is None:
+        return
+    model = load_model(RunFolder(launched.folder).model(number))
+    np.testing.assert_allclose(found, predict(model, inputs.judging()[1], "cpu"), atol=1e-4)
+
+
+def test_it_needs_neither_torch_nor_transformers(done: Cascaded) -> None:
+    script = (
+        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "from classify import Classifier\n"
+        "print([answer.label for answer in Classifier()(['one', 'two'])])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=done.folder, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert len(eval(ended.stdout)) == 2
+
+
+def test_threads_share_a_classifier(done: Cascaded, study: Study) -> None:
+    classifier = classifier_of(done.folder)(done.folder)
+    texts = texts_of(study, "heldout")
+    alone = classifier(texts)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda _: classifier(texts), range(8)))
+    assert all([a.label for a in own] == [a.label for a in alone] for own in together)
+    assert classifier.asked == 9 * len(texts)
+
+
+def test_one_tokenizer_is_written_once(done: Cascaded) -> None:
+    stages = json.loads((done.folder / "classifier.json").read_text())["stages"]
+    assert {stage["tokenizer"] for stage in stages} == {"small/tokenizer.json"}
+    assert not (done.folder / "large" / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("aims", "message"),
+    [
+        ({"min_agreement": 0.9, "max_ms": 1.0}, "a cascade has one aim"),
+        ({"min_agreement": 1.5}, "is no share above 0 and at most 1"),
+        ({"engine": "eager"}, "a cascade runs in onnxruntime, not in 'eager'"),
+    ],
+)
+def test_what_makes_no_cascade_is_refused(
+    launched: Run, study: Study, tmp_path: Path, aims: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RunError, match=message):
+        cascade(launched, study, tmp_path / "out", **aims)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_aim_that_nothing_meets_leaves_nothing(
+    launched: Run, study: Study, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match=r"takes at most 1e-05 ms: the fastest model alone takes"):
+        cascade(launched, study, tmp_path / "out", max_ms=1e-5, engine="onnxruntime")
+    assert list(tmp_path.iterdir()) == []
