@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from reports.figures.theme import ORANGE, PURPLE, SKY, lines, plain, run_style
+from reports.figures.theme import ORANGE, PURPLE, SKY, interval_bars, lines, plain, run_style
 from reports.overlay import Overlay
-from reports.speed import Speed, TimedModel, Worth
+from reports.speed import Speed, TimedModel
 
 _MARKS = (("hexagon", "star-open"), ("pentagon", "star-diamond-open"), ("cross", "hexagram-open"))
 """Of a model of the front and of the unpruned one, for each engine in turn."""
@@ -44,19 +44,24 @@ def _add(
     mark: int,
 ) -> None:
     """One trace: the models of the front in an engine, or the unpruned one alone."""
-    scored = [
-        (trial, model, model.worth)
-        for trial, model in timed
-        if model is not None and model.worth is not None
-    ]
-    if not scored:
+    run, prefix = overlay.runs[place], overlay.prefix(place)
+    heights, bounds, keys, hovers = [], [], [], []
+    for trial, model in timed:
+        if model is None or model.worth is None:
+            continue
+        worth, (low, high) = model.worth, model.worth.interval
+        name = "unpruned model" if trial is None else f"trial {trial}"
+        metrics = f"{run.metric_name} {worth.metric:.4f}, held out {worth.heldout_metric:.4f}"
+        heights.append(overlay.height(run, worth.metric))
+        bounds.append([overlay.height(run, value) for value in (low, worth.metric, high)])
+        keys.append([place, trial, engine])
+        hovers.append(lines([f"{prefix}{name} in {engine}", metrics, f"{model.megabytes:.1f} MB"]))
+    if not keys:
         return
-    run, prefix, star = overlay.runs[place], overlay.prefix(place), scored[0][0] is None
-    values = [overlay.height(run, worth.metric) for *_, worth in scored]
-    bounds = [[overlay.height(run, worth.interval[end]) for *_, worth in scored] for end in (0, 1)]
+    star = timed[0][0] is None
     figure.add_scatter(
-        x=[None] * len(scored),
-        y=values,
+        x=[None] * len(keys),
+        y=heights,
         mode="markers",
         name=plain(f"{prefix}{'unpruned model' if star else 'front'}, {engine}"),
         visible=False,
@@ -65,28 +70,8 @@ def _add(
             "size": 15 if star else 10,
             "color": run_style(place)["color"] if overlay.several else _COLOURS[mark],
         },
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [max(0.0, high - y) for high, y in zip(bounds[1], values, strict=True)],
-            "arrayminus": [max(0.0, y - low) for low, y in zip(bounds[0], values, strict=True)],
-            "thickness": 1,
-            "width": 0,
-        },
-        customdata=[[place, trial, engine] for trial, *_ in scored],
-        hovertext=[
-            lines(
-                [
-                    f"{prefix}{'unpruned model' if star else f'trial {trial}'} in {engine}",
-                    _worth(run.metric_name, worth),
-                    f"{model.megabytes:.1f} MB",
-                ]
-            )
-            for trial, model, worth in scored
-        ],
+        error_y=interval_bars(bounds),
+        customdata=keys,
+        hovertext=hovers,
         hoverinfo="text",
     )
-
-
-def _worth(metric: str, worth: Worth) -> str:
-    return f"{metric} {worth.metric:.4f}, held out {worth.heldout_metric:.4f}"

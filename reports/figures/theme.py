@@ -26,9 +26,8 @@ RUN_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "p
 comes again, with another symbol and another dash."""
 RUN_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
-_GRID = "rgba(128, 128, 128, 0.25)"
 AXIS = {
-    "gridcolor": _GRID,
+    "gridcolor": "rgba(128, 128, 128, 0.25)",
     "zeroline": False,
     "automargin": True,
     "ticks": "outside",  # a gap between the numbers and the axis
@@ -84,6 +83,32 @@ class Section:
     sentences: tuple[str, ...]
     """What to see in the panels."""
     panels: tuple[Panel, ...]
+
+
+def lay_out(figure: go.Figure, *, height: int, top: int = 20, **own: Any) -> None:
+    """Give a figure what all figures share, a margin of `top` for titles, and what is its `own`."""
+    margin = {"l": 60, "r": 20, "t": top, "b": 60}
+    figure.update_layout(**LAYOUT | {"height": height, "margin": margin, "legend": LEGEND} | own)
+
+
+def axis(title: str, **style: Any) -> dict[str, Any]:
+    """An axis with a title."""
+    return {**AXIS, "title": {"text": plain(title)}, **style}
+
+
+def x_axis(title: str, **style: Any) -> dict[str, Any]:
+    """The same for a horizontal one, whose title stands clear of the ticks."""
+    return {**AXIS, "title": {"text": plain(title), "standoff": 8}, **style}
+
+
+def interval_bars(points: Iterable[Iterable[float]]) -> dict[str, Any]:
+    """Thin upright lines over the intervals of points: low end, point, high end."""
+    above, below = [], []
+    for low, value, high in points:
+        above.append(max(0.0, high - value))
+        below.append(max(0.0, value - low))
+    error = {"type": "data", "symmetric": False, "thickness": 1, "width": 0}
+    return {**error, "array": above, "arrayminus": below}
 
 
 def run_style(place: int) -> dict[str, Any]:
