@@ -268,39 +268,36 @@ def _speeds(document: Mapping[str, Any], counted: str) -> tuple[Speed, ...]:
         )
         for row in document["worths"]
     }
-    rows: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, int, int, int], dict[str, tuple[int | None, TimedModel]]] = {}
     for row in document["timings"]:
-        rows.setdefault((row["engine"], row["batch"], row["length"]), []).append(row)
-    reference, conditions = document["reference"], document["conditions"]
-
-    def model(row: Mapping[str, Any]) -> TimedModel:
-        return TimedModel(
+        timed = TimedModel(
             milliseconds=row["median"],
             megabytes=row["bytes"] / 1e6,
             flops_ratio=row["flops_ratio"],
             speed_up=row["speed_up"],
             worth=worths.get((row["model"], row["engine"])),
         )
-
+        group = groups.setdefault((row["engine"], row["bits"], row["batch"], row["length"]), {})
+        group[row["model"]] = (row["trial"], timed)
+    reference, conditions = document["reference"], document["conditions"]
     return tuple(
         Speed(
             engine=engine,
-            bits=own[0]["bits"],
+            bits=bits,
             batch=batch,
             length=length,
             device=_device(engine, conditions),
             reference=reference,
-            reference_model={row["model"]: model(row) for row in own}[reference],
-            models={row["trial"]: model(row) for row in own if row["trial"] is not None},
+            reference_model=group[reference][1],
+            models={trial: model for trial, model in group.values() if trial is not None},
             counted=counted,
         )
-        for (engine, batch, length), own in rows.items()
+        for (engine, bits, batch, length), group in groups.items()
     )
 
 
 def _device(engine: str, conditions: Mapping[str, Any]) -> str:
     """onnxruntime runs on the CPU wherever torch does."""
-    device = (
-        "cpu" if engine.startswith("onnxruntime") else str(conditions["device"]).replace(" ", "-")
-    )
-    return f"cpu-{conditions['threads']}threads" if device == "cpu" else device
+    device = str(conditions["device"]).replace(" ", "-")
+    on_cpu = device == "cpu" or engine.startswith("onnxruntime")
+    return f"cpu-{conditions['threads']}threads" if on_cpu else device
