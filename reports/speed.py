@@ -150,7 +150,15 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
         UserError: where no engine runs, for a length that the models do not take, or if the
             fine-tuned teacher is not in the run folder any more.
     """
-    folders = [_whole_model(run, row.number) for row in run.front]
+    folders = []
+    for row in run.front:
+        model = model_folder(run, row.number)
+        folders.append(model)
+        if damaged := damaged_files(model.parent, model.rglob("*")):
+            raise RunError(
+                f"'{model.parent}': trial {row.number} is damaged: {'; '.join(damaged)}; put the "
+                "file back from a copy, or name the folders of the other models"
+            )
     if not folders:
         raise RunError(f"'{run.folder}' has no model on its front yet; there is nothing to time")
     if study is not None and settings.get("against") is not None:
@@ -193,17 +201,6 @@ def inputs_of(run: RunRecord, study: Study) -> Inputs:
             "name the study file that the run was launched with"
         )
     return inputs
-
-
-def _whole_model(run: RunRecord, trial: int) -> Path:
-    model = model_folder(run, trial)
-    damaged = damaged_files(model.parent, model.rglob("*"))
-    if damaged:
-        raise RunError(
-            f"'{model.parent}': trial {trial} is damaged: {'; '.join(damaged)}; put the file back "
-            "from a copy, or name the folders of the other models"
-        )
-    return model
 
 
 def keep_speeds(run: RunRecord, timed: Bench) -> Path:

@@ -62,8 +62,6 @@ def model_card(
         package=package,
         file=file,
         percent=f"{100 * result.ratio:.2g}" if result.ratio < 0.1 else f"{100 * result.ratio:.1f}",
-        max_length=run.definition["task.max_length"],
-        pair="text pair" in run.sources,
         notes=notes,
         numbers=[
             *zip(unpruned.divergences, *map(divergence_texts, (result, unpruned)), strict=True),

@@ -47,14 +47,8 @@ def architecture_section(overlay: Overlay) -> Section | None:
                     "and that none does.",
                 )
             )
-    if not panels:
-        return None
-    return Section(
-        name="architecture",
-        title="What the models keep",
-        sentences=tuple(sentences),
-        panels=tuple(panels),
-    )
+    title = "What the models keep"
+    return Section("architecture", title, tuple(sentences), tuple(panels)) if panels else None
 
 
 def _sentence(run: RunRecord, agreed: Consensus) -> str:

@@ -70,14 +70,10 @@ def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None
             f"In {len(far)} of {len(known)} the masks were still open above that band when the "
             "search ended: there the ranking of units, not the search, met the budget."
         )
-    panels = [_target_panel(overlay, rows)]
-    panels += _knob_panels(overlay, rows) if known else []
-    return Section(
-        name="budget",
-        title="Did the search do what it was told?",
-        sentences=tuple(sentences),
-        panels=tuple(panels),
-    )
+    steering = _knob_panel(overlay, rows) if known else None
+    panels = filter(None, (_target_panel(overlay, rows), steering))
+    title = "Did the search do what it was told?"
+    return Section("budget", title, tuple(sentences), tuple(panels))
 
 
 def _miss(row: Reached) -> float:
@@ -134,12 +130,12 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
     )
 
 
-def _knob_panels(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> list[Panel]:
+def _knob_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel | None:
     spaces = joined_space(overlay)
     knobs = [name for name in spaces if name not in _ASKED]
     knobs += [name for name in _ASKED if name in spaces]
     if not knobs:
-        return []
+        return None
     figure = make_subplots(rows=1, cols=len(knobs), shared_yaxes=True, horizontal_spacing=0.03)
     for column, knob in enumerate(knobs, start=1):
         for place, run in enumerate(rows):
@@ -151,12 +147,10 @@ def _knob_panels(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> list[Pa
     figure.update_yaxes(**AXIS, tickformat="+.2~%")
     figure.update_yaxes(title={"text": "open masks above target"}, row=1, col=1)
     lay_out(figure, height=300, legend=None)
-    return [
-        Panel(
-            name="steering",
-            title="What the knobs did to it",
-            figure=figure,
-            caption="How far above its target the search had left its masks open, before the cut, "
-            "against each knob. At 0% the search had met the target by itself.",
-        )
-    ]
+    return Panel(
+        name="steering",
+        title="What the knobs did to it",
+        figure=figure,
+        caption="How far above its target the search had left its masks open, before the cut, "
+        "against each knob. At 0% the search had met the target by itself.",
+    )

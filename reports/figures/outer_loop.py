@@ -43,17 +43,9 @@ def outer_section(overlay: Overlay) -> Section | None:
                 f"{prefix} front covers {final:.1%} of the ideal; "
                 f"99% of that was there after {good} of {len(history.shares)} finished trials."
             )
-    knobs = knob_panel(overlay)
-    return Section(
-        name="outer",
-        title="How the outer loop went",
-        sentences=tuple(sentences),
-        panels=(
-            *_hypervolume_panels(overlay, histories),
-            *_importance_panels(overlay),
-            *([knobs] if knobs else []),
-        ),
-    )
+    others = (_importance_panel(overlay), knob_panel(overlay))
+    panels = (*_hypervolume_panels(overlay, histories), *filter(None, others))
+    return Section("outer", "How the outer loop went", tuple(sentences), panels)
 
 
 def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[Panel]:
@@ -66,29 +58,19 @@ def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[
     if overlay.by_divergence:
         corners, how = list(map(abs, corners)), ""
     worst = ", ".join(dict.fromkeys(f"{corner:.4g}" for corner in corners))
-    seeded = any(len(places) > 1 for places in overlay.groups.values())
     caption = (
         "The area between the front and the reference point (ratio 1, "
         f"{overlay.runs[0].objective_name} {worst}{how}), as a share of what a model as good as "
         "the unpruned one would cover at no cost. Better models may cover more than 100%."
     )
-    panels = [
-        Panel(
-            name="hypervolume-trials",
-            title="Hypervolume over trials",
-            figure=_staircases(overlay, by_trials, "finished trials"),
-            caption=caption + (" A band is the quartiles over seeds." if seeded else ""),
-        )
-    ]
+    if any(len(places) > 1 for places in overlay.groups.values()):
+        caption += " A band is the quartiles over seeds."
+    figure = _staircases(overlay, by_trials, "finished trials")
+    panels = [Panel("hypervolume-trials", "Hypervolume over trials", figure, caption)]
     if any(by_seconds):
-        panels.append(
-            Panel(
-                name="hypervolume-seconds",
-                title="Hypervolume over seconds",
-                figure=_staircases(overlay, by_seconds, "seconds in which trials ran"),
-                caption="The same over the clock; time between launches is left out.",
-            )
-        )
+        caption = "The same over the clock; time between launches is left out."
+        figure = _staircases(overlay, by_seconds, "seconds in which trials ran")
+        panels.append(Panel("hypervolume-seconds", "Hypervolume over seconds", figure, caption))
     return panels
 
 
@@ -133,7 +115,7 @@ def _staircases(
     return figure
 
 
-def _importance_panels(overlay: Overlay) -> list[Panel]:
+def _importance_panel(overlay: Overlay) -> Panel | None:
     figure = go.Figure()
     counts = []
     for place, run in enumerate(overlay.runs):
@@ -153,7 +135,7 @@ def _importance_panels(overlay: Overlay) -> list[Panel]:
             )
         counts.append(len(run.finished))
     if not figure.data:
-        return []
+        return None
     bars = max(len(trace.y) for trace in figure.data)
     lay_out(
         figure,
@@ -161,13 +143,11 @@ def _importance_panels(overlay: Overlay) -> list[Panel]:
         xaxis=axis("importance", tickformat=".0%"),
         yaxis={**AXIS, "type": "category"},
     )
-    return [
-        Panel(
-            name="importance",
-            title="Which knob mattered",
-            figure=figure,
-            caption="Optuna's PED-ANOVA: how much each knob decides whether a trial is among the "
-            "best 10% of an objective; the bars of one objective sum to 100%."
-            + (" So few trials give a hint, no more." if min(counts) < 5 * FEWEST else ""),
-        )
-    ]
+    return Panel(
+        name="importance",
+        title="Which knob mattered",
+        figure=figure,
+        caption="Optuna's PED-ANOVA: how much each knob decides whether a trial is among the "
+        "best 10% of an objective; the bars of one objective sum to 100%."
+        + (" So few trials give a hint, no more." if min(counts) < 5 * FEWEST else ""),
+    )

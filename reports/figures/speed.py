@@ -44,22 +44,10 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
         missing = sum(row.number not in own[0].models for row in overlay.runs[place].front)
         if missing:
             caption += f" {missing} of the front's models joined it later, and were not timed."
-        panels.append(
-            Panel(
-                name=f"speed-up{f'-{place}' if place else ''}",
-                title=f"{label}FLOPs and milliseconds",
-                figure=_figure(own, place),
-                caption=caption,
-            )
-        )
-    if not panels:
-        return None
-    return Section(
-        name="speed",
-        title="What the FLOPs are worth in time",
-        sentences=tuple(sentences),
-        panels=tuple(panels),
-    )
+        name = f"speed-up-{place}" if place else "speed-up"
+        panels.append(Panel(name, f"{label}FLOPs and milliseconds", _figure(own, place), caption))
+    title = "What the FLOPs are worth in time"
+    return Section("speed", title, tuple(sentences), tuple(panels)) if panels else None
 
 
 def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:

@@ -63,7 +63,7 @@ LEGEND = {"orientation": "h", "xref": "container", "x": 0, "yref": "container", 
 """Below the axes, from the left edge on."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Panel:
     """A figure of the page. What is drawn is also a table and a CSV file there."""
 
@@ -74,7 +74,7 @@ class Panel:
     caption: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section:
     """A chapter of the page."""
 
@@ -113,19 +113,14 @@ def interval_bars(points: Iterable[Iterable[float]]) -> dict[str, Any]:
 
 def run_style(place: int) -> dict[str, Any]:
     """Marker of the run at this place of an overlay."""
-    return {
-        "color": RUN_COLOURS[place % len(RUN_COLOURS)],
-        "symbol": RUN_SYMBOLS[_shifted(place)],
-    }
+    colour = RUN_COLOURS[place % len(RUN_COLOURS)]
+    return {"color": colour, "symbol": RUN_SYMBOLS[_shifted(place)]}
 
 
 def run_line(place: int) -> dict[str, Any]:
     """Line of the run at this place of an overlay."""
-    return {
-        "color": RUN_COLOURS[place % len(RUN_COLOURS)],
-        "dash": RUN_DASHES[_shifted(place)],
-        "width": 2,
-    }
+    colour = RUN_COLOURS[place % len(RUN_COLOURS)]
+    return {"color": colour, "dash": RUN_DASHES[_shifted(place)], "width": 2}
 
 
 def _shifted(place: int) -> int:
