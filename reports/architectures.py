@@ -24,11 +24,10 @@ class Kept:
     @property
     def shares(self) -> tuple[tuple[float | None, ...], ...]:
         """Kept units as a share of the layer's; None where there is no such layer."""
-        layers = len(self.totals)
         return tuple(
             tuple(
-                row[layer] / self.totals[layer] if layer < len(row) and self.totals[layer] else None
-                for layer in range(layers)
+                row[layer] / total if layer < len(row) and total else None
+                for layer, total in enumerate(self.totals)
             )
             for row in self.counts
         )

@@ -44,13 +44,9 @@ def choose(
             where nothing on the front gets there; then it says what comes nearest.
     """
     check_run(run)
-    ways = {
-        "trial": trial is not None,
-        "max_ratio": max_ratio is not None,
-        "min_metric": min_metric is not None,
-        "knee": knee,
-    }
-    if (given := sum(ways.values())) != 1:
+    ways = {"trial": trial, "max_ratio": max_ratio, "min_metric": min_metric, "knee": knee or None}
+    given = sum(value is not None for value in ways.values())
+    if given != 1:
         raise RunError(f"choose a model in one way, not in {given}", *ways)
     if trial is not None:
         check_finished(run, trial)

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from reports.curves import Curves
-from reports.figures.knobs import draw_knob, joined_space
+from reports.figures.knobs import joined_space, knob_points
 from reports.figures.theme import (
     AXIS,
     GREY,
@@ -140,9 +140,15 @@ def _knob_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel | 
     for column, knob in enumerate(knobs, start=1):
         for place, run in enumerate(rows):
             known = [row for row in run if row.open is not None and knob in row.trial.knobs]
-            trials, misses = [row.trial for row in known], map(_miss, known)
-            marker, panel, unit = {"size": 7}, (1, column), " above target"
-            draw_knob(figure, overlay, place, knob, trials, misses, marker, panel, unit)
+            trials = [row.trial for row in known]
+            figure.add_scatter(
+                **knob_points(overlay, place, knob, trials, unit=" above target"),
+                y=brief(map(_miss, known)),
+                marker={**run_style(place), "size": 7},
+                showlegend=overlay.several and column == 1,
+                row=1,
+                col=column,
+            )
         figure.update_xaxes(x_axis(knob, **knob_axis(spaces[knob])), row=1, col=column)
     figure.update_yaxes(**AXIS, tickformat="+.2~%")
     figure.update_yaxes(title={"text": "open masks above target"}, row=1, col=1)

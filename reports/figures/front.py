@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import plotly.graph_objects as go
@@ -12,11 +13,12 @@ from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.results import Measured, UnprunedResult, divergence_words, size_text
 from reports.figures.theme import (
     BLUE,
-    COST_AXIS,
     DIVERGENCE_AXIS,
     GREEN,
     GREY,
     ORANGE,
+    PURPLE,
+    SKY,
     VERMILLION,
     axis,
     interval_bars,
@@ -30,9 +32,16 @@ from reports.figures.theme import (
 from reports.overlay import Overlay
 from reports.pareto import ParetoView, pareto_view
 from reports.recommended import recommendations
+from reports.speed import Speed
 
 _SYMBOLS = {32: "circle", 8: "triangle-up", 4: "bowtie", 2: "hourglass", 1: "asterisk-open"}
 """Of a model of the front, by the bits of its weights."""
+_SERVED = (
+    (PURPLE, "hexagon", "star-open"),
+    (ORANGE, "pentagon", "star-diamond-open"),
+    (SKY, "cross", "hexagram-open"),
+)
+"""For each engine with other bits in turn the colour, and the marks of front and unpruned model."""
 _Point = FinishedTrial | UnprunedResult
 
 
@@ -49,6 +58,9 @@ def front_figure(overlay: Overlay) -> go.Figure:
     units = {run.unpruned.unit for run in overlay.runs}
     unit = f" ({units.pop()})" if len(units) == 1 and len(overlay.units) > 1 else ""
     student = " student" if all(run.unpruned.student_is_new for run in overlay.runs) else ""
+    costs = {"tickformat": ".0%"}
+    if overlay.wide:  # ticks at 1, 2 and 5 of each power of ten
+        costs = {"type": "log", "dtick": "D2", "tickformat": "~%"}
     heights = DIVERGENCE_AXIS if overlay.by_divergence else {}
     if overlay.relative:
         heights = {"tickformat": ".0%"}
@@ -58,13 +70,30 @@ def front_figure(overlay: Overlay) -> go.Figure:
         top=30,
         xaxis=x_axis(
             f"{overlay.cost_name}, unpruned{student} = 100%{unit}",
-            **COST_AXIS[overlay.wide],
+            **costs,
             rangemode="tozero",
             range=_range(figure, overlay.wide),  # by itself it would make room for the words
         ),
         yaxis=axis(f"{overlay.objective_name}, selection split", **heights),
     )
     return figure
+
+
+def add_served(figure: go.Figure, overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> None:
+    """Add what was scored with other bits than the run's own: the same trials as other marks, and
+    the unpruned model as another star.
+
+    They have no place on an axis of FLOPs: the page puts them where they belong when its axis is
+    switched, and shows them then alone. A point carries the places of its run and its trial (None
+    for the unpruned model), and its engine.
+    """
+    if overlay.by_divergence:
+        return  # they were scored by the metric
+    for place, (run, own) in enumerate(zip(overlay.runs, speeds, strict=True)):
+        drawing = _Drawing(figure, overlay, place, run)
+        engines = {one.engine: one for one in own if one.bits != run.bits}
+        for one, looks in zip(engines.values(), cycle(_SERVED), strict=False):
+            drawing.add_served(one, *looks)
 
 
 class _Drawing:
@@ -123,6 +152,40 @@ class _Drawing:
         )
         if not several:
             self._name_recommended(view)
+
+    def add_served(self, speed: Speed, colour: str, mark: str, star: str) -> None:
+        """The models of the front in an engine, and the unpruned one."""
+        front = [(trial.number, speed.models.get(trial.number)) for trial in self.run.front]
+        unpruned = [(None, speed.unpruned_model(self.run.unpruned))]
+        for timed, name, symbol, size in (
+            (front, "front", mark, 10),
+            (unpruned, "unpruned model", star, 15),
+        ):
+            bounds, keys, hovers = [], [], []
+            for number, model in timed:
+                if model is None or model.worth is None:
+                    continue
+                worth, (low, high) = model.worth, model.worth.interval
+                title = name if number is None else f"trial {number}"
+                metrics = f"{self.run.metric_name} {worth.metric:.4f}"
+                metrics += f", held out {worth.heldout_metric:.4f}"
+                texts = [f"{self.prefix}{title} in {speed.engine}", metrics]
+                hovers.append(lines([*texts, f"{model.megabytes:.1f} MB"]))
+                bounds.append([self._height(value) for value in (low, worth.metric, high)])
+                keys.append([self.place, number, speed.engine])
+            if keys:
+                self.figure.add_scatter(
+                    x=[None] * len(keys),
+                    y=[height for _, height, _ in bounds],
+                    mode="markers",
+                    name=plain(f"{self.prefix}{name}, {speed.engine}"),
+                    visible=False,
+                    marker={"symbol": symbol, "size": size, "color": self._colour(colour)},
+                    error_y=interval_bars(bounds),
+                    customdata=keys,
+                    hovertext=hovers,
+                    hoverinfo="text",
+                )
 
     def _explain_bits(self, front: Sequence[FinishedTrial]) -> None:
         """What the marks of the front mean, in the legend, where some model has few bits."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-import plotly.graph_objects as go
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from plotly.subplots import make_subplots
 
@@ -43,9 +42,16 @@ def knob_panel(overlay: Overlay) -> Panel | None:
             known = [trial for trial in run.finished if knob in trial.knobs]
             heights = [overlay.height(run, trial.result.value()) for trial in known]
             ratios = [trial.result.ratio for trial in known]
-            marker = {"size": 6, "opacity": [1 if trial.feasible else 0.35 for trial in known]}
+            opacity = [1 if trial.feasible else 0.35 for trial in known]
             for row, values in enumerate((heights, ratios), start=1):
-                draw_knob(figure, overlay, place, knob, known, values, marker, (row, column))
+                figure.add_scatter(
+                    **knob_points(overlay, place, knob, known),
+                    y=brief(values),
+                    marker={**run_style(place), "size": 6, "opacity": opacity},
+                    showlegend=overlay.several and column == row == 1,
+                    row=row,
+                    col=column,
+                )
         figure.update_xaxes(AXIS | knob_axis(distribution), col=column)
         figure.update_xaxes(x_axis(knob), row=2, col=column)
     figure.update_yaxes(AXIS)
@@ -89,29 +95,15 @@ def _joined(distributions: Sequence[BaseDistribution]) -> BaseDistribution | Non
     return FloatDistribution(low, high, log=all(d.log for d in numbers))
 
 
-def draw_knob(
-    figure: go.Figure,
-    overlay: Overlay,
-    place: int,
-    knob: str,
-    trials: Sequence[FinishedTrial],
-    values: Iterable[float],
-    marker: dict[str, Any],
-    panel: tuple[int, int],
-    unit: str = "",
-) -> None:
-    """Add trials of the run at this place to a panel (row, column): a knob of each against its
-    value."""
-    figure.add_scatter(
-        x=brief(trial.knobs[knob] for trial in trials),
-        y=brief(values),
-        mode="markers",
-        name=plain(overlay.names[place]),
-        showlegend=overlay.several and panel == (1, 1),
-        marker={**run_style(place), **marker},
-        customdata=[[place, trial.number] for trial in trials],
-        hovertemplate=f"trial %{{customdata[1]}}<br>{plain(knob)} %{{x}}<br>%{{y}}{unit}"
-        "<extra></extra>",
-        row=panel[0],
-        col=panel[1],
-    )
+def knob_points(
+    overlay: Overlay, place: int, knob: str, trials: Sequence[FinishedTrial], unit: str = ""
+) -> dict[str, Any]:
+    """A trace without heights: trials of the run at this place, by a knob."""
+    hover = f"trial %{{customdata[1]}}<br>{plain(knob)} %{{x}}<br>%{{y}}{unit}<extra></extra>"
+    return {
+        "x": brief(trial.knobs[knob] for trial in trials),
+        "mode": "markers",
+        "name": plain(overlay.names[place]),
+        "customdata": [[place, trial.number] for trial in trials],
+        "hovertemplate": hover,
+    }

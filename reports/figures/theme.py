@@ -41,12 +41,6 @@ DIVERGENCE_AXIS: dict[str, Any] = {
 }
 """Of divergences, which differ by orders of magnitude."""
 
-COST_AXIS: dict[bool, dict[str, Any]] = {
-    False: {"tickformat": ".0%"},
-    True: {"type": "log", "dtick": "D2", "tickformat": "~%"},
-}
-"""Of cost ratios, by whether they are wide: then ticks are at 1, 2 and 5 of each power of ten."""
-
 LAYOUT: dict[str, Any] = {
     "template": "none",
     "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},

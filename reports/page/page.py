@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import gzip
-import math
+import json
 import secrets
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -25,9 +25,8 @@ from orchestrator.runs.run_folder import RunFolder
 from reports.curves import read_curves
 from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
-from reports.figures.front import front_figure
+from reports.figures.front import add_served, front_figure
 from reports.figures.outer_loop import outer_section
-from reports.figures.served import add_served
 from reports.figures.speed import speed_section
 from reports.overlay import Overlay, overlay
 from reports.page.document import document, latency_axes
@@ -78,7 +77,8 @@ def write_report(
         recommended=[(part, row) for part in parts for row in recommendations(part["view"])],
         front=front,
         sections=[section for section in sections if section is not None],
-        document=_finite(data),
+        # Null for numbers that JSON does not have.
+        document=json.loads(json.dumps(data), parse_constant=lambda _: None),
         latencies=latency_axes(speeds, together.runs[0].bits),
         unscored=[part for part, own in zip(parts, speeds, strict=True) if not _scored(own)],
         fastest=lambda part, trial: fastest(part["record"], speeds[part["place"]], trial),
@@ -145,12 +145,3 @@ def _packed_plotly() -> str:
 def _packed(text: str) -> str:
     """base64 of gzip: a fifth of the text, and nothing in it closes an element."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
