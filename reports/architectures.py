@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
 from dataclasses import dataclass
 
-from orchestrator.runs.records import RunRecord, TrialRecord
+from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.sizes import in_words, shown
 from orchestrator.runs.trial_files import read_layers
@@ -24,11 +24,10 @@ class Kept:
     @property
     def shares(self) -> tuple[tuple[float | None, ...], ...]:
         """Kept units as a share of the layer's; None where there is no such layer."""
-        layers = len(self.totals)
         return tuple(
             tuple(
-                row[layer] / self.totals[layer] if layer < len(row) and self.totals[layer] else None
-                for layer in range(layers)
+                row[layer] / total if layer < len(row) and total else None
+                for layer, total in enumerate(self.totals)
             )
             for row in self.counts
         )
@@ -77,24 +76,20 @@ class Consensus:
 
 def consensus(run: RunRecord) -> Consensus | None:
     """Read the architectures of the front; None unless there are two that are all there."""
-    layers = len(run.unpruned.heads_per_layer)
-    kept = [_kept_units(run, trial) for trial in run.front if layers]
-    if len(kept) < 2 or any(len(model) != layers for model in kept):
+    full = list(zip(run.unpruned.heads_per_layer, run.unpruned.ffn_per_layer, strict=True))
+    folder = RunFolder(run.folder)
+    kept = [read_layers(folder.trial(trial.number)) for trial in run.front if full]
+    if len(kept) < 2 or any(len(model) != len(full) for model in kept):
         return None
     heads, always, sometimes, never = [], [], [], []
-    for layer in range(layers):
-        models = [model[layer] for model in kept]
-        heads.append(
-            tuple(
-                sum(head in model["heads"] for model in models) / len(models)
-                for head in range(run.unpruned.heads_per_layer[layer])
-            )
-        )
-        every = set.intersection(*(model["ffn"] for model in models))
-        some = set.union(*(model["ffn"] for model in models))
+    for (all_heads, all_neurons), *models in zip(full, *kept, strict=True):
+        having = Counter(head for model in models for head in set(model["heads"]))
+        heads.append(tuple(having[head] / len(models) for head in range(all_heads)))
+        every = set.intersection(*(set(model["ffn"]) for model in models))
+        some = set.union(*(set(model["ffn"]) for model in models))
         always.append(len(every))
         sometimes.append(len(some) - len(every))
-        never.append(run.unpruned.ffn_per_layer[layer] - len(some))
+        never.append(all_neurons - len(some))
     return Consensus(
         models=len(kept),
         heads=tuple(heads),
@@ -102,8 +97,3 @@ def consensus(run: RunRecord) -> Consensus | None:
         ffn_sometimes=tuple(sometimes),
         ffn_never=tuple(never),
     )
-
-
-def _kept_units(run: RunRecord, trial: TrialRecord) -> Sequence[Mapping[str, set[int]]]:
-    layers = read_layers(RunFolder(run.folder).trial(trial.number))
-    return [{name: set(layer[name]) for name in ("heads", "ffn")} for layer in layers]

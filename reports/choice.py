@@ -44,50 +44,43 @@ def choose(
             where nothing on the front gets there; then it says what comes nearest.
     """
     check_run(run)
-    ways = {
-        "trial": trial is not None,
-        "max_ratio": max_ratio is not None,
-        "min_metric": min_metric is not None,
-        "knee": knee,
-    }
-    if (given := sum(ways.values())) != 1:
+    ways = {"trial": trial, "max_ratio": max_ratio, "min_metric": min_metric, "knee": knee or None}
+    given = sum(value is not None for value in ways.values())
+    if given != 1:
         raise RunError(f"choose a model in one way, not in {given}", *ways)
     if trial is not None:
         check_finished(run, trial)
         return trial
     if max_ratio is not None and not 0 < max_ratio <= 1:
         raise RunError(f"{max_ratio:g} is no share above 0 and at most 1: 0.5, not 50", "max_ratio")
-    points = [(row.number, row.result) for row in run.front]
-    if not points:
+    front = run.front
+    if not front:
         raise RunError(f"'{run.folder}' has no model on its front yet; name a trial", "trial")
+    if knee:
+        bend = find_knee([row.result for row in front])
+        if bend is None:
+            raise RunError(
+                f"the front of '{run.folder}' ({len(front)} models) bends nowhere: choose in "
+                "another way",
+                *("max_ratio", "min_metric", "trial"),
+            )
+        return front[bend].number
     if max_ratio is not None:
-        within = [number for number, result in points if result.ratio <= max_ratio]
-        if not within:
-            number, nearest = points[0]
-            raise RunError(
-                f"'{run.folder}' has no model with {nearest.cost_name} ratio <= {max_ratio:g} on "
-                f"its front; the nearest is trial {number} with {nearest.ratio:.4f}"
-            )
-        return within[-1]
-    if min_metric is not None:
-        good = [number for number, result in points if result.metric >= min_metric]
-        if not good:
-            number, nearest = max(points, key=lambda point: point[1].metric)
-            raise RunError(
-                f"'{run.folder}' has no model with {run.metric_name} >= {min_metric:g} on its "
-                f"front; the nearest is trial {number} with {nearest.metric:.4f}"
-            )
-        return good[0]
-    bend = find_knee([result for _, result in points])
-    if bend is None:
+        good = [row for row in reversed(front) if row.result.ratio <= max_ratio]
+        nearest = front[0]
+        wanted = f"{nearest.result.cost_name} ratio <= {max_ratio:g}"
+        value = nearest.result.ratio
+    elif min_metric is not None:
+        good = [row for row in front if row.result.metric >= min_metric]
+        nearest = max(front, key=lambda row: row.result.metric)
+        wanted = f"{run.metric_name} >= {min_metric:g}"
+        value = nearest.result.metric
+    if not good:
         raise RunError(
-            f"the front of '{run.folder}' ({len(points)} models) bends nowhere: choose in "
-            "another way",
-            "max_ratio",
-            "min_metric",
-            "trial",
+            f"'{run.folder}' has no model with {wanted} on its front; the nearest is trial "
+            f"{nearest.number} with {value:.4f}"
         )
-    return points[bend][0]
+    return good[0].number
 
 
 def model_folder(run: RunRecord, trial: int) -> Path:
@@ -105,11 +98,10 @@ def model_folder(run: RunRecord, trial: int) -> Path:
 def check_finished(run: RunRecord, trial: int) -> None:
     """Raises RunError for a trial that has not finished, and says what became of it."""
     check_run(run)
-    rows = {row.number: row for row in run.trials}
-    row = rows.get(trial)
+    row = next((row for row in run.trials if row.number == trial), None)
     if row is not None and row.result is not None:
         return
-    finished = ", ".join(str(n) for n in sorted(rows) if rows[n].result is not None) or "none yet"
+    finished = ", ".join(str(n) for n in sorted(row.number for row in run.finished)) or "none yet"
     if row is None:
         raise RunError(f"'{run.folder}' has no trial {trial}; finished: {finished}")
     failure = "" if row.failure is None else f" ({row.failure})"

@@ -12,12 +12,8 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.trial_files import read_curve
 
-_POINTS = (16, 60)
-"""Kept of a curve: at least, at most; its stages share them."""
-_ALL_POINTS = 12_000
-"""Kept of all curves of a run: a page of many trials stays small."""
-_LABELS = ("stage", "step")
-"""Columns that say where a row stands, and measure nothing."""
+_LEAST, _MOST, _ALL = 16, 60, 12_000
+"""Points kept of a curve, whose stages share them, and of all curves of a run."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class Curve:
     @cached_property
     def columns(self) -> dict[str, list[tuple[int, float]]]:
         """Of each measure its values, numbered by row; empty cells and words are left out."""
-        names = [name for name in (self.rows[0] if self.rows else ()) if name not in _LABELS]
+        names = [*self.rows[0]] if self.rows else []
         found = {
             name: [
                 (place, value)
@@ -37,6 +33,7 @@ class Curve:
                 if (value := _number(row[name])) is not None
             ]
             for name in names
+            if name not in ("stage", "step")
         }
         return {name: values for name, values in found.items() if values}
 
@@ -75,8 +72,7 @@ def read_curves(run: RunRecord) -> dict[int, Curve]:
 
 def points_each(curves: int) -> int:
     """Points that a page has room for in each of so many curves."""
-    least, most = _POINTS
-    return min(most, max(least, _ALL_POINTS // max(1, curves)))
+    return min(_MOST, max(_LEAST, _ALL // max(1, curves)))
 
 
 def _number(text: str | None) -> float | None:

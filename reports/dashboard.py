@@ -55,9 +55,8 @@ def publish(run: RunRecord) -> None:
         text = _trial_note(run, trial)
         if text and not attributes.get(note_ver_key(ids[trial.number])):
             # What `save_note` needs of a trial; a real one would be asked for its parameters.
-            place = SimpleNamespace(
-                storage=storage_of(study), study=study, _trial_id=ids[trial.number]
-            )
+            own = {"study": study, "storage": storage_of(study), "_trial_id": ids[trial.number]}
+            place = SimpleNamespace(**own)
             save_note(cast(optuna.Trial, place), text)
     with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
         save_plotly_graph_object(study, _front(run), graph_object_id=FRONT)
@@ -81,8 +80,7 @@ def _front(run: RunRecord) -> go.Figure:
         if trace.hovertemplate is None:
             trace.customdata = None
         if not trace.name.startswith(("front", "held out")):
-            trace.hovertext = None
-            trace.hoverinfo = None
+            trace.update(hovertext=None, hoverinfo=None)
     figure.update_layout(title="The Pareto front", margin={"t": 50, "l": 70})
     return figure
 
@@ -98,13 +96,11 @@ def _study_note(run: RunRecord) -> str:
             f"| | trial | {' | '.join(worth)} | {unpruned.cost_name} ratio |",
             "|---" * (3 + len(worth)) + "|",
         ]
-        lines += [
-            f"| {', '.join(row.reasons)} | {row.trial.number} "
-            f"| {''.join(f'{text} | ' for text in divergence_texts(result))}{result.metric:.4f} "
-            f"| {result.heldout_metric:.4f} | {percent(result.ratio)} |"
-            for row in rows
-            for result in [row.trial.result]
-        ]
+        for row in rows:
+            result = row.trial.result
+            cells = [", ".join(row.reasons), str(row.trial.number), *divergence_texts(result)]
+            cells += [f"{result.metric:.4f}", f"{result.heldout_metric:.4f}", percent(result.ratio)]
+            lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     lines += [
         f"Objectives: {markdown(run.objective_name)} on the selection split "
@@ -120,8 +116,7 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
     """Empty while there is nothing to say."""
     if trial.state == "failed":
         return f"Failed: {markdown(trial.failure)}"
-    result = trial.result
-    if result is None:
+    if (result := trial.result) is None:
         return ""
     sizes = in_numbers(result.widths, run.unpruned.widths)
     met = "inside" if trial.feasible else "**outside**"

@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial, create_trial
+from optuna.trial import create_trial
 
 from orchestrator.runs.busy_clock import BusyClock
 from orchestrator.runs.records import BUDGET, FinishedTrial, RunRecord, pareto_front
@@ -83,9 +81,7 @@ def area(steps: Steps, worst: float, last: float) -> float:
     )
 
 
-def quartiles(
-    histories: Sequence[Sequence[tuple[float, float]]],
-) -> tuple[list[float], list[list[float]]]:
+def quartiles(histories: Sequence[Steps]) -> tuple[list[float], list[list[float]]]:
     """Every x at which one of several step curves (x, y) steps, and the quartiles of all there.
 
     A curve is 0 before its first step. The result ends where the shortest curve ends.
@@ -97,7 +93,6 @@ def quartiles(
 
 
 def _height(steps: Steps, x: float) -> float:
-    """How high a step curve (x, y) is at x."""
     reached = bisect_right(steps, x, key=lambda step: step[0])
     return steps[reached - 1][1] if reached else 0.0
 
@@ -126,29 +121,21 @@ def importances(run: RunRecord) -> dict[str, dict[str, float]]:
 
 def _study(run: RunRecord, trials: Sequence[FinishedTrial]) -> optuna.Study:
     """The finished trials in this order, valued (worth, ratio), in memory."""
-    space = run.space  # read once: it is JSON in the definition
-    with _quiet_optuna():
-        study = optuna.create_study(directions=["maximize", "minimize"])
-        study.add_trials([_frozen(trial, space) for trial in trials])
-    return study
-
-
-@contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Without a line for each study that is made."""
     verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # no line for each study that is made
     try:
-        yield
+        study = optuna.create_study(directions=["maximize", "minimize"])
     finally:
         optuna.logging.set_verbosity(verbosity)
-
-
-def _frozen(trial: FinishedTrial, space: Mapping[str, BaseDistribution]) -> FrozenTrial:
-    knobs = {name: trial.knobs[name] for name in space if name in trial.knobs}
-    return create_trial(
-        values=[trial.result.worth, trial.result.ratio],
-        params=knobs,
-        distributions={name: space[name] for name in knobs},
-        constraints={BUDGET: trial.result.violation},
-    )
+    space = run.space  # read once: it is JSON in the definition
+    for trial in trials:
+        distributions = {name: space[name] for name in space if name in trial.knobs}
+        study.add_trial(
+            create_trial(
+                values=[trial.result.worth, trial.result.ratio],
+                params={name: trial.knobs[name] for name in distributions},
+                distributions=distributions,
+                constraints={BUDGET: trial.result.violation},
+            )
+        )
+    return study

@@ -11,9 +11,6 @@ from orchestrator.runs.records import RunRecord
 from reports.choice import check_run
 from reports.recommended import wide
 
-_SEEDLESS = ("seed", "name")
-"""What seeds of one study may differ in."""
-
 
 @dataclass(frozen=True)
 class Overlay:
@@ -80,8 +77,8 @@ class Overlay:
         """Places of the runs that differ in nothing but their seed, by a name for them."""
         by_study: dict[tuple[tuple[str, str], ...], list[int]] = {}
         for place, run in enumerate(self.runs):
-            shared = {k: v for k, v in run.definition.items() if k not in _SEEDLESS}
-            by_study.setdefault(tuple(sorted(shared.items())), []).append(place)
+            shared = [item for item in run.definition.items() if item[0] not in ("seed", "name")]
+            by_study.setdefault(tuple(sorted(shared)), []).append(place)
         groups = {}
         for places in by_study.values():
             name = self.names[places[0]]
@@ -99,22 +96,19 @@ def overlay(runs: RunRecord | Sequence[RunRecord]) -> Overlay:
     runs = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     for run in runs:
         check_run(run)
-    costs = dict.fromkeys(run.unpruned.cost_name for run in runs)
-    if len(costs) > 1:
-        raise RunError(
-            f"the runs count {' and '.join(costs)}; two costs share no axis: make a report of each"
-        )
-    objectives = dict.fromkeys(run.unpruned.objective for run in runs)
-    if len(objectives) > 1:
-        raise RunError(
-            f"the runs compare models by {' and '.join(objectives)}; two objectives share no axis: "
-            "make a report of each"
-        )
-    units = dict.fromkeys(run.unpruned.unit for run in runs)
-    if len(units) > 1 and costs.keys() <= {"latency", "units"}:
-        raise RunError(
-            f"the runs count {' and '.join(units)}; two units share no axis: make a report of each"
-        )
+    unpruned = [run.unpruned for run in runs]
+    shared = {
+        "costs": ("count", [model.cost_name for model in unpruned]),
+        "objectives": ("compare models by", [model.objective for model in unpruned]),
+    }
+    if {model.cost_name for model in unpruned} <= {"latency", "units"}:
+        shared["units"] = ("count", [model.unit for model in unpruned])
+    for what, (verb, named) in shared.items():
+        if len(different := dict.fromkeys(named)) > 1:
+            raise RunError(
+                f"the runs {verb} {' and '.join(different)}; two {what} share no axis: make a "
+                "report of each"
+            )
     fidelities = dict.fromkeys(
         ", ".join(f"{name} {value}" for name, value in run.fidelity.items()) or "full"
         for run in runs
@@ -126,14 +120,12 @@ def overlay(runs: RunRecord | Sequence[RunRecord]) -> Overlay:
         )
     known = Counter(run.name for run in runs)
     names = [run.name if known[run.name] == 1 else f"{run.name} ({run.folder})" for run in runs]
-    seen: Counter[str] = Counter()
-    for place, name in enumerate(names):
-        seen[name] += 1
-        if seen[name] > 1:
-            names[place] = f"{name} {seen[name]}"
-    if any(run.unpruned.metric <= 0 for run in runs) and Overlay(tuple(runs), ()).relative:
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    names = [f"{name} {n + 1}" if n else name for name, n in zip(names, before, strict=True)]
+    together = Overlay(tuple(runs), tuple(names))
+    if together.relative and any(model.metric <= 0 for model in unpruned):
         raise RunError(
             "the runs are of several tasks, and an unpruned metric of 0 or less has no shares: "
             "make a report of each"
         )
-    return Overlay(tuple(runs), tuple(names))
+    return together

@@ -55,16 +55,17 @@ def answer(view: ParetoView) -> str:
         return f"No trial has met its {name} budget yet; {len(view.outside)} finished outside it."
     if not view.front:
         return "No trial has finished yet."
+    cost = f"unpruned student's {name}" if view.unpruned.student_is_new else name
     half = [trial for trial in view.front if trial.result.ratio <= 0.5]
     if half:
         best = half[-1].result
         good = [t.result for t in half if t.result.metric >= 0.99 * view.unpruned.metric > 0]
         if good and len(half) == len(view.front):
             best = good[0]
-        return f"At {percent(best.ratio)} of the {_cost(view)} the model {_kept(view, best)}."
+        return f"At {percent(best.ratio)} of the {cost} the model {_kept(view, best)}."
     smallest = view.front[0].result
     return (
-        f"No model on the front has at most half the {_cost(view)} yet; "
+        f"No model on the front has at most half the {cost} yet; "
         f"the smallest, at {percent(smallest.ratio)}, {_kept(view, smallest)}."
     )
 
@@ -82,19 +83,14 @@ def knob_texts(knobs: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _cost(view: ParetoView) -> str:
-    name = view.unpruned.cost_name
-    return f"unpruned student's {name}" if view.unpruned.student_is_new else name
-
-
 def _kept(view: ParetoView, result: TrialResult) -> str:
     unpruned, name = view.unpruned, view.metric_name
-    whose = "the teacher's" if view.unpruned.student_is_new else "its"
+    whose = "the teacher's" if unpruned.student_is_new else "its"
     if unpruned.metric > 0 and unpruned.heldout_metric > 0:
         share = result.metric / unpruned.metric
         heldout = result.heldout_metric / unpruned.heldout_metric
         return f"keeps {share:.1%} of {whose} {name} (held out: {heldout:.1%})"
-    other = "the teacher" if view.unpruned.student_is_new else "the unpruned one"
+    other = "the teacher" if unpruned.student_is_new else "the unpruned one"
     # Matthews correlation may be zero or less: a share of it would say nothing.
     return (
         f"has {name} {result.metric:.3f} where {other} has {unpruned.metric:.3f} "

@@ -10,11 +10,6 @@ from orchestrator.runs.records import FinishedTrial
 from orchestrator.runs.results import Measured
 from reports.pareto import ParetoView
 
-_WIDE = 10
-"""Costs that differ by more times than this are on a logarithmic scale."""
-_LOSSES = (0.01, 0.03)
-"""Shares of the unpruned metric that a user may be ready to lose."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
@@ -31,7 +26,7 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
     """
     wanted: dict[int, list[str]] = {}
     metric = view.unpruned.metric
-    for loss in _LOSSES if metric > 0 else ():
+    for loss in (0.01, 0.03) if metric > 0 else ():
         near = [trial for trial in view.front if trial.result.metric >= (1 - loss) * metric]
         if near:
             wanted.setdefault(near[0].number, []).append(f"cheapest within {loss:.0%}")
@@ -67,5 +62,5 @@ def knee(front: Sequence[Measured]) -> int | None:
 
 
 def wide(costs: Collection[float]) -> bool:
-    """Whether costs differ by so much that the cheap ones would be crowded on a linear scale."""
-    return min(costs, default=1) * _WIDE < max(costs, default=1) and min(costs) > 0
+    """Whether costs differ so much, over ten times, that a linear scale would crowd the cheap."""
+    return min(costs, default=1) * 10 < max(costs, default=1) and min(costs) > 0

@@ -150,7 +150,15 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
         UserError: where no engine runs, for a length that the models do not take, or if the
             fine-tuned teacher is not in the run folder any more.
     """
-    folders = [_whole_model(run, row.number) for row in run.front]
+    folders = []
+    for row in run.front:
+        model = model_folder(run, row.number)
+        folders.append(model)
+        if damaged := damaged_files(model.parent, model.rglob("*")):
+            raise RunError(
+                f"'{model.parent}': trial {row.number} is damaged: {'; '.join(damaged)}; put the "
+                "file back from a copy, or name the folders of the other models"
+            )
     if not folders:
         raise RunError(f"'{run.folder}' has no model on its front yet; there is nothing to time")
     if study is not None and settings.get("against") is not None:
@@ -193,17 +201,6 @@ def inputs_of(run: RunRecord, study: Study) -> Inputs:
             "name the study file that the run was launched with"
         )
     return inputs
-
-
-def _whole_model(run: RunRecord, trial: int) -> Path:
-    model = model_folder(run, trial)
-    damaged = damaged_files(model.parent, model.rglob("*"))
-    if damaged:
-        raise RunError(
-            f"'{model.parent}': trial {trial} is damaged: {'; '.join(damaged)}; put the file back "
-            "from a copy, or name the folders of the other models"
-        )
-    return model
 
 
 def keep_speeds(run: RunRecord, timed: Bench) -> Path:
@@ -268,39 +265,36 @@ def _speeds(document: Mapping[str, Any], counted: str) -> tuple[Speed, ...]:
         )
         for row in document["worths"]
     }
-    rows: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, int, int, int], dict[str, tuple[int | None, TimedModel]]] = {}
     for row in document["timings"]:
-        rows.setdefault((row["engine"], row["batch"], row["length"]), []).append(row)
-    reference, conditions = document["reference"], document["conditions"]
-
-    def model(row: Mapping[str, Any]) -> TimedModel:
-        return TimedModel(
+        timed = TimedModel(
             milliseconds=row["median"],
             megabytes=row["bytes"] / 1e6,
             flops_ratio=row["flops_ratio"],
             speed_up=row["speed_up"],
             worth=worths.get((row["model"], row["engine"])),
         )
-
+        group = groups.setdefault((row["engine"], row["bits"], row["batch"], row["length"]), {})
+        group[row["model"]] = (row["trial"], timed)
+    reference, conditions = document["reference"], document["conditions"]
     return tuple(
         Speed(
             engine=engine,
-            bits=own[0]["bits"],
+            bits=bits,
             batch=batch,
             length=length,
             device=_device(engine, conditions),
             reference=reference,
-            reference_model={row["model"]: model(row) for row in own}[reference],
-            models={row["trial"]: model(row) for row in own if row["trial"] is not None},
+            reference_model=group[reference][1],
+            models={trial: model for trial, model in group.values() if trial is not None},
             counted=counted,
         )
-        for (engine, batch, length), own in rows.items()
+        for (engine, bits, batch, length), group in groups.items()
     )
 
 
 def _device(engine: str, conditions: Mapping[str, Any]) -> str:
     """onnxruntime runs on the CPU wherever torch does."""
-    device = (
-        "cpu" if engine.startswith("onnxruntime") else str(conditions["device"]).replace(" ", "-")
-    )
-    return f"cpu-{conditions['threads']}threads" if device == "cpu" else device
+    device = str(conditions["device"]).replace(" ", "-")
+    on_cpu = device == "cpu" or engine.startswith("onnxruntime")
+    return f"cpu-{conditions['threads']}threads" if on_cpu else device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +35,8 @@ def timings_document(bench: Bench) -> dict[str, Any]:
 
 
 def _row(bench: Bench, timing: Timing) -> dict[str, Any]:
-    references = [
-        other
-        for other in bench.timings
-        if (other.model, other.batch, other.length)
-        == (bench.reference, timing.batch, timing.length)
-    ]
+    shape = (bench.reference, timing.batch, timing.length)
+    references = [one for one in bench.timings if (one.model, one.batch, one.length) == shape]
     # A user who named none of float32 gets the fastest of those that are there.
     fastest = min(references, key=lambda one: (one.bits != 32, one.quartiles[1]))
     same = next(one for one in references if one.engine == timing.engine)
@@ -58,15 +55,12 @@ def timings_table(bench: Bench) -> Table:
     """Megabytes, milliseconds, how many times as fast as the reference; what fewer bits are worth,
     or where that was not scored the quartiles."""
     conditions = bench.conditions
+    caption = [f"speed-up: times as fast as {_short(bench.reference)} in its fastest float32"]
+    caption += [f"no {engine}: {why}" for engine, why in bench.skipped.items()]
     table = Table(
         title=f"one forward pass of batch x length, median of {conditions['rounds']}; "
         f"{conditions['device']}, {conditions['threads']} threads",
-        caption="\n".join(
-            [
-                f"speed-up: times as fast as {_short(bench.reference)} in its fastest float32",
-                *(f"no {engine}: {why}" for engine, why in bench.skipped.items()),
-            ]
-        ),
+        caption="\n".join(caption),
         box=SIMPLE_HEAD,
     )
     worths = {(worth.model, worth.engine): worth for worth in bench.worths}
@@ -74,9 +68,7 @@ def timings_table(bench: Bench) -> Table:
     for column in ("model", "FLOPs", "MB", "ms", "speed-up", *last):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     rows = timings_document(bench)["timings"]
-    for (engine, batch, length), group in groupby(
-        rows, key=lambda row: (row["engine"], row["batch"], row["length"])
-    ):
+    for (engine, batch, length), group in groupby(rows, itemgetter("engine", "batch", "length")):
         table.add_row(f"[bold]{engine}, {batch} x {length}")
         for row in group:
             low, middle, high = row["quartiles"]

@@ -62,8 +62,6 @@ def model_card(
         package=package,
         file=file,
         percent=f"{100 * result.ratio:.2g}" if result.ratio < 0.1 else f"{100 * result.ratio:.1f}",
-        max_length=run.definition["task.max_length"],
-        pair="text pair" in run.sources,
         notes=notes,
         numbers=[
             *zip(unpruned.divergences, *map(divergence_texts, (result, unpruned)), strict=True),
@@ -87,7 +85,7 @@ def model_card(
     )
 
 
-def _served(run: RunRecord, trial: int) -> list[tuple[str, str, str]]:
+def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
     """A row for each way in which the run's front was timed, if this model was there, then for each
     engine megabytes, and the metric where fewer bits were scored."""
     times, engines = [], {}
@@ -96,20 +94,16 @@ def _served(run: RunRecord, trial: int) -> list[tuple[str, str, str]]:
         if model is None:
             continue
         pair = [timed for timed in (model, unpruned) if timed is not None]
-        times.append(
-            (
-                f"{one.unit}, {model.speed_up:.2f} times as fast",
-                [size_text(timed.milliseconds) for timed in pair],
-            )
-        )
+        what = f"{one.unit}, {model.speed_up:.2f} times as fast"
+        times.append((what, *(size_text(timed.milliseconds) for timed in pair)))
         engines[f"MB in {one.engine}"] = [f"{timed.megabytes:.1f}" for timed in pair]
         worths = [timed.worth for timed in pair if timed.worth is not None]
         if worths:
             name = f"{run.metric_name} in {one.engine}"
             engines[f"{name}, selection split"] = [f"{w.metric:.4f}" for w in worths]
             engines[f"{name}, held-out split"] = [f"{w.heldout_metric:.4f}" for w in worths]
-    rows = (*times, *engines.items())
-    return [(what, texts[0], texts[1] if len(texts) > 1 else "") for what, texts in rows]
+    rows = (*times, *((what, *texts) for what, texts in engines.items()))
+    return [(*row, "")[:3] for row in rows]  # "": what the unpruned model would have there
 
 
 def _cell(value: object) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import RunError
 from orchestrator.runs.damage import damages
 from orchestrator.runs.records import RunRecord
-from orchestrator.runs.results import TrialResult
 from reports.choice import model_folder
 from reports.exporting.card import model_card
 from reports.speed import inputs_of
@@ -84,8 +83,20 @@ def export(
         unfinished.mkdir(parents=True)
         family, plain = write_model(model, unfinished)
         for name in ("architecture.json", "result.json"):
-            shutil.copyfile(_inside(model.parent / name), unfinished / name)
-        notes = [] if row.feasible else [_outside(row.result)]
+            file = model.parent / name
+            # A model may be a link, to where there is more room; but what is shared with it must
+            # not be a file of the user's own.
+            if file.is_symlink():
+                raise RunError(f"'{file}' is a link; put the file itself there")
+            shutil.copyfile(file, unfinished / name)
+        notes = []
+        if not row.feasible:
+            result = row.result
+            notes.append(
+                f"outside its budget, and so on no front: {result.budget_name} ratio "
+                f"{result.reached:.4f}, asked for {result.target_ratio:.4f}, give or take "
+                f"{result.tolerance:.1%} of it"
+            )
         if onnx or inputs:
             notes += _write_onnx(run, unfinished, inputs)
         card = model_card(run, row, family, plain=plain, notes=notes)
@@ -97,21 +108,6 @@ def check_free(out: Path) -> None:
     """Raise RunError if `out` already holds something."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"'{out}' exists and is not an empty folder; choose another", "out")
-
-
-def _inside(file: Path) -> Path:
-    """The file, unless it is a link. A model may be a link, to where there is more room; but what
-    is shared with it must not be a file of the user's own."""
-    if file.is_symlink():
-        raise RunError(f"'{file}' is a link; put the file itself there")
-    return file
-
-
-def _outside(result: TrialResult) -> str:
-    return (
-        f"outside its budget, and so on no front: {result.budget_name} ratio {result.reached:.4f}, "
-        f"asked for {result.target_ratio:.4f}, give or take {result.tolerance:.1%} of it"
-    )
 
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> list[str]:

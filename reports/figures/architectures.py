@@ -6,24 +6,18 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from orchestrator.runs.records import RunRecord
-from reports.architectures import (
-    ArchitecturesView,
-    Consensus,
-    Kept,
-    architectures_view,
-    consensus,
-)
-from reports.figures.theme import AXIS, BLUE, GREY, LAYOUT, LEGEND, SKY, Panel, Section, plain
+from reports.architectures import ArchitecturesView, Consensus, architectures_view, consensus
+from reports.figures.theme import AXIS, BLUE, GREY, LEGEND, SKY, Panel, Section, lay_out
 from reports.overlay import Overlay
 from reports.pareto import percent
 
 _COLOURS = {"colorscale": "Cividis", "cmin": 0, "cmax": 1}
+_BAR = {"tickformat": ".0%", "thickness": 14}
 
 
 def architecture_section(overlay: Overlay) -> Section | None:
     """Heat maps of every run whose front has a model with layers; None if none has."""
-    sentences: list[str] = []
-    panels: list[Panel] = []
+    sentences, panels = [], []
     for place, run in enumerate(overlay.runs):
         view = architectures_view(run)
         if not view.kinds:
@@ -53,14 +47,8 @@ def architecture_section(overlay: Overlay) -> Section | None:
                     "and that none does.",
                 )
             )
-    if not panels:
-        return None
-    return Section(
-        name="architecture",
-        title="What the models keep",
-        sentences=tuple(sentences),
-        panels=tuple(panels),
-    )
+    title = "What the models keep"
+    return Section("architecture", title, tuple(sentences), tuple(panels)) if panels else None
 
 
 def _sentence(run: RunRecord, agreed: Consensus) -> str:
@@ -104,7 +92,11 @@ def architectures_figure(view: ArchitecturesView) -> go.Figure:
             text=[[*row, *[""] * (len(layers) - len(row))] for row in kept.counts],
             texttemplate="%{text}" if len(rows) * len(layers) <= 400 else None,
             hovertext=[
-                _hovers(name, row, kept) for name, row in zip(rows, kept.counts, strict=True)
+                [
+                    f"{name}<br>layer {layer}: {count:,} of {total:,} {kept.unit}"
+                    for layer, count, total in zip(layers, row, kept.totals, strict=False)
+                ]
+                for name, row in zip(rows, kept.counts, strict=True)
             ],
             hoverinfo="text",
             hoverongaps=False,
@@ -118,11 +110,12 @@ def architectures_figure(view: ArchitecturesView) -> go.Figure:
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_xaxes(title_text="layer", row=lines)
     figure.update_yaxes(type="category", showgrid=False, automargin=True)
-    figure.update_layout(
-        **LAYOUT,
+    lay_out(
+        figure,
         height=lines * (110 + min(28, 16 + 120 // len(rows)) * len(rows)),
         margin={"l": 20, "r": 20, "t": 40, "b": 50},
-        coloraxis={**_COLOURS, "colorbar": {"tickformat": ".0%", "thickness": 14}},
+        legend=None,
+        coloraxis={**_COLOURS, "colorbar": _BAR},
     )
     return figure
 
@@ -130,17 +123,14 @@ def architectures_figure(view: ArchitecturesView) -> go.Figure:
 def consensus_figure(agreed: Consensus) -> go.Figure:
     """Draw heads as a heat map, layer by head, and FFN neurons as bars, layer by layer."""
     layers = [str(layer) for layer in range(1, len(agreed.heads) + 1)]
-    figure = make_subplots(
-        rows=1,
-        cols=2,
-        horizontal_spacing=0.2,
-        subplot_titles=["heads: share of models that keep it", "FFN neurons"],
-    )
+    title = "heads: share of models that keep it"
+    titles = [title, "FFN neurons"]
+    figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.2, subplot_titles=titles)
     figure.add_heatmap(
         x=[str(head + 1) for head in range(max(map(len, agreed.heads)))],
         y=layers,
         z=agreed.heads,
-        name="heads: share of models that keep it",
+        name=title,
         hovertemplate="layer %{y}, head %{x}: kept by %{z:.0%}<extra></extra>",
         xgap=1,
         ygap=1,
@@ -157,7 +147,7 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
             x=counts,
             y=layers,
             orientation="h",
-            name=plain(name),
+            name=name,
             marker={"color": colour, "pattern": {"shape": pattern}},
             row=1,
             col=2,
@@ -165,22 +155,12 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
     figure.update_xaxes(title_text="head", type="category", showgrid=False, row=1, col=1)
     figure.update_xaxes(**AXIS, title_text="neurons", row=1, col=2)
     figure.update_yaxes(type="category", autorange="reversed", title_text="layer")
-    figure.update_layout(
-        **LAYOUT,
+    lay_out(
+        figure,
         barmode="stack",
         height=170 + 24 * len(layers),
-        margin={"l": 60, "r": 20, "t": 40, "b": 60},
+        top=40,
         legend={**LEGEND, "x": 0.5},
-        coloraxis={
-            **_COLOURS,
-            "colorbar": {"tickformat": ".0%", "thickness": 14, "x": 0.41},
-        },
+        coloraxis={**_COLOURS, "colorbar": {**_BAR, "x": 0.41}},
     )
     return figure
-
-
-def _hovers(name: str, row: tuple[int, ...], kept: Kept) -> list[str]:
-    return [
-        f"{name}<br>layer {layer}: {count:,} of {total:,} {kept.unit}"
-        for layer, (count, total) in enumerate(zip(row, kept.totals, strict=False), start=1)
-    ]

@@ -10,18 +10,19 @@ from plotly.subplots import make_subplots
 
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from reports.curves import Curves
-from reports.figures.knobs import joined_space
+from reports.figures.knobs import joined_space, knob_points
 from reports.figures.theme import (
     AXIS,
     GREY,
-    LAYOUT,
-    LEGEND,
     Panel,
     Section,
+    axis,
     brief,
     knob_axis,
+    lay_out,
     plain,
     run_style,
+    x_axis,
 )
 from reports.overlay import Overlay
 
@@ -69,14 +70,10 @@ def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None
             f"In {len(far)} of {len(known)} the masks were still open above that band when the "
             "search ended: there the ranking of units, not the search, met the budget."
         )
-    panels = [_target_panel(overlay, rows)]
-    panels += _knob_panels(overlay, rows) if known else []
-    return Section(
-        name="budget",
-        title="Did the search do what it was told?",
-        sentences=tuple(sentences),
-        panels=tuple(panels),
-    )
+    steering = _knob_panel(overlay, rows) if known else None
+    panels = filter(None, (_target_panel(overlay, rows), steering))
+    title = "Did the search do what it was told?"
+    return Section("budget", title, tuple(sentences), tuple(panels))
 
 
 def _miss(row: Reached) -> float:
@@ -87,30 +84,21 @@ def _miss(row: Reached) -> float:
 
 def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
     figure = go.Figure()
-    everything = [row.trial.result.target_ratio for run in rows for row in run]
-    line = [min(everything) * 0.95, max(everything) * 1.05]
-    figure.add_scatter(
-        x=line, y=line, mode="lines", name="as asked", line={"color": GREY, "dash": "dot"},
-        hoverinfo="skip",
-    )  # fmt: skip
+    targets = [row.trial.result.target_ratio for run in rows for row in run]
+    ends = [min(targets) * 0.95, max(targets) * 1.05]
+    line = {"color": GREY, "dash": "dot"}
+    figure.add_scatter(x=ends, y=ends, mode="lines", name="as asked", line=line, hoverinfo="skip")
     for place, run in enumerate(rows):
-        prefix = plain(overlay.prefix(place))
-        style = run_style(place)
+        prefix, style = plain(overlay.prefix(place)), run_style(place)
+        results = [row.trial.result for row in run]
+        band = brief(result.tolerance * result.target_ratio for result in results)
         figure.add_scatter(
-            x=brief(row.trial.result.target_ratio for row in run),
-            y=[row.trial.result.reached for row in run],
+            x=brief(result.target_ratio for result in results),
+            y=[result.reached for result in results],
             mode="markers",
             name=f"{prefix}cut model",
             marker={**style, "size": 8},
-            error_y={
-                "type": "data",
-                "array": brief(
-                    row.trial.result.tolerance * row.trial.result.target_ratio for row in run
-                ),
-                "thickness": 1,
-                "width": 3,
-                "color": GREY,
-            },
+            error_y={"type": "data", "array": band, "thickness": 1, "width": 3, "color": GREY},
             customdata=[[place, row.trial.number] for row in run],
             hovertemplate=_HOVER,
         )
@@ -125,13 +113,11 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
                 customdata=[[place, row.trial.number] for row in known],
                 hovertemplate=_HOVER,
             )
-    figure.update_layout(
-        **LAYOUT,
+    lay_out(
+        figure,
         height=380,
-        margin={"l": 60, "r": 20, "t": 20, "b": 60},
-        legend=LEGEND,
-        xaxis={**AXIS, "tickformat": ".0%", "title": {"text": "target ratio", "standoff": 8}},
-        yaxis={**AXIS, "tickformat": ".0%", "title": {"text": "reached ratio"}},
+        xaxis=x_axis("target ratio", tickformat=".0%"),
+        yaxis=axis("reached ratio", tickformat=".0%"),
     )
     return Panel(
         name="target",
@@ -144,46 +130,33 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
     )
 
 
-def _knob_panels(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> list[Panel]:
+def _knob_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel | None:
     spaces = joined_space(overlay)
-    knobs = [name for name in spaces if name not in _ASKED] + [
-        name for name in _ASKED if name in spaces
-    ]
+    knobs = [name for name in spaces if name not in _ASKED]
+    knobs += [name for name in _ASKED if name in spaces]
     if not knobs:
-        return []
+        return None
     figure = make_subplots(rows=1, cols=len(knobs), shared_yaxes=True, horizontal_spacing=0.03)
     for column, knob in enumerate(knobs, start=1):
         for place, run in enumerate(rows):
             known = [row for row in run if row.open is not None and knob in row.trial.knobs]
+            trials = [row.trial for row in known]
             figure.add_scatter(
-                x=brief(row.trial.knobs[knob] for row in known),
-                y=brief(_miss(row) for row in known),
-                mode="markers",
-                name=plain(overlay.names[place]),
-                showlegend=overlay.several and column == 1,
+                **knob_points(overlay, place, knob, trials, unit=" above target"),
+                y=brief(map(_miss, known)),
                 marker={**run_style(place), "size": 7},
-                customdata=[[place, row.trial.number] for row in known],
-                hovertemplate=f"trial %{{customdata[1]}}<br>{plain(knob)} %{{x}}"
-                "<br>%{y} above target<extra></extra>",
+                showlegend=overlay.several and column == 1,
                 row=1,
                 col=column,
             )
-        figure.update_xaxes(
-            **AXIS,
-            **knob_axis(spaces[knob]),
-            title={"text": plain(knob), "standoff": 8},
-            row=1,
-            col=column,
-        )
+        figure.update_xaxes(x_axis(knob, **knob_axis(spaces[knob])), row=1, col=column)
     figure.update_yaxes(**AXIS, tickformat="+.2~%")
     figure.update_yaxes(title={"text": "open masks above target"}, row=1, col=1)
-    figure.update_layout(**LAYOUT, height=300, margin={"l": 60, "r": 20, "t": 20, "b": 60})
-    return [
-        Panel(
-            name="steering",
-            title="What the knobs did to it",
-            figure=figure,
-            caption="How far above its target the search had left its masks open, before the cut, "
-            "against each knob. At 0% the search had met the target by itself.",
-        )
-    ]
+    lay_out(figure, height=300, legend=None)
+    return Panel(
+        name="steering",
+        title="What the knobs did to it",
+        figure=figure,
+        caption="How far above its target the search had left its masks open, before the cut, "
+        "against each knob. At 0% the search had met the target by itself.",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import plotly.graph_objects as go
@@ -11,27 +12,37 @@ import plotly.graph_objects as go
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.results import Measured, UnprunedResult, divergence_words, size_text
 from reports.figures.theme import (
-    AXIS,
     BLUE,
-    COST_AXIS,
     DIVERGENCE_AXIS,
     GREEN,
     GREY,
-    LAYOUT,
-    LEGEND,
     ORANGE,
+    PURPLE,
+    SKY,
     VERMILLION,
+    axis,
+    interval_bars,
+    lay_out,
     lines,
     plain,
     run_line,
     run_style,
+    x_axis,
 )
 from reports.overlay import Overlay
 from reports.pareto import ParetoView, pareto_view
 from reports.recommended import recommendations
+from reports.speed import Speed
 
 _SYMBOLS = {32: "circle", 8: "triangle-up", 4: "bowtie", 2: "hourglass", 1: "asterisk-open"}
 """Of a model of the front, by the bits of its weights."""
+_SERVED = (
+    (PURPLE, "hexagon", "star-open"),
+    (ORANGE, "pentagon", "star-diamond-open"),
+    (SKY, "cross", "hexagram-open"),
+)
+"""For each engine with other bits in turn the colour, and the marks of front and unpruned model."""
+_Point = FinishedTrial | UnprunedResult
 
 
 def front_figure(overlay: Overlay) -> go.Figure:
@@ -45,31 +56,44 @@ def front_figure(overlay: Overlay) -> go.Figure:
         _Drawing(figure, overlay, place, run).draw()
     _add_levels(figure, overlay)
     units = {run.unpruned.unit for run in overlay.runs}
-    unit = f" ({plain(units.pop())})" if len(units) == 1 and len(overlay.units) > 1 else ""
-    student = " student" * all(run.unpruned.student_is_new for run in overlay.runs)
-    figure.update_layout(
-        **LAYOUT,
+    unit = f" ({units.pop()})" if len(units) == 1 and len(overlay.units) > 1 else ""
+    student = " student" if all(run.unpruned.student_is_new for run in overlay.runs) else ""
+    costs = {"tickformat": ".0%"}
+    if overlay.wide:  # ticks at 1, 2 and 5 of each power of ten
+        costs = {"type": "log", "dtick": "D2", "tickformat": "~%"}
+    heights = DIVERGENCE_AXIS if overlay.by_divergence else {}
+    if overlay.relative:
+        heights = {"tickformat": ".0%"}
+    lay_out(
+        figure,
         height=480 + 40 * (len(overlay.runs) - 1),
-        margin={"l": 60, "r": 20, "t": 30, "b": 60},
-        legend=LEGEND,
-        xaxis={
-            **AXIS,
-            "title": {
-                "text": f"{overlay.cost_name}, unpruned{student} = 100%{unit}",
-                "standoff": 8,
-            },
-            **COST_AXIS[overlay.wide],
-            "rangemode": "tozero",
-            "range": _range(figure, overlay.wide),  # by itself it would make room for the words
-        },
-        yaxis={
-            **AXIS,
-            "title": {"text": f"{plain(overlay.objective_name)}, selection split"},
-            **({"tickformat": ".0%"} if overlay.relative else {}),
-            **(DIVERGENCE_AXIS if overlay.by_divergence else {}),
-        },
+        top=30,
+        xaxis=x_axis(
+            f"{overlay.cost_name}, unpruned{student} = 100%{unit}",
+            **costs,
+            rangemode="tozero",
+            range=_range(figure, overlay.wide),  # by itself it would make room for the words
+        ),
+        yaxis=axis(f"{overlay.objective_name}, selection split", **heights),
     )
     return figure
+
+
+def add_served(figure: go.Figure, overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> None:
+    """Add what was scored with other bits than the run's own: the same trials as other marks, and
+    the unpruned model as another star.
+
+    They have no place on an axis of FLOPs: the page puts them where they belong when its axis is
+    switched, and shows them then alone. A point carries the places of its run and its trial (None
+    for the unpruned model), and its engine.
+    """
+    if overlay.by_divergence:
+        return  # they were scored by the metric
+    for place, (run, own) in enumerate(zip(overlay.runs, speeds, strict=True)):
+        drawing = _Drawing(figure, overlay, place, run)
+        engines = {one.engine: one for one in own if one.bits != run.bits}
+        for one, looks in zip(engines.values(), cycle(_SERVED), strict=False):
+            drawing.add_served(one, *looks)
 
 
 class _Drawing:
@@ -77,41 +101,95 @@ class _Drawing:
 
     def __init__(self, figure: go.Figure, overlay: Overlay, place: int, run: RunRecord):
         self.figure, self.overlay, self.place, self.run = figure, overlay, place, run
-        self.view: ParetoView = pareto_view(run)
         self.prefix = overlay.prefix(place)
 
     def draw(self) -> None:
-        several, style, line = self.overlay.several, run_style(self.place), run_line(self.place)
+        view, several = pareto_view(self.run), self.overlay.several
+        style, line = run_style(self.place), run_line(self.place)
         faint = {"size": 8, "symbol": "square", "color": GREY, "opacity": 0.45}
-        self._add_plainly(
-            self.view.dominated,
-            "dominated",
-            marker={**faint, **(style if several else {}), "opacity": 0.3 if several else 0.45},
-        )
-        missed = {"color": style["color"] if several else ORANGE, "size": 9, "symbol": "x"}
-        self._add_plainly(self.view.outside, "outside its budget", marker=missed)
-        symbols = [_SYMBOLS[trial.result.weight_bits] for trial in self.view.front]
+        if several:
+            faint |= {**style, "opacity": 0.3}
+        missed = {"color": self._colour(ORANGE), "size": 9, "symbol": "x"}
+        # There may be a thousand off the front: their hovers are made where they are looked at.
+        trial, objective = f"{plain(self.prefix)}trial", plain(self.run.objective_name)
+        hover = f"{trial} %{{customdata[1]}}<br>{objective} %{{y}}<br>%{{x}}<extra></extra>"
+        self._add(view.dominated, "dominated", marker=faint, hovertemplate=hover)
+        self._add(view.outside, "outside its budget", marker=missed, hovertemplate=hover)
+        symbols = [_SYMBOLS[trial.result.weight_bits] for trial in view.front]
         self._add(
-            self.view.front,
+            view.front,
             "front",
-            hovertext=[self._hover(trial) for trial in self.view.front],
-            hoverinfo="text",
+            **self._details(view.front),
             mode="lines+markers",
             legendrank=1,
             line={"shape": "hv", **(line if several else {"color": BLUE, "width": 2})},
             marker={"size": 10, **(style if several else {"color": BLUE, "symbol": symbols})},
-            error_y=self._error([trial.result for trial in self.view.front]),
         )
         if not several:
-            self._explain_bits()
-        self._add_star()
-        self._add_heldout()
+            self._explain_bits(view.front)
+        unpruned = self.run.unpruned
+        # A teacher far to the right would crowd the front together; a divergence of 0 is nowhere.
+        drawn = unpruned.ratio <= 1 and not self.overlay.by_divergence
+        starred: list[_Point] = [unpruned] if drawn else []
+        self._add(
+            starred,
+            f"{unpruned.label} model",
+            **self._details(starred),
+            legendrank=2,
+            showlegend=not several,
+            marker={"color": self._colour(VERMILLION), "size": 15, "symbol": "star"},
+        )
+        models: list[_Point] = [*view.front, *starred]
+        hollow = {"size": 9, "symbol": "diamond-open", "line": {"width": 2}}
+        self._add(
+            models,
+            "held out",
+            heldout=True,
+            **self._details(models, heldout=True),
+            legendrank=3,
+            visible="legendonly" if several else None,
+            marker={"color": self._colour(GREEN), **hollow},
+        )
         if not several:
-            self._name_recommended()
+            self._name_recommended(view)
 
-    def _explain_bits(self) -> None:
+    def add_served(self, speed: Speed, colour: str, mark: str, star: str) -> None:
+        """The models of the front in an engine, and the unpruned one."""
+        front = [(trial.number, speed.models.get(trial.number)) for trial in self.run.front]
+        unpruned = [(None, speed.unpruned_model(self.run.unpruned))]
+        for timed, name, symbol, size in (
+            (front, "front", mark, 10),
+            (unpruned, "unpruned model", star, 15),
+        ):
+            bounds, keys, hovers = [], [], []
+            for number, model in timed:
+                if model is None or model.worth is None:
+                    continue
+                worth, (low, high) = model.worth, model.worth.interval
+                title = name if number is None else f"trial {number}"
+                metrics = f"{self.run.metric_name} {worth.metric:.4f}"
+                metrics += f", held out {worth.heldout_metric:.4f}"
+                texts = [f"{self.prefix}{title} in {speed.engine}", metrics]
+                hovers.append(lines([*texts, f"{model.megabytes:.1f} MB"]))
+                bounds.append([self._height(value) for value in (low, worth.metric, high)])
+                keys.append([self.place, number, speed.engine])
+            if keys:
+                self.figure.add_scatter(
+                    x=[None] * len(keys),
+                    y=[height for _, height, _ in bounds],
+                    mode="markers",
+                    name=plain(f"{self.prefix}{name}, {speed.engine}"),
+                    visible=False,
+                    marker={"symbol": symbol, "size": size, "color": self._colour(colour)},
+                    error_y=interval_bars(bounds),
+                    customdata=keys,
+                    hovertext=hovers,
+                    hoverinfo="text",
+                )
+
+    def _explain_bits(self, front: Sequence[FinishedTrial]) -> None:
         """What the marks of the front mean, in the legend, where some model has few bits."""
-        bits = {trial.result.weight_bits for trial in self.view.front}
+        bits = {trial.result.weight_bits for trial in front}
         for number in sorted(bits, reverse=True) if bits != {32} else ():
             self.figure.add_scatter(
                 x=[None],
@@ -121,11 +199,11 @@ class _Drawing:
                 marker={"size": 10, "color": BLUE, "symbol": _SYMBOLS[number]},
             )
 
-    def _name_recommended(self) -> None:
+    def _name_recommended(self, view: ParetoView) -> None:
         """Write beside the models to look at first what they are."""
-        for place, row in enumerate(recommendations(self.view)):
+        for place, row in enumerate(recommendations(view)):
             result = row.trial.result
-            height = self.overlay.height(self.run, result.value())
+            height = self._height(result.value())
             if self.overlay.by_divergence:  # words stand on a logarithmic axis by the power of ten
                 if height == 0:
                     continue
@@ -142,124 +220,55 @@ class _Drawing:
                 font={"size": 12},
             )
 
-    @property
-    def _starred(self) -> list[UnprunedResult]:
-        """The unpruned model; none if it is a teacher beyond 100%, which far to the right would
-        crowd the front together, and none on an axis of divergences, whose 0 is nowhere."""
-        drawn = self.run.unpruned.ratio <= 1 and not self.overlay.by_divergence
-        return [self.run.unpruned] if drawn else []
-
-    def _add_star(self) -> None:
-        """The unpruned model at 100%."""
-        for unpruned in self._starred:
-            self.figure.add_scatter(
-                x=[unpruned.ratio],
-                y=[self.overlay.height(self.run, unpruned.metric)],
-                mode="markers",
-                name=plain(f"{self.prefix}{unpruned.label} model"),
-                legendrank=2,
-                showlegend=not self.overlay.several,
-                marker={
-                    "color": self._colour(VERMILLION),
-                    "size": 15,
-                    "symbol": "star",
-                },
-                error_y=self._error([unpruned]),
-                customdata=[[self.place, None]],
-                hovertext=[self._hover_star(unpruned)],
-                hoverinfo="text",
-            )
-
-    def _add_heldout(self) -> None:
-        """What the models of the front, and the unpruned one, are worth held out."""
-        front, starred = self.view.front, self._starred
-        models: list[Measured] = [*(trial.result for trial in front), *starred]
-        if models:
-            self.figure.add_scatter(
-                x=[model.ratio for model in models],
-                y=[self.overlay.height(self.run, model.value(heldout=True)) for model in models],
-                mode="markers",
-                name=plain(f"{self.prefix}held out"),
-                legendrank=3,
-                visible="legendonly" if self.overlay.several else None,
-                marker={
-                    "color": self._colour(GREEN),
-                    "size": 9,
-                    "symbol": "diamond-open",
-                    "line": {"width": 2},
-                },
-                error_y=self._error(models, heldout=True),
-                customdata=[
-                    *([self.place, trial.number] for trial in front),
-                    *([self.place, None] for _ in starred),
-                ],
-                hovertext=[*map(self._hover, front), *map(self._hover_star, starred)],
-                hoverinfo="text",
-            )
-
     def _colour(self, alone: str) -> str:
         """That of the run among several; else the one given."""
         return str(run_style(self.place)["color"]) if self.overlay.several else alone
 
+    def _height(self, value: float) -> float:
+        return self.overlay.height(self.run, value)
+
     def _add(
-        self, trials: Sequence[FinishedTrial], name: str, mode: str = "markers", **style: Any
+        self, points: Sequence[_Point], name: str, heldout: bool = False, **style: Any
     ) -> None:
-        if trials:
+        if points:
             self.figure.add_scatter(
-                x=[trial.result.ratio for trial in trials],
-                y=[self.overlay.height(self.run, trial.result.value()) for trial in trials],
-                mode=mode,
+                x=[_model(point).ratio for point in points],
+                y=[self._height(_model(point).value(heldout)) for point in points],
                 name=plain(self.prefix + name),
-                customdata=[[self.place, trial.number] for trial in trials],
-                **style,
+                customdata=[[self.place, getattr(point, "number", None)] for point in points],
+                **{"mode": "markers", **style},
             )
 
-    def _add_plainly(self, trials: Sequence[FinishedTrial], name: str, **style: Any) -> None:
-        """Trials off the front: there may be a thousand, each hover made where it is looked at."""
-        trial = f"{plain(self.prefix)}trial %{{customdata[1]}}"
-        template = f"{trial}<br>{plain(self.run.objective_name)} %{{y}}<br>%{{x}}<extra></extra>"
-        self._add(trials, name, hovertemplate=template, **style)
-
-    def _error(self, models: Sequence[Measured], heldout: bool = False) -> dict[str, Any] | None:
-        """Thin lines over the bootstrap intervals of the models' metrics."""
+    def _details(self, points: Sequence[_Point], heldout: bool = False) -> dict[str, Any]:
+        """Hovers, and lines over the bootstrap intervals of the metrics."""
+        hovers = {"hovertext": [self._hover(point) for point in points], "hoverinfo": "text"}
         if self.overlay.by_divergence:
-            return None
-        above, below = [], []
-        for model in models:
-            value = model.heldout_metric if heldout else model.metric
+            return hovers
+        bounds = []
+        for model in map(_model, points):
             low, high = model.heldout_interval if heldout else model.interval
-            low, value, high = (self.overlay.height(self.run, one) for one in (low, value, high))
-            above.append(max(0.0, high - value))
-            below.append(max(0.0, value - low))
-        return {
-            "type": "data",
-            "symmetric": False,
-            "array": above,
-            "arrayminus": below,
-            "thickness": 1,
-            "width": 0,
-        }
+            bounds.append(map(self._height, (low, model.value(heldout), high)))
+        return {**hovers, "error_y": interval_bars(bounds)}
 
-    def _hover_star(self, unpruned: UnprunedResult) -> str:
-        name = f"{self.prefix}{unpruned.label} model"
-        return lines([name, self._worth(unpruned), _sizes(unpruned)])
-
-    def _hover(self, trial: FinishedTrial) -> str:
-        result = trial.result
-        return lines(
-            [
-                f"{self.prefix}trial {trial.number}",
-                self._worth(result),
+    def _hover(self, point: _Point) -> str:
+        model = _model(point)
+        name, budget = f"{self.run.unpruned.label} model", []
+        if isinstance(point, FinishedTrial):
+            name, result = f"trial {point.number}", point.result
+            budget = [
                 f"{result.budget_name} ratio {result.reached:.4f}, "
-                f"target {result.target_ratio:.4f} ± {100 * result.tolerance:g}%",
-                _sizes(result),
+                f"target {result.target_ratio:.4f} ± {100 * result.tolerance:g}%"
             ]
-        )
-
-    def _worth(self, model: Measured) -> str:
-        name, (low, high) = f"{divergence_words(model)}{self.run.metric_name}", model.interval
+        low, high = model.interval
         sure = f" ({low:.3f} to {high:.3f})" if self.overlay.by_divergence else ""  # else drawn
-        return f"{name} {model.metric:.4f}{sure}, held out {model.heldout_metric:.4f}"
+        worth = f"{divergence_words(model)}{self.run.metric_name} {model.metric:.4f}{sure}"
+        heldout = f"held out {model.heldout_metric:.4f}"
+        sizes = ", ".join(f"{size_text(size)} {unit}" for unit, size in model.sizes.items())
+        return lines([self.prefix + name, f"{worth}, {heldout}", *budget, sizes])
+
+
+def _model(point: _Point) -> Measured:
+    return point.result if isinstance(point, FinishedTrial) else point
 
 
 def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
@@ -269,8 +278,8 @@ def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
     levels: dict[float, list[int]] = {}
     for place, run in enumerate(overlay.runs):
         levels.setdefault(overlay.height(run, run.unpruned.metric), []).append(place)
-    for level, places in levels.items():
-        unpruned = overlay.runs[places[0]].unpruned
+    for level, (place, *_) in levels.items():
+        unpruned = overlay.runs[place].unpruned
         text = f"{unpruned.label}: {unpruned.metric:.3f}"
         if unpruned.ratio > 1:
             times = f"{unpruned.ratio:.1f} x the {unpruned.cost_name}"
@@ -278,15 +287,11 @@ def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
         if overlay.relative:
             text = unpruned.label
         elif len(levels) > 1:
-            text = f"{overlay.names[places[0]]}: {text}"
-        alone = overlay.several and len(levels) > 1
+            text = f"{overlay.names[place]}: {text}"
+        colour = run_style(place)["color"] if len(levels) > 1 else VERMILLION
         figure.add_hline(
             y=level,
-            line={
-                "color": run_style(places[0])["color"] if alone else VERMILLION,
-                "width": 1.5,
-                "dash": "dash",
-            },
+            line={"color": colour, "width": 1.5, "dash": "dash"},
             annotation={"text": plain(text), "font": {"size": 12}},
             annotation_position="top left",
         )
@@ -299,7 +304,3 @@ def _range(figure: go.Figure, wide: bool) -> list[float]:
     if wide:
         return [math.log10(min(points)) - 0.05, math.log10(max(points)) + 0.05]
     return [0, 1.05 * max(points, default=1.0)]
-
-
-def _sizes(model: Measured) -> str:
-    return ", ".join(f"{size_text(size)} {unit}" for unit, size in model.sizes.items())

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from plotly.subplots import make_subplots
 
+from orchestrator.runs.records import FinishedTrial
 from reports.figures.theme import (
     AXIS,
     DIVERGENCE_AXIS,
-    LAYOUT,
     Panel,
     brief,
     knob_axis,
+    lay_out,
     plain,
     run_style,
+    x_axis,
 )
 from reports.overlay import Overlay
 
@@ -25,7 +27,46 @@ from reports.overlay import Overlay
 def knob_panel(overlay: Overlay) -> Panel | None:
     """Each knob against each objective, if the runs tune anything."""
     spaces = joined_space(overlay)
-    return _slices(overlay, spaces) if spaces else None
+    if not spaces:
+        return None
+    figure = make_subplots(
+        rows=2,
+        cols=len(spaces),
+        shared_xaxes=True,
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
+        vertical_spacing=0.06,
+    )
+    for column, (knob, distribution) in enumerate(spaces.items(), start=1):
+        for place, run in enumerate(overlay.runs):
+            known = [trial for trial in run.finished if knob in trial.knobs]
+            heights = [overlay.height(run, trial.result.value()) for trial in known]
+            ratios = [trial.result.ratio for trial in known]
+            opacity = [1 if trial.feasible else 0.35 for trial in known]
+            for row, values in enumerate((heights, ratios), start=1):
+                figure.add_scatter(
+                    **knob_points(overlay, place, knob, known),
+                    y=brief(values),
+                    marker={**run_style(place), "size": 6, "opacity": opacity},
+                    showlegend=overlay.several and column == row == 1,
+                    row=row,
+                    col=column,
+                )
+        figure.update_xaxes(AXIS | knob_axis(distribution), col=column)
+        figure.update_xaxes(x_axis(knob), row=2, col=column)
+    figure.update_yaxes(AXIS)
+    figure.update_yaxes(title={"text": plain(overlay.objective_name)}, row=1, col=1)
+    if overlay.by_divergence:
+        figure.update_yaxes(DIVERGENCE_AXIS, row=1)
+    ratio = {"text": f"{overlay.cost_name} ratio"}
+    figure.update_yaxes(title=ratio, tickformat=".0%", row=2, col=1)
+    lay_out(figure, height=460, legend=None)
+    return Panel(
+        name="slices",
+        title="Each knob against each objective",
+        figure=figure,
+        caption="Every finished trial; faint ones lie outside their budget.",
+    )
 
 
 def joined_space(overlay: Overlay) -> dict[str, BaseDistribution]:
@@ -50,64 +91,19 @@ def _joined(distributions: Sequence[BaseDistribution]) -> BaseDistribution | Non
     if choices:
         return None
     numbers: list[Any] = list(distributions)
-    return FloatDistribution(
-        min(d.low for d in numbers),
-        max(d.high for d in numbers),
-        log=all(d.log for d in numbers),
-    )
+    low, high = min(d.low for d in numbers), max(d.high for d in numbers)
+    return FloatDistribution(low, high, log=all(d.log for d in numbers))
 
 
-def _slices(overlay: Overlay, spaces: Mapping[str, BaseDistribution]) -> Panel:
-    figure = make_subplots(
-        rows=2,
-        cols=len(spaces),
-        shared_xaxes=True,
-        shared_yaxes=True,
-        horizontal_spacing=0.03,
-        vertical_spacing=0.06,
-    )
-    for column, (knob, distribution) in enumerate(spaces.items(), start=1):
-        for place, run in enumerate(overlay.runs):
-            known = [trial for trial in run.finished if knob in trial.knobs]
-            heights = [overlay.height(run, trial.result.value()) for trial in known]
-            ratios = [trial.result.ratio for trial in known]
-            for row, values in enumerate((heights, ratios), start=1):
-                figure.add_scatter(
-                    x=brief(trial.knobs[knob] for trial in known),
-                    y=brief(values),
-                    mode="markers",
-                    name=plain(overlay.names[place]),
-                    showlegend=overlay.several and column == row == 1,
-                    marker={
-                        **run_style(place),
-                        "size": 6,
-                        "opacity": [1 if trial.feasible else 0.35 for trial in known],
-                    },
-                    customdata=[[place, trial.number] for trial in known],
-                    hovertemplate=f"trial %{{customdata[1]}}<br>{plain(knob)} %{{x}}"
-                    "<br>%{y}<extra></extra>",
-                    row=row,
-                    col=column,
-                )
-        figure.update_xaxes(**AXIS, **knob_axis(distribution), row=1, col=column)
-        figure.update_xaxes(
-            **AXIS,
-            **knob_axis(distribution),
-            title={"text": plain(knob), "standoff": 8},
-            row=2,
-            col=column,
-        )
-    figure.update_yaxes(**AXIS)
-    figure.update_yaxes(title={"text": plain(overlay.objective_name)}, row=1, col=1)
-    if overlay.by_divergence:
-        figure.update_yaxes(DIVERGENCE_AXIS, row=1)
-    figure.update_yaxes(
-        title={"text": f"{overlay.cost_name} ratio"}, tickformat=".0%", row=2, col=1
-    )
-    figure.update_layout(**LAYOUT, height=460, margin={"l": 60, "r": 20, "t": 20, "b": 60})
-    return Panel(
-        name="slices",
-        title="Each knob against each objective",
-        figure=figure,
-        caption="Every finished trial; faint ones lie outside their budget.",
-    )
+def knob_points(
+    overlay: Overlay, place: int, knob: str, trials: Sequence[FinishedTrial], unit: str = ""
+) -> dict[str, Any]:
+    """A trace without heights: trials of the run at this place, by a knob."""
+    hover = f"trial %{{customdata[1]}}<br>{plain(knob)} %{{x}}<br>%{{y}}{unit}<extra></extra>"
+    return {
+        "x": brief(trial.knobs[knob] for trial in trials),
+        "mode": "markers",
+        "name": plain(overlay.names[place]),
+        "customdata": [[place, trial.number] for trial in trials],
+        "hovertemplate": hover,
+    }

@@ -7,14 +7,15 @@ import plotly.graph_objects as go
 from reports.figures.knobs import knob_panel
 from reports.figures.theme import (
     AXIS,
-    LAYOUT,
-    LEGEND,
     ORANGE,
-    RUN_COLOURS,
     Panel,
     Section,
+    axis,
+    lay_out,
     plain,
     run_line,
+    run_style,
+    x_axis,
 )
 from reports.outer_loop import (
     FEWEST,
@@ -32,77 +33,45 @@ def outer_section(overlay: Overlay) -> Section | None:
     histories = [hypervolume(run) for run in overlay.runs]
     if not any(history.shares for history in histories):
         return None
-    knobs = knob_panel(overlay)
-    return Section(
-        name="outer",
-        title="How the outer loop went",
-        sentences=tuple(_hypervolume_sentences(overlay, histories)),
-        panels=(
-            *_hypervolume_panels(overlay, histories),
-            *_importance_panels(overlay),
-            *([knobs] if knobs else []),
-        ),
-    )
-
-
-def _hypervolume_sentences(overlay: Overlay, histories: list[Hypervolume]) -> list[str]:
     sentences = []
     for name, history in zip(overlay.names, histories, strict=True):
         if history.shares:
             final = history.shares[-1]
-            good = next(
-                place for place, share in enumerate(history.shares, 1) if share >= 0.99 * final
-            )
+            good = next(n for n, share in enumerate(history.shares, 1) if share >= 0.99 * final)
             prefix = f"{name}: the" if overlay.several else "The"
             sentences.append(
                 f"{prefix} front covers {final:.1%} of the ideal; "
                 f"99% of that was there after {good} of {len(history.shares)} finished trials."
             )
-    return sentences
+    others = (_importance_panel(overlay), knob_panel(overlay))
+    panels = (*_hypervolume_panels(overlay, histories), *filter(None, others))
+    return Section("outer", "How the outer loop went", tuple(sentences), panels)
 
 
 def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[Panel]:
-    by_trials = [
-        [(float(n), share) for n, share in enumerate(history.shares, 1)] for history in histories
-    ]
+    by_trials = [[(float(n), y) for n, y in enumerate(h.shares, 1)] for h in histories]
     by_seconds = [list(zip(h.seconds, h.shares, strict=False)) for h in histories]
-    worst = ", ".join(
-        dict.fromkeys(
-            f"{abs(point) if overlay.by_divergence else point:.4g}"
-            for run in overlay.runs
-            for point, _ in [reference_point(run.unpruned.worth)]
-        )
-    )
+    worths = [run.unpruned.worth for run in overlay.runs]
+    corners = [reference_point(worth)[0] for worth in worths]
     half, less = "half the unpruned model's", "the unpruned model's less 1"
-    signs = dict.fromkeys(run.unpruned.worth > 0 for run in overlay.runs)
-    how = "" if overlay.by_divergence else ": " + " or ".join(half if up else less for up in signs)
+    how = ": " + " or ".join(dict.fromkeys(half if worth > 0 else less for worth in worths))
+    if overlay.by_divergence:
+        corners, how = list(map(abs, corners)), ""
+    worst = ", ".join(dict.fromkeys(f"{corner:.4g}" for corner in corners))
     caption = (
         "The area between the front and the reference point (ratio 1, "
         f"{overlay.runs[0].objective_name} {worst}{how}), as a share of what a model as good as "
         "the unpruned one would cover at no cost. Better models may cover more than 100%."
     )
-    panels = [
-        Panel(
-            name="hypervolume-trials",
-            title="Hypervolume over trials",
-            figure=_staircases(overlay, by_trials, "finished trials"),
-            caption=caption + (" A band is the quartiles over seeds." if _seeded(overlay) else ""),
-        )
-    ]
+    if any(len(places) > 1 for places in overlay.groups.values()):
+        caption += " A band is the quartiles over seeds."
+    figure = _staircases(overlay, by_trials, "finished trials")
+    panels = [Panel("hypervolume-trials", "Hypervolume over trials", figure, caption)]
     if any(by_seconds):
-        panels.append(
-            Panel(
-                name="hypervolume-seconds",
-                title="Hypervolume over seconds",
-                figure=_staircases(overlay, by_seconds, "seconds in which trials ran"),
-                caption="The same over the clock; time between launches is left out.",
-            )
-        )
+        caption = "The same over the clock; time between launches is left out."
+        figure = _staircases(overlay, by_seconds, "seconds in which trials ran")
+        panels.append(Panel("hypervolume-seconds", "Hypervolume over seconds", figure, caption))
     return panels
-
-
-def _seeded(overlay: Overlay) -> bool:
-    return any(len(places) > 1 for places in overlay.groups.values())
 
 
 def _staircases(
@@ -123,7 +92,6 @@ def _staircases(
             )
         if band:
             x, (low, middle, high) = quartiles([histories[place] for place in known])
-            colour = RUN_COLOURS[places[0] % len(RUN_COLOURS)]
             edge = {"x": x, "mode": "lines", "hoverinfo": "skip", "showlegend": False}
             flat = {"shape": "hv", "width": 0}
             figure.add_scatter(y=low, name="lower quartile", line=flat, **edge)
@@ -135,26 +103,23 @@ def _staircases(
                 y=middle,
                 mode="lines",
                 name=plain(f"median of {name}"),
-                line={"shape": "hv", "width": 3, "color": colour},
+                line={"shape": "hv", "width": 3, "color": run_style(places[0])["color"]},
             )
-    figure.update_layout(
-        **LAYOUT,
+    lay_out(
+        figure,
         height=320,
         showlegend=overlay.several,
-        legend=LEGEND,
-        margin={"l": 60, "r": 20, "t": 20, "b": 60},
-        xaxis={**AXIS, "title": {"text": title, "standoff": 8}, "rangemode": "tozero"},
-        yaxis={**AXIS, "title": {"text": "hypervolume, share of the ideal"}, "tickformat": ".0%"},
+        xaxis=x_axis(title, rangemode="tozero"),
+        yaxis=axis("hypervolume, share of the ideal", tickformat=".0%"),
     )
     return figure
 
 
-def _importance_panels(overlay: Overlay) -> list[Panel]:
+def _importance_panel(overlay: Overlay) -> Panel | None:
     figure = go.Figure()
     counts = []
     for place, run in enumerate(overlay.runs):
-        prefix = overlay.prefix(place)
-        colour = RUN_COLOURS[place % len(RUN_COLOURS)]
+        prefix, colour = overlay.prefix(place), run_style(place)["color"]
         for objective, values in importances(run).items():
             cost = objective == run.unpruned.cost_name
             low = cost or overlay.by_divergence
@@ -170,23 +135,19 @@ def _importance_panels(overlay: Overlay) -> list[Panel]:
             )
         counts.append(len(run.finished))
     if not figure.data:
-        return []
+        return None
     bars = max(len(trace.y) for trace in figure.data)
-    figure.update_layout(
-        **LAYOUT,
+    lay_out(
+        figure,
         height=140 + 26 * bars * len(figure.data),
-        legend=LEGEND,
-        margin={"l": 60, "r": 20, "t": 20, "b": 60},
-        xaxis={**AXIS, "title": {"text": "importance"}, "tickformat": ".0%"},
+        xaxis=axis("importance", tickformat=".0%"),
         yaxis={**AXIS, "type": "category"},
     )
-    return [
-        Panel(
-            name="importance",
-            title="Which knob mattered",
-            figure=figure,
-            caption="Optuna's PED-ANOVA: how much each knob decides whether a trial is among the "
-            "best 10% of an objective; the bars of one objective sum to 100%."
-            + (" So few trials give a hint, no more." if min(counts) < 5 * FEWEST else ""),
-        )
-    ]
+    return Panel(
+        name="importance",
+        title="Which knob mattered",
+        figure=figure,
+        caption="Optuna's PED-ANOVA: how much each knob decides whether a trial is among the "
+        "best 10% of an objective; the bars of one objective sum to 100%."
+        + (" So few trials give a hint, no more." if min(counts) < 5 * FEWEST else ""),
+    )

@@ -8,19 +8,19 @@ import plotly.graph_objects as go
 
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from reports.figures.theme import (
-    AXIS,
     GREY,
-    LAYOUT,
-    LEGEND,
     RUN_COLOURS,
     RUN_DASHES,
     RUN_SYMBOLS,
     Panel,
     Section,
+    axis,
+    lay_out,
     plain,
+    x_axis,
 )
 from reports.overlay import Overlay
-from reports.speed import Speed, TimedModel, by_shape, without_kernel
+from reports.speed import Speed, by_shape, without_kernel
 
 
 def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Section | None:
@@ -31,35 +31,23 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
             continue
         label = overlay.prefix(place)
         sentences += [label + text for text in _sentences(overlay.runs[place], own)]
-        missing = sum(row.number not in own[0].models for row in overlay.runs[place].front)
-        reference = own[0].reference
-        panels.append(
-            Panel(
-                name=f"speed-up{f'-{place}' if place else ''}",
-                title=f"{label}FLOPs and milliseconds",
-                figure=_figure(own, place),
-                caption="How many times as fast each model of the front is as the "
-                f"{'unpruned model' if reference == 'unpruned' else reference} in that engine of "
-                "float32 in which it is fastest, by what is left of the FLOPs; at 100% that model "
-                "itself: medians, models taking turns "
-                f"({', '.join(dict.fromkeys(one.device for one in own))}). On the dotted line time "
-                "would fall as the FLOPs do."
-                + " The legend shows other shapes of batch." * (len(by_shape(own)) > 1)
-                + (
-                    f" {missing} of the front's models joined it later, and were not timed."
-                    if missing
-                    else ""
-                ),
-            )
+        reference = "unpruned model" if own[0].reference == "unpruned" else own[0].reference
+        devices = ", ".join(dict.fromkeys(one.device for one in own))
+        caption = (
+            f"How many times as fast each model of the front is as the {reference} in that engine "
+            "of float32 in which it is fastest, by what is left of the FLOPs; at 100% that model "
+            f"itself: medians, models taking turns ({devices}). On the dotted line time would fall "
+            "as the FLOPs do."
         )
-    if not panels:
-        return None
-    return Section(
-        name="speed",
-        title="What the FLOPs are worth in time",
-        sentences=tuple(sentences),
-        panels=tuple(panels),
-    )
+        if len(by_shape(own)) > 1:
+            caption += " The legend shows other shapes of batch."
+        missing = sum(row.number not in own[0].models for row in overlay.runs[place].front)
+        if missing:
+            caption += f" {missing} of the front's models joined it later, and were not timed."
+        name = f"speed-up-{place}" if place else "speed-up"
+        panels.append(Panel(name, f"{label}FLOPs and milliseconds", _figure(own, place), caption))
+    title = "What the FLOPs are worth in time"
+    return Section("speed", title, tuple(sentences), tuple(panels)) if panels else None
 
 
 def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
@@ -109,12 +97,11 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
         return own.scored(trial.result).metric <= worth.metric and own.milliseconds >= limit
 
     groups = {"float32": [one for one in shape if one.bits == 32], rival.engine: [rival]}
-    counts = [
-        f"{sum(all(no_match(trial, one) for one in engines) for trial in front)} of {len(front)} "
-        f"in {name}"
-        for name, engines in groups.items()
-        if engines
-    ]
+    counts = []
+    for name, engines in groups.items():
+        beaten = sum(all(no_match(trial, one) for one in engines) for trial in front)
+        if engines:
+            counts.append(f"{beaten} of {len(front)} in {name}")
     return (
         f"the unpruned model takes {limit:.2f} ms and {unpruned.megabytes:.1f} MB in "
         f"{rival.engine}, with {run.metric_name} {worth.metric:.4f} (held out "
@@ -125,8 +112,8 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
 
 def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
     figure = go.Figure()
-    ratios = [model.flops_ratio for one in speeds for model in one.models.values()]
-    steps = [min(ratios) + (1 - min(ratios)) * step / 50 for step in range(51)]
+    least = min(model.flops_ratio for one in speeds for model in one.models.values())
+    steps = [least + (1 - least) * step / 50 for step in range(51)]
     figure.add_scatter(
         x=steps,
         y=[1 / ratio for ratio in steps],
@@ -138,10 +125,8 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
     engines = list(dict.fromkeys(one.engine for one in speeds))
     shapes = list(dict.fromkeys((one.batch, one.length) for one in speeds))
     for one in speeds:
-        models: list[tuple[int | None, TimedModel]] = sorted(
-            one.models.items(), key=lambda row: row[1].flops_ratio
-        )
-        models.append((None, one.reference_model))
+        timed = sorted(one.models.items(), key=lambda row: row[1].flops_ratio)
+        models = [*timed, (None, one.reference_model)]
         engine, shape = engines.index(one.engine), shapes.index((one.batch, one.length))
         figure.add_scatter(
             x=[model.flops_ratio for _, model in models],
@@ -163,17 +148,11 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
             ],
             hovertemplate="%{text}<br>%{y:.2f} times as fast at %{x:.1%} of the FLOPs",
         )
-    figure.update_layout(
-        **LAYOUT,
+    ticks = [0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20]
+    lay_out(
+        figure,
         height=400 + 8 * len(speeds),  # the legend takes its place from the axes
-        margin={"l": 60, "r": 20, "t": 20, "b": 60},
-        legend=LEGEND,
-        xaxis={**AXIS, "tickformat": ".0%", "title": {"text": "FLOPs ratio", "standoff": 8}},
-        yaxis={
-            **AXIS,
-            "title": {"text": "times as fast"},
-            "type": "log",
-            "tickvals": [0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20],
-        },
+        xaxis=x_axis("FLOPs ratio", tickformat=".0%"),
+        yaxis=axis("times as fast", type="log", tickvals=ticks),
     )
     return figure

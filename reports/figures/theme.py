@@ -26,9 +26,8 @@ RUN_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "p
 comes again, with another symbol and another dash."""
 RUN_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
-_GRID = "rgba(128, 128, 128, 0.25)"
 AXIS = {
-    "gridcolor": _GRID,
+    "gridcolor": "rgba(128, 128, 128, 0.25)",
     "zeroline": False,
     "automargin": True,
     "ticks": "outside",  # a gap between the numbers and the axis
@@ -41,12 +40,6 @@ DIVERGENCE_AXIS: dict[str, Any] = {
     "tickformat": "~r",
 }
 """Of divergences, which differ by orders of magnitude."""
-
-COST_AXIS: dict[bool, dict[str, Any]] = {
-    False: {"tickformat": ".0%"},
-    True: {"type": "log", "dtick": "D2", "tickformat": "~%"},
-}
-"""Of cost ratios, by whether they are wide: then ticks are at 1, 2 and 5 of each power of ten."""
 
 LAYOUT: dict[str, Any] = {
     "template": "none",
@@ -64,7 +57,7 @@ LEGEND = {"orientation": "h", "xref": "container", "x": 0, "yref": "container", 
 """Below the axes, from the left edge on."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Panel:
     """A figure of the page. What is drawn is also a table and a CSV file there."""
 
@@ -75,7 +68,7 @@ class Panel:
     caption: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section:
     """A chapter of the page."""
 
@@ -86,21 +79,42 @@ class Section:
     panels: tuple[Panel, ...]
 
 
+def lay_out(figure: go.Figure, *, height: int, top: int = 20, **own: Any) -> None:
+    """Give a figure what all figures share, a margin of `top` for titles, and what is its `own`."""
+    margin = {"l": 60, "r": 20, "t": top, "b": 60}
+    figure.update_layout(**LAYOUT | {"height": height, "margin": margin, "legend": LEGEND} | own)
+
+
+def axis(title: str, **style: Any) -> dict[str, Any]:
+    """An axis with a title."""
+    return {**AXIS, "title": {"text": plain(title)}, **style}
+
+
+def x_axis(title: str, **style: Any) -> dict[str, Any]:
+    """The same for a horizontal one, whose title stands clear of the ticks."""
+    return {**AXIS, "title": {"text": plain(title), "standoff": 8}, **style}
+
+
+def interval_bars(points: Iterable[Iterable[float]]) -> dict[str, Any]:
+    """Thin upright lines over the intervals of points: low end, point, high end."""
+    above, below = [], []
+    for low, value, high in points:
+        above.append(max(0.0, high - value))
+        below.append(max(0.0, value - low))
+    error = {"type": "data", "symmetric": False, "thickness": 1, "width": 0}
+    return {**error, "array": above, "arrayminus": below}
+
+
 def run_style(place: int) -> dict[str, Any]:
     """Marker of the run at this place of an overlay."""
-    return {
-        "color": RUN_COLOURS[place % len(RUN_COLOURS)],
-        "symbol": RUN_SYMBOLS[_shifted(place)],
-    }
+    colour = RUN_COLOURS[place % len(RUN_COLOURS)]
+    return {"color": colour, "symbol": RUN_SYMBOLS[_shifted(place)]}
 
 
 def run_line(place: int) -> dict[str, Any]:
     """Line of the run at this place of an overlay."""
-    return {
-        "color": RUN_COLOURS[place % len(RUN_COLOURS)],
-        "dash": RUN_DASHES[_shifted(place)],
-        "width": 2,
-    }
+    colour = RUN_COLOURS[place % len(RUN_COLOURS)]
+    return {"color": colour, "dash": RUN_DASHES[_shifted(place)], "width": 2}
 
 
 def _shifted(place: int) -> int:

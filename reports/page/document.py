@@ -17,8 +17,6 @@ from reports.overlay import Overlay
 from reports.pareto import state_text
 from reports.speed import Speed
 
-FORMAT = "maskfront-report-1"
-
 
 def document(
     overlay: Overlay,
@@ -33,7 +31,7 @@ def document(
     relative to `page_folder`.
     """
     return {
-        "format": FORMAT,
+        "format": "maskfront-report-1",
         "metric": overlay.metric_name,
         "cost": overlay.cost_name,
         "units": list(overlay.units),
@@ -78,14 +76,14 @@ def latency_axes(speeds: Sequence[Sequence[Speed]], bits: int) -> tuple[str, ...
 def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str, str]]:
     """For each of these axes the unit of each engine with other bits, on the same shape."""
     every = {one.unit: one for own in speeds for one in own}
+    shapes = {unit: (one.batch, one.length) for unit, one in every.items()}
     return {
-        unit: {
-            one.engine: one.unit
-            for one in every.values()
-            if one.bits != bits
-            and (one.batch, one.length) == (every[unit].batch, every[unit].length)
+        axis: {
+            one.engine: unit
+            for unit, one in every.items()
+            if one.bits != bits and shapes[unit] == shapes[axis]
         }
-        for unit in latency_axes(speeds, bits)
+        for axis in latency_axes(speeds, bits)
     }
 
 
@@ -97,18 +95,13 @@ def _served(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> dict[
         if model is None:
             continue
         latencies[one.unit] = model.milliseconds
-        engines[one.engine] = {"megabytes": model.megabytes} | (
-            {} if model.worth is None else asdict(model.worth)
-        )
+        worth = {} if model.worth is None else asdict(model.worth)
+        engines[one.engine] = {"megabytes": model.megabytes, **worth}
     return {"latencies": latencies, "engines": engines} if latencies else {}
 
 
 def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "trial": trial.number,
-        "state": state_text(trial),
-        "knobs": trial.knobs,
-    }
+    row: dict[str, Any] = {"trial": trial.number, "state": state_text(trial), "knobs": trial.knobs}
     if trial.failure:
         row["failure"] = trial.failure
     if trial.attributes:
@@ -117,10 +110,8 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
         row["seconds"] = round(trial.seconds, 1)
     result = trial.result
     if result is not None:
-        row |= _measured(result) | {
-            "target_ratio": result.target_ratio,
-            "tolerance": result.tolerance,
-        }
+        row |= _measured(result)
+        row |= {"target_ratio": result.target_ratio, "tolerance": result.tolerance}
         if sizes := in_numbers(result.widths, run.unpruned.widths):
             row["layers"] = sizes
         folder = RunFolder(run.folder).trial(trial.number)
@@ -138,12 +129,5 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
 
 
 def _measured(model: Measured) -> dict[str, Any]:
-    return {
-        "metric": model.metric,
-        "heldout_metric": model.heldout_metric,
-        "divergences": model.divergences,
-        "interval": model.interval,
-        "heldout_interval": model.heldout_interval,
-        "ratio": model.ratio,
-        "sizes": model.sizes,
-    }
+    worth = ("metric", "heldout_metric", "interval", "heldout_interval", "divergences")
+    return {name: getattr(model, name) for name in (*worth, "ratio", "sizes")}

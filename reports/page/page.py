@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import gzip
-import math
+import json
 import secrets
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -25,33 +25,16 @@ from orchestrator.runs.run_folder import RunFolder
 from reports.curves import read_curves
 from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
-from reports.figures.front import front_figure
+from reports.figures.front import add_served, front_figure
 from reports.figures.outer_loop import outer_section
-from reports.figures.served import add_served
 from reports.figures.speed import speed_section
 from reports.overlay import Overlay, overlay
 from reports.page.document import document, latency_axes
-from reports.pareto import ParetoView, answer, knob_texts, pareto_view, percent, state_text
+from reports.pareto import answer, knob_texts, pareto_view, percent, state_text
 from reports.recommended import recommendations
 from reports.speed import Speed, fastest, read_speeds
 
 _HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """One run as the template sees it."""
-
-    place: int
-    name: str
-    record: RunRecord
-    view: ParetoView
-    answer: str
-    counts: Mapping[str, int]
-    folder: str
-    """As a shell reads it."""
-    export: str
-    launch: Mapping[str, str] | None
 
 
 def write_report(
@@ -82,52 +65,50 @@ def write_report(
         architecture_section(together),
         outer_section(together),
     )
-    exports = [part.export for part in parts]
+    exports = [part["export"] for part in parts]
     data = document(together, curves, speeds, exports, target.parent)
     front = front_figure(together)
     add_served(front, together, speeds)
-    content = (
-        _templates()
-        .get_template("page.html.j2")
-        .render(
-            title=f"{', '.join(together.names)}: {together.objective_name} against "
-            f"{together.cost_name}",
-            overlay=together,
-            parts=parts,
-            recommended=[(part, row) for part in parts for row in recommendations(part.view)],
-            front=front,
-            sections=[section for section in sections if section is not None],
-            document=_finite(data),
-            latencies=latency_axes(speeds, together.runs[0].bits),
-            unscored=[part for part in parts if not _scored(speeds[part.place])],
-            fastest=lambda part, trial: fastest(part.record, speeds[part.place], trial),
-            timed=next((one for own in speeds for one in own), None),
-            live=live,
-            nonce=secrets.token_urlsafe(16),
-            css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
-            script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),
-            plotly=_packed_plotly(),
-        )
+    content = _template().render(
+        title=f"{', '.join(together.names)}: {together.objective_name} against "
+        f"{together.cost_name}",
+        overlay=together,
+        parts=parts,
+        recommended=[(part, row) for part in parts for row in recommendations(part["view"])],
+        front=front,
+        sections=[section for section in sections if section is not None],
+        # Null for numbers that JSON does not have.
+        document=json.loads(json.dumps(data), parse_constant=lambda _: None),
+        latencies=latency_axes(speeds, together.runs[0].bits),
+        unscored=[part for part, own in zip(parts, speeds, strict=True) if not _scored(own)],
+        fastest=lambda part, trial: fastest(part["record"], speeds[part["place"]], trial),
+        timed=next(chain(*speeds), None),
+        live=live,
+        nonce=secrets.token_urlsafe(16),
+        css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+        script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),
+        plotly=_packed_plotly(),
     )
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic_write_text(target, content)
     return target
 
 
-def _part(together: Overlay, place: int) -> _Part:
+def _part(together: Overlay, place: int) -> dict[str, Any]:
+    """One run as the templates see it."""
     run = together.runs[place]
-    view = pareto_view(run)
-    return _Part(
-        place=place,
-        name=together.names[place],
-        record=run,
-        view=view,
-        answer=answer(view),
-        counts=Counter(map(state_text, run.trials)),
-        folder=shlex.quote(str(run.folder)),
-        export=f"maskfront export {shlex.quote(str(run.folder))}",
-        launch=RunFolder(run.folder).read_launch(),
-    )
+    view, folder = pareto_view(run), shlex.quote(str(run.folder))
+    return {
+        "place": place,
+        "name": together.names[place],
+        "record": run,
+        "view": view,
+        "answer": answer(view),
+        "counts": Counter(map(state_text, run.trials)),
+        "folder": folder,
+        "export": f"maskfront export {folder}",
+        "launch": RunFolder(run.folder).read_launch(),
+    }
 
 
 def _scored(speeds: Sequence[Speed]) -> bool:
@@ -136,7 +117,7 @@ def _scored(speeds: Sequence[Speed]) -> bool:
 
 
 @cache
-def _templates() -> Environment:
+def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
@@ -152,7 +133,7 @@ def _templates() -> Environment:
         "state": state_text,
         "packed": _packed,
     }
-    return environment
+    return environment.get_template("page.html.j2")
 
 
 @cache
@@ -164,12 +145,3 @@ def _packed_plotly() -> str:
 def _packed(text: str) -> str:
     """base64 of gzip: a fifth of the text, and nothing in it closes an element."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
