@@ -15,9 +15,8 @@ from transformers import PreTrainedModel
 from objectives.device import to_device
 from objectives.measures.bootstrap import Interval, bootstrap_interval
 from objectives.progress import Progress
-from objectives.students.bert.cutting import count_labels
 from objectives.students.bert.packing import PackedEmbedding, PackedLinear
-from objectives.text.data import INPUTS, Labels, Split
+from objectives.text.data import Labels, Split
 from objectives.text.task import Metric, metric_value
 
 Objective = Literal["metric", "divergence"]
@@ -35,29 +34,27 @@ def predict(
     `progress` is told of each batch of `EVALUATION_BATCH` rows.
     """
     to_device(model, device).train(False)
+    return predict_with(
+        lambda inputs: model(**inputs, return_dict=True).logits, split, device, progress
+    )
+
+
+def predict_with(
+    run: Callable[[Mapping[str, Tensor]], Tensor],
+    split: Split,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Tensor:
+    """`predict` by anything that makes logits (batch, C) of a batch's inputs on the device."""
     answers = []
     for batch in split.in_order(EVALUATION_BATCH, device):
-        output = model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            token_type_ids=batch.token_type_ids,
-            return_dict=True,
-        )
-        answers.append(output.logits.float())
+        answers.append(run(batch.inputs).float())
         if progress is not None:
             progress.advance()
-    logits = torch.empty(len(split), count_labels(model.config))
-    logits[torch.from_numpy(split.longest_first())] = torch.cat(answers).cpu()
+    longest_first = torch.cat(answers).cpu()
+    logits = torch.empty_like(longest_first)
+    logits[torch.from_numpy(split.longest_first())] = longest_first
     return logits
-
-
-def predict_with(run: Callable[[Mapping[str, Tensor]], Tensor], split: Split) -> Tensor:
-    """`predict` by anything that makes logits (batch, C) of what a tokenizer says of a batch."""
-    answers: dict[int, Tensor] = {}
-    for batch in split.in_order(EVALUATION_BATCH, "cpu"):
-        logits = run({name: getattr(batch, name) for name in INPUTS}).float().cpu()
-        answers |= zip(batch.rows.tolist(), logits, strict=True)
-    return torch.stack([answers[row] for row in range(len(split))])
 
 
 def score(model: PreTrainedModel, split: Split, metric: Metric, device: str) -> float:

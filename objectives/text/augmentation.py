@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -75,23 +75,16 @@ def read_augmentation(settings: Augmentation) -> Augmenter:
         masked_lm=masked_lm,
         glove=glove,
         definition={
+            **asdict(settings),
             "masked_lm": pretrained.fingerprint_with_tokenizer(
                 settings.masked_lm, masked_lm.tokenizer
             ),
             "word_vectors": "embeddings of the masked LM" if glove is None else glove.fingerprint,
-            "copies": settings.copies,
-            "probability": settings.probability,
-            "candidates": settings.candidates,
         },
     )
 
 
-def augment(
-    augmenter: Augmenter,
-    roles: Mapping[str, Examples],
-    *,
-    session: Session,
-) -> Examples:
+def augment(augmenter: Augmenter, roles: Mapping[str, Examples], session: Session) -> Examples:
     """The rows of `train` as they are, then their copies, each with the label of its row.
 
     No copy has the words of a row of any role, or of another copy. What is drawn for a row depends

@@ -10,8 +10,7 @@ import numpy as np
 from objectives.session import Session
 from objectives.text.augmentation import augment
 from objectives.text.data import Split, no_labels
-from objectives.text.odd_labels import odd_labels
-from objectives.text.odd_texts import odd_texts
+from objectives.text.odd import odd_labels, odd_texts
 from objectives.text.task import ROLES, Examples, tokenise
 from objectives.workbench.fidelity import Fidelity
 from objectives.workbench.inputs import Inputs, check_tokens
@@ -50,7 +49,7 @@ def rows_of_students(
     roles = inputs.text.roles
     train = roles["train"]
     if inputs.augmenter is not None:
-        train = augment(inputs.augmenter, roles, session=session)
+        train = augment(inputs.augmenter, roles, session)
     if more := inputs.text.unlabelled:
         labels = np.concatenate([train.labels, no_labels(len(more), train.labels)])
         train = Examples([*train.texts, *more], labels)
