@@ -91,15 +91,14 @@ def load_teacher(
     folder = session.cache / content_key(ingredients)
     if not fine_tune:
         others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
-        kept = [folder, *(session.cache / content_key(other) for other in others)]
-        folder = next((path for path in kept if path.is_dir()), folder)
-        if not folder.is_dir():
-            raise UserError(
-                f"'{session.cache}' does not hold the teacher that was fine-tuned from "
-                f"'{teacher.checkpoint}'; launch the study again with as many trials as it has, "
-                "which makes it anew, or put the folder back from a copy"
-            )
-        return _load(str(folder), session.device)
+        for kept in (folder, *(session.cache / content_key(other) for other in others)):
+            if kept.is_dir():
+                return _load(str(kept), session.device)
+        raise UserError(
+            f"'{session.cache}' does not hold the teacher that was fine-tuned from "
+            f"'{teacher.checkpoint}'; launch the study again with as many trials as it has, "
+            "which makes it anew, or put the folder back from a copy"
+        )
     if folder.is_dir():
         try:
             return _load(str(folder), session.device)
@@ -134,12 +133,10 @@ def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:
     """Raise UserError if a logit of the teacher, or a metric of its logits, is nan or infinite."""
     if all(torch.as_tensor(answer).isfinite().all() for answer in answers):
         return
-    remedy = "repair its checkpoint"
-    if not pretrained.has_classifier(teacher.checkpoint):
-        remedy = (
-            "fine-tune it at a lower learning rate (Teacher.learning_rate, now "
-            f"{teacher.learning_rate:g}), or repair the checkpoint"
-        )
+    rate = f"Teacher.learning_rate, now {teacher.learning_rate:g}"
+    remedy = f"fine-tune it at a lower learning rate ({rate}), or repair the checkpoint"
+    if pretrained.has_classifier(teacher.checkpoint):
+        remedy = "repair its checkpoint"
     raise UserError(
         f"teacher '{teacher.checkpoint}': its answers are not finite (nan or infinite); {remedy}"
     )
@@ -225,11 +222,10 @@ def _fine_tune(
         optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
         schedule = linear_schedule(optimizer, steps)
         progress.begin("fine-tune the teacher", steps)
-        batches = train.shuffled(teacher.batch_size, seed, device)
-        for batch in islice(batches, steps):
-            inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-            if hasattr(model.config, "type_vocab_size"):
-                inputs["token_type_ids"] = batch.token_type_ids
+        for batch in islice(train.shuffled(teacher.batch_size, seed, device), steps):
+            inputs = batch.inputs
+            if not hasattr(model.config, "type_vocab_size"):
+                del inputs["token_type_ids"]
             with autocast(dtype, device):
                 logits = model(**inputs, return_dict=True).logits.float()
             task_loss(logits[None], batch.labels).sum().backward()

@@ -31,13 +31,13 @@ from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.families import family_for
 from objectives.students.family import Architecture
 from objectives.text.data import Split
-from objectives.text.task import Examples, Metric, tokenise
+from objectives.text.task import ROLES, Examples, Metric, tokenise
 from objectives.text.vocabulary import Vocabulary
 from objectives.training.population import EMBEDDINGS
 from objectives.training.teacher_logits import kept_logits
 from objectives.workbench.fidelity import FULL, Fidelity
-from objectives.workbench.inputs import JUDGING, Inputs
-from objectives.workbench.rows import notes_on_rows, rows_of_roles, rows_of_students
+from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
+from objectives.workbench.rows import notes_on_rows, rows_of_students
 from objectives.workbench.scoring import Score, answers_of, score_of
 from objectives.workbench.teacher import (
     check_answers,
@@ -108,14 +108,11 @@ class Workbench:
         """The selection and the held-out split in the tokens of such a model."""
         splits = {"select": self.select, "heldout": self.heldout}
         tokenizer = self.tokenizer_of(architecture)
-        if tokenizer is self.tokenizer:
-            return splits
-        return {
-            role: replace(
-                tokenise(self.texts[role], role, tokenizer, split.max_length), labels=split.labels
-            )
-            for role, split in splits.items()
-        }
+        if tokenizer is not self.tokenizer:
+            for role, split in splits.items():
+                tokens = tokenise(self.texts[role], role, tokenizer, split.max_length)
+                splits[role] = replace(tokens, labels=split.labels)
+        return splits
 
 
 def prepare(
@@ -137,7 +134,8 @@ def prepare(
     the kinds of units that its methods search: "units" counts those.
     """
     device, progress = session.device, session.progress
-    splits = rows_of_roles(inputs)
+    splits = {role: inputs.split(role) for role in ROLES}
+    check_tokens(inputs, splits.values())
     notes = [
         *notes_on_rows(inputs, splits),
         *teacher_notes(inputs.teacher, inputs.text.label_names),
@@ -145,43 +143,41 @@ def prepare(
     for note in notes:
         progress.note(note)
     teacher = load_teacher(inputs.teacher, inputs.text, splits["train"], session=session)
-    answers = _answers_of_teacher(teacher, splits, session)
+    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in JUDGING)
+    progress.begin("score the teacher", batches)
+    answers = {role: predict(teacher, splits[role], device, progress) for role in JUDGING}
     if not inputs.task.labelled:
         said = answers | {"alpha": predict(teacher, splits["alpha"], device)}
         splits |= {role: splits[role].answered(logits) for role, logits in said.items()}
     judging = {role: splits[role] for role in JUDGING}
     train, alpha = rows_of_students(inputs, splits, fidelity, session)
     student = _student(inputs, teacher, session.seed)
+    seq_len = inputs.seq_len
     cost_of_teacher, cost_of_student = (
-        load_latency(
-            model,
-            batch=latency_batch,
-            seq_len=inputs.seq_len,
-            engine=engine,
-            session=session,
-        )
+        load_latency(model, batch=latency_batch, seq_len=seq_len, engine=engine, session=session)
         if cost == "latency"
-        else _cost(cost, model, inputs.seq_len, spaces)
+        else _cost(cost, model, seq_len, spaces)
         for model in (teacher, student)
     )
     cost_of_unpruned = cost_of_teacher if inputs.student is None else cost_of_student
-
-    def flops_of(own: Cost) -> Flops:
-        return Flops(own.shape, inputs.seq_len)
-
     counted = Budget(cost_of_student, cost_of_unpruned.full)
-    flops = Budget(flops_of(cost_of_student), flops_of(cost_of_unpruned).full)
-    unpruned = _score_teacher(
-        inputs,
-        teacher,
+    flops_of_student = Flops(cost_of_student.shape, seq_len)
+    flops = Budget(flops_of_student, Flops(cost_of_unpruned.shape, seq_len).full)
+    served = answers
+    if BITS[engine] != FULL_BITS:
+        served = answers_of(engine, teacher, judging, device)
+    unpruned = score_of(
+        served,
         answers,
         judging,
-        engine,
-        device,
+        inputs.task.metric,
+        params=count_parameters(teacher),
+        bytes=bytes_of(teacher.state_dict()),
         cost=cost_of_teacher.full,
-        flops=int(flops_of(cost_of_teacher).full),
+        flops=int(Flops(cost_of_teacher.shape, seq_len).full),
         widths=BertArchitecture.full(cost_of_unpruned.shape).sizes(),
     )
+    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
         inputs.teacher,
         inputs.task.metric,
@@ -195,6 +191,10 @@ def prepare(
         notes.append(weak)
     teacher_logits = kept_logits(teacher, train, session=session)
     check_answers(inputs.teacher, teacher_logits)
+    select = splits["select"]
+    select_score = partial(nearness, split=select, teacher=answers["select"], device=device)
+    if objective == "metric":
+        select_score = partial(score, split=select, metric=inputs.task.metric, device=device)
     train = train.answered(teacher_logits)
     return Workbench(
         problem=Problem(
@@ -207,19 +207,13 @@ def prepare(
             counted=counted,
             student_is_new=inputs.student is not None,
             student_layers=inputs.student_layers,
-            select_score=partial(
-                score, split=splits["select"], metric=inputs.task.metric, device=device
-            )
-            if objective == "metric"
-            else partial(
-                nearness, split=splits["select"], teacher=answers["select"], device=device
-            ),
+            select_score=select_score,
             vocabulary=Vocabulary(inputs.tokenizer, train),
             device=device,
             cache=session.cache,
-            seq_len=inputs.seq_len,
+            seq_len=seq_len,
         ),
-        select=splits["select"],
+        select=select,
         heldout=splits["heldout"],
         texts={role: inputs.text.roles[role] for role in JUDGING},
         teacher_answers=answers,
@@ -227,53 +221,10 @@ def prepare(
         metric=inputs.task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
-        flops=flops_of(cost_of_student),
+        flops=flops_of_student,
         flops_full=int(flops.full),
         notes=tuple(notes),
     )
-
-
-def _answers_of_teacher(
-    teacher: BertForSequenceClassification, splits: Mapping[str, Split], session: Session
-) -> dict[str, Tensor]:
-    """Its logits (rows, C) of "select" and "heldout"."""
-    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in JUDGING)
-    session.progress.begin("score the teacher", batches)
-    return {
-        role: predict(teacher, splits[role], session.device, session.progress) for role in JUDGING
-    }
-
-
-def _score_teacher(
-    inputs: Inputs,
-    teacher: BertForSequenceClassification,
-    answers: Mapping[str, Tensor],
-    splits: Mapping[str, Split],
-    engine: Engine,
-    device: str,
-    *,
-    cost: float,
-    flops: int,
-    widths: Mapping[str, tuple[int, ...]],
-) -> Score:
-    """What it is worth in the engine that will serve. Raises UserError for answers that are nan or
-    infinite."""
-    served = answers
-    if BITS[engine] != FULL_BITS:
-        served = answers_of(engine, teacher, splits, device)
-    unpruned = score_of(
-        served,
-        answers,
-        splits,
-        inputs.task.metric,
-        params=count_parameters(teacher),
-        bytes=bytes_of(teacher.state_dict()),
-        cost=cost,
-        flops=flops,
-        widths=widths,
-    )
-    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
-    return unpruned
 
 
 def _cost(
