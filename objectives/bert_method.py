@@ -52,15 +52,14 @@ class BertMethod(SearchMethod):
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Bits of each layer want so many layers."""
         super().check_shapes(student, teacher)
-        self._check_entries("input_bits", student)
-
-    def _check_entries(self, name: str, student: PreTrainedConfig) -> None:
-        bits, layers = getattr(self, name), shape_of(student).layers
-        if isinstance(bits, tuple) and len(bits) != layers:
-            raise UserError(
-                f"{type(self).__name__}.{name} has {len(bits)} entries, and the student "
-                f"{layers} layers; give a number for all, or one a layer"
-            )
+        layers = shape_of(student).layers
+        for name in ("input_bits", "weight_bits"):
+            bits = getattr(self, name, None)
+            if isinstance(bits, tuple) and len(bits) != layers:
+                raise UserError(
+                    f"{type(self).__name__}.{name} has {len(bits)} entries, and the student "
+                    f"{layers} layers; give a number for all, or one a layer"
+                )
 
     @abc.abstractmethod
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
@@ -160,13 +159,7 @@ class WeightBits(BertMethod):
             return {**super().idle(), "input_bits": reason}
         return super().idle()
 
-    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Bits of each layer want so many layers."""
-        super().check_shapes(student, teacher)
-        self._check_entries("weight_bits", student)
-
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
-        """The same units with the bits of the method."""
         return self.with_weight_bits(architecture, self.weight_bits)
 
 

@@ -50,7 +50,6 @@ class Budgeted(BertMethod):
         check_spaces(type(self).__name__, self.spaces, self.searchable)
 
     def asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
-        """R and t of the method."""
         del problem, units
         return self.target_ratio, self.tolerance
 

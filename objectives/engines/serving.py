@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,11 +91,9 @@ def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
     to_device(model, device)
     call = torch.compile(model, dynamic=False) if engine == "compile" else model
 
-    def run(inputs: Feeds) -> Tensor:
-        with torch.inference_mode():
-            output = call(**{name: value.to(device) for name, value in inputs.items()})
-        logits: Tensor = output.logits
-        return logits
+    @torch.inference_mode()
+    def run(inputs: Feeds) -> Any:
+        return call(**{name: value.to(device) for name, value in inputs.items()}).logits
 
     return Served(run, sum(w.numel() * w.element_size() for w in model.state_dict().values()))
 

@@ -37,8 +37,6 @@ CostName = Literal["flops", "params", "units", "latency", "bytes", "bitops"]
 Count = TypeVar("Count", float, Tensor)
 """How many, how much: a number where it is exact, a tensor where it is expected. Ints stay ints."""
 
-_NO_LAYERS = BertArchitecture(())
-
 
 @dataclass(frozen=True)
 class Cost(abc.ABC):
@@ -126,7 +124,7 @@ class Flops(Cost):
 
     @cached_property
     def fixed(self) -> int:
-        return sum(matmul.flops for matmul in matmuls(_NO_LAYERS, self.shape, self.seq_len))
+        return sum(m.flops for m in matmuls(BertArchitecture(()), self.shape, self.seq_len))
 
     def layer(self, widths: Widths[Count]) -> Count:
         sizes = {"hidden": self.shape.hidden, "tokens": self.seq_len}
@@ -188,10 +186,7 @@ class Units(Cost):
             "input": attends * widths.query_inputs,
             "input_qkv": attends * (widths.query_inputs + widths.key_inputs + widths.value_inputs),
         }
-        total = 0 * heads
-        for space in self.spaces:
-            total = total + counts[space]
-        return total
+        return sum((counts[space] for space in self.spaces), 0 * heads)
 
 
 def _expected_widths(masks: Mapping[str, Tensor], shape: BertShape) -> Widths[Tensor]:

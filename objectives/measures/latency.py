@@ -20,15 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 from transformers import BertForSequenceClassification
 
-from objectives.cache import atomic_write, content_key, made_anew
+from objectives.cache import atomic_write, content_key, read_cached
 from objectives.engines.names import Engine
 from objectives.engines.serving import serve
 from objectives.engines.timing import WARM_UPS, in_turns, tokens
-from objectives.errors import first_line
 from objectives.measures.cost import Cost, Count, check_priced
-from objectives.progress import Progress
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits, Widths
 from objectives.students.bert.cutting import cut, shape_of
@@ -103,10 +102,8 @@ class Latency(Cost):
     def layer(self, widths: Widths[Count]) -> Count:
         if isinstance(widths.heads, Tensor):
             return self._interpolated(widths.heads, widths.ffn)
-        heads, ffn = (
-            torch.tensor(width, dtype=torch.float64) for width in (widths.heads, widths.ffn)
-        )
-        return self._interpolated(heads, ffn).item()
+        numbers = torch.tensor((widths.heads, widths.ffn), dtype=torch.float64)
+        return self._interpolated(*numbers).item()
 
     def exact(self, architecture: BertArchitecture) -> float:
         """Raises UserError where something else than heads and FFN neurons was cut."""
@@ -144,8 +141,7 @@ def _weights(width: Tensor, grid: tuple[int, ...], device: torch.device) -> Tens
     share = torch.where(
         numbers == interval, (width - points[:-1]) / points.diff(), (numbers < interval).double()
     )
-    one = torch.ones_like(share[..., :1])
-    return torch.cat([one, share], -1) - torch.cat([share, 0 * one], -1)
+    return functional.pad(share, (1, 0), value=1) - functional.pad(share, (0, 1))
 
 
 def load_latency(
@@ -176,32 +172,19 @@ def load_latency(
     elif engine.startswith("onnxruntime"):
         ingredients["onnxruntime"] = version("onnxruntime")
     file = session.cache / f"latency-{content_key(ingredients)}.json"
-    table = _kept(file, session.progress)
+    table: dict[str, Any] | None = read_cached(
+        file, lambda file: json.loads(file.read_bytes())["table"], session.progress.note
+    )
     if table is None:
         heads, ffn = _grid(shape.heads), _grid(shape.ffn)
         milliseconds, rest = _measure(model, heads, ffn, conditions, session)
         table = {"heads": heads, "ffn": ffn, "milliseconds": milliseconds, "rest": rest}
         with atomic_write(file) as unfinished:
             unfinished.write_text(json.dumps({**ingredients, "table": table}, indent=1))
+    rows = tuple(map(tuple, table["milliseconds"]))
     return Latency(
-        shape,
-        conditions,
-        heads=tuple(table["heads"]),
-        ffn=tuple(table["ffn"]),
-        milliseconds=tuple(tuple(row) for row in table["milliseconds"]),
-        rest=table["rest"],
+        shape, conditions, tuple(table["heads"]), tuple(table["ffn"]), rows, table["rest"]
     )
-
-
-def _kept(file: Path, progress: Progress) -> dict[str, Any] | None:
-    try:
-        table: dict[str, Any] = json.loads(file.read_bytes())["table"]
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        progress.note(made_anew(file, first_line(error)))
-        return None
-    return table
 
 
 def _grid(size: int) -> list[int]:

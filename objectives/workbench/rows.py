@@ -56,10 +56,10 @@ def rows_of_students(
         return tokens
 
     alpha = replace(split("alpha", roles["alpha"]), labels=splits["alpha"].labels)
-    return _share_of(split("train", train), fidelity.data, session.seed), alpha
+    return share_of(split("train", train), fidelity.data, session.seed), alpha
 
 
-def _share_of(split: Split, share: float, seed: int) -> Split:
+def share_of(split: Split, share: float, seed: int) -> Split:
     """A share of the rows, in (0, 1], in their order."""
     if share == 1:
         return split

@@ -65,5 +65,4 @@ def score_of(
     "heldout"; `sizes` are the fields of a `Score` that say what the model costs."""
     worth = {role: metric_with_interval(answers[role], splits[role], metric) for role in splits}
     far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
-    divergences = {"divergence": far["select"], "heldout_divergence": far["heldout"]}
-    return Score(*worth["select"], *worth["heldout"], **divergences, **sizes)
+    return Score(*worth["select"], *worth["heldout"], far["select"], far["heldout"], **sizes)
