@@ -126,7 +126,7 @@ def read_array(
 
     def read(file: Path) -> NDArray[Any]:
         array: NDArray[Any] = np.load(file, "c" if mapped else None, allow_pickle=False)
-        if (array.shape, array.dtype) != (shape, dtype):
+        if (array.shape, array.dtype) != (shape, np.dtype(dtype)):
             raise ValueError(f"{array.dtype}{array.shape} in place of {dtype.__name__}{shape}")
         return array
 

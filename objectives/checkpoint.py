@@ -18,8 +18,7 @@ _SAID = "said"
 
 
 def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, object]) -> None:
-    """Replace the file, in a folder that may have to be made, by these tensors and what is said
-    beside them, as JSON."""
+    """Replace the file by these tensors and what is said beside them, as JSON."""
     file.parent.mkdir(exist_ok=True)
     with atomic_write(file) as unfinished:
         plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
@@ -29,11 +28,8 @@ def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[st
 def read_checkpoint(
     file: Path, shapes: Mapping[str, torch.Size], note: Callable[[str], object]
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """What was written to this file, on the CPU: tensors, and what is said beside them.
-
-    None if there is no file, or it is damaged or lacks tensors of these `shapes`, which `note` is
-    told.
-    """
+    """What was written to this file, on the CPU: tensors, and what is said beside them. None if
+    there is no file, or it is damaged or lacks tensors of these `shapes`, which `note` is told."""
 
     def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(file, framework="pt") as stored:

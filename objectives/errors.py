@@ -15,10 +15,8 @@ SHOWN = 40
 
 
 class MaskfrontError(Exception):
-    """What a user can mend: what is wrong, where, and the remedy, in one line.
-
-    The command line prints the flags of its parameters, and exits with 2.
-    """
+    """What a user can mend: what is wrong, where, and the remedy, in one line. The command line
+    prints the flags of its parameters, and exits with 2."""
 
     def __init__(self, text: str, *parameters: str):
         super().__init__(text, *parameters)  # all of them: unpickling calls it with what is here
@@ -67,10 +65,8 @@ def a_few(names: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, there: Sequence[str]) -> str:
-    """The one that `name` may stand for, as the end of a line; nothing if none is like it.
-
-    One that differs only in case and the blanks around it comes before all others.
-    """
+    """The one that `name` may stand for, as the end of a line, first of all one that differs only
+    in case and blanks; nothing if none is like it."""
     alike = [other for other in there if other.strip().lower() == name.strip().lower()]
     alike += get_close_matches(name, there, n=1)
     return f"; did you mean {alike[0]!r}?" if alike else ""
@@ -141,11 +137,9 @@ def _wanted_tuple(hints: tuple[Any, ...], value: Any) -> str | None:
 
 
 def check_ranges(owner: object, ranges: Mapping[str, tuple[bool, str]]) -> None:
-    """Raise UserError for the first field of `owner` that is out of its range.
-
-    `ranges` says of each field whether its value is good, and what a good one is. A field whose
-    type is a Literal need not be named.
-    """
+    """Raise UserError for the first field of `owner` that is out of its range: `ranges` says of
+    each whether it is good, and what a good one is. Those whose type is a Literal need not be
+    named."""
     types = get_type_hints(type(owner))
     choices = {name: get_args(own) for name, own in types.items() if get_origin(own) is Literal}
     allowed = {

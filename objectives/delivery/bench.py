@@ -178,7 +178,15 @@ def bench(
     if not timings:
         reasons = "; ".join(f"{engine}: {reason}" for engine, reason in skipped.items())
         raise UserError(f"no engine runs here ({reasons})")
-    conditions = _conditions(used, device, rounds)
+    conditions: dict[str, str | int] = {
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "threads": used,
+        "rounds": rounds,
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
     return Bench(reference, tuple(timings), skipped, conditions, tuple(worths))
 
 
@@ -271,15 +279,3 @@ def _threads(wanted: int | None) -> Iterator[int]:
         yield wanted or before
     finally:
         torch.set_num_threads(before)
-
-
-def _conditions(threads: int, device: str, rounds: int) -> dict[str, str | int]:
-    return {
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count() or 1,
-        "threads": threads,
-        "rounds": rounds,
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-    }

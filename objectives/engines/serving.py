@@ -65,11 +65,9 @@ def check_engine(engine: Engine, device: str) -> None:
 def serve(
     engine: Engine, models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
 ) -> list[Served]:
-    """Make models ready to run, in their order.
-
-    Their names are those of folders, which may bring ONNX files; others are made in `scratch`, once
-    for all engines. Raises UserError for an engine that does not run here.
-    """
+    """Make models ready to run, in their order. Names are folders, which may bring ONNX files;
+    other files go to `scratch`, once for all engines. Raises UserError for an engine that does not
+    run here."""
     if engine in ("eager", "bfloat16", "compile"):
         return [_in_torch(engine, model, device) for model in models.values()]
     check_engine(engine, device)

@@ -34,12 +34,7 @@ class Budget:
 
 
 def hinge_loss(
-    expected: Tensor,
-    actual: Tensor,
-    target: Tensor,
-    tolerance: Tensor,
-    *,
-    one_sided: bool = False,
+    expected: Tensor, actual: Tensor, target: Tensor, tolerance: Tensor, *, one_sided: bool = False
 ) -> Tensor:
     """+log E above the band [(1 - t) R, (1 + t) R], -log E below, 0 inside (Dong & Yang 2019).
 
@@ -77,12 +72,7 @@ def scheduled_ratio(
 
 
 def discretise(
-    scores: Mapping[str, Tensor],
-    cost: Cost,
-    *,
-    target: float,
-    tolerance: float,
-    threshold: float,
+    scores: Mapping[str, Tensor], cost: Cost, *, target: float, tolerance: float, threshold: float
 ) -> BertArchitecture:
     """The architecture inside the budget that keeps the units of highest score.
 
@@ -106,7 +96,7 @@ def discretise(
     lanes = _Lanes(scores, cost)
     low, high = (1 - tolerance) * target, (1 + tolerance) * target
 
-    as_searched = lanes.forced + lanes.count(lanes.steps_above(threshold))
+    as_searched = lanes.forced + lanes.count(lanes.ranked[lanes.values > threshold])
     if low <= lanes.cost_of(as_searched) <= high:
         return lanes.architecture(as_searched)
     below = lanes.fill(lanes.forced, lanes.ranked, target)
@@ -149,11 +139,8 @@ def places(scores: Tensor) -> Tensor:
 
 
 class _Lanes:
-    """The steps of a search, in lanes: those of one kind in one layer, best first.
-
-    How many steps of each lane are taken says all: `counts` are (lanes,) int64, or (..., lanes)
-    for many at once.
-    """
+    """The steps of a search, in lanes: those of one kind in one layer, best first. `counts`,
+    (lanes,) or (..., lanes) int64, say how many of each lane are taken."""
 
     def __init__(self, scores: Mapping[str, Tensor], cost: Cost):
         self.scores = {space: score.detach().double().cpu() for space, score in scores.items()}
@@ -174,13 +161,9 @@ class _Lanes:
         values = values[order]
         self.forced = self.count(lane_of[values == torch.inf])
         """How many steps of each lane are kept whatever they cost."""
-        self._values = values[values.isfinite()]
-        self.ranked = lane_of[values.isfinite()]
-        """The lane of each step that is to be decided, by falling score."""
-
-    def steps_above(self, threshold: float) -> Tensor:
-        """The steps of higher score, as their lanes."""
-        return self.ranked[self._values > threshold]
+        decided = values.isfinite()
+        self.values, self.ranked = values[decided], lane_of[decided]
+        """The score and the lane of each step that is to be decided, by falling score."""
 
     def count(self, steps: Tensor) -> Tensor:
         """How many of the steps lie in each lane."""
@@ -196,11 +179,9 @@ class _Lanes:
         return costly
 
     def fill(self, counts: Tensor, steps: Tensor, limit: float) -> Tensor:
-        """Take the steps in order, each that fits below the limit beside what is taken.
-
-        Costs never fall as steps are taken, so that a lane whose next step does not fit is at its
-        end, and the first step that does not fit can be found by bisection.
-        """
+        """Take the steps in order, each that fits below the limit beside what is taken. Costs never
+        fall as steps are taken: the first step that does not fit is found by bisection, and ends
+        its lane."""
         while len(steps):
             taken = counts
             fitting = bisect_right(
@@ -220,10 +201,8 @@ class _Lanes:
         return self.prices(counts).item()
 
     def prices(self, counts: Tensor) -> Tensor:
-        """The same for many models: (..., lanes) to (...), float64.
-
-        A tensor of int64 would be compared with the limit in float32.
-        """
+        """The same for many models: (..., lanes) to (...), in float64, as a tensor of int64 would
+        be compared with the limit in float32."""
         layers: Tensor = self.cost.layer(self._widths(counts)).double()
         return layers.sum(-1) + self.cost.fixed
 

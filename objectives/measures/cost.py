@@ -65,10 +65,8 @@ class Cost(abc.ABC):
 
     @abc.abstractmethod
     def layer(self, widths: Widths[Count]) -> Count:
-        """What one layer costs. It never falls where a width grows.
-
-        Ints give an int, tensors a tensor of their shape, differentiable.
-        """
+        """What one layer costs; it never falls where a width grows. Ints give an int, tensors a
+        tensor of their shape, differentiable."""
 
     @cached_property
     def full(self) -> float:
@@ -190,10 +188,8 @@ class Units(Cost):
 
 
 def _expected_widths(masks: Mapping[str, Tensor], shape: BertShape) -> Widths[Tensor]:
-    """Sums of masks, (K, layers) float64, or () where nothing is masked.
-
-    A dimension of a head counts as much as its head.
-    """
+    """Sums of masks, (K, layers) float64, or () where nothing is masked. A dimension of a head
+    counts as much as its head."""
 
     def total(space: str) -> Tensor:
         """Over the last axis of units; a number on the CPU goes with tensors of any device."""

@@ -29,10 +29,8 @@ EVALUATION_BATCH = 64
 def predict(
     model: PreTrainedModel, split: Split, device: str, progress: Progress | None = None
 ) -> Tensor:
-    """Logits (rows, C) of every row of the split, in its order, on the CPU.
-
-    `progress` is told of each batch of `EVALUATION_BATCH` rows.
-    """
+    """Logits (rows, C) of the split's rows, in its order, on the CPU; `progress` is told of each
+    batch of `EVALUATION_BATCH` rows."""
     to_device(model, device).train(False)
     return predict_with(
         lambda inputs: model(**inputs, return_dict=True).logits, split, device, progress
@@ -63,10 +61,8 @@ def score(model: PreTrainedModel, split: Split, metric: Metric, device: str) -> 
 
 
 def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
-    """The task's metric of logits (rows, C), those of the split in its order.
-
-    nan if any logit is nan or infinite: such a row has no likeliest class, whatever argmax says.
-    """
+    """The task's metric of logits (rows, C), those of the split in its order; nan if any is nan or
+    infinite: such a row has no likeliest class."""
     if not logits.isfinite().all():
         return float("nan")
     answers, classes = answers_of(logits, split), logits.shape[-1]

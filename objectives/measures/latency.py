@@ -74,10 +74,8 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Latency(Cost):
-    """Milliseconds of one forward pass of a batch, layers looked up in a table.
-
-    Times are bilinear between the table's widths, and never fall where a width grows.
-    """
+    """Milliseconds of one forward pass of a batch: bilinear between the widths of a table, never
+    falling where a width grows."""
 
     priced: ClassVar[tuple[str, ...]] = ("heads", "ffn")
 
@@ -129,10 +127,8 @@ def _constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
 
 
 def _weights(width: Tensor, grid: tuple[int, ...], device: torch.device) -> Tensor:
-    """How much each point of the grid counts at a width: (...) to (..., len(grid)).
-
-    The two neighbours share it; at a point of the grid that one has all.
-    """
+    """How much each point of the grid counts at a width, (...) to (..., len(grid)): the two
+    neighbours share it; at a point of the grid that one has all."""
     points = _constant(grid, device)
     width = width.to(device).double()[..., None]
     interval = torch.searchsorted(points[1:-1], width.detach().contiguous())
@@ -152,11 +148,8 @@ def load_latency(
     session: Session,
     engine: Engine = "eager",
 ) -> Latency:
-    """The latency of an unpruned model and of what is cut from it, in an engine.
-
-    The table lies in the cache, named by all that it depends on; it is measured where it does not
-    lie there yet. The number of layers does not matter to it.
-    """
+    """The latency of an unpruned model and of what is cut from it, in an engine: of a table in the
+    cache, named by all that it depends on, which is measured where there is none."""
     shape = shape_of(model.config)
     conditions = Conditions.here(session.device, batch=batch, seq_len=seq_len, engine=engine)
     sizes = {name: n for name, n in asdict(replace(shape, layers=1)).items() if n is not None}
@@ -192,10 +185,8 @@ def _grid(size: int) -> list[int]:
 
 
 def monotone(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The nearest of the simple fits that never fall along either axis; one that fits is kept.
-
-    It lies midway between the least table above and the greatest table below that never fall.
-    """
+    """A table that never falls along either axis: midway between the least such table above and the
+    greatest below; one that never falls is kept."""
     above, below = table, table
     for axis in (0, 1):
         above = np.maximum.accumulate(above, axis)

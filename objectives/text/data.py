@@ -139,11 +139,8 @@ class Split:
     def shuffled(
         self, batch_size: int, seed: int | tuple[int, ...], device: str, *, first: int = 0
     ) -> Iterator[Batch]:
-        """Batches for ever, epoch after epoch, each row once an epoch; from the one of number
-        `first` on.
-
-        The order depends on the seed alone, and so do the batches that K students share.
-        """
+        """Batches for ever, each row once an epoch, from the one of number `first` on. Their order
+        depends on the seed alone: K students share them."""
         for rows in islice(self._shuffled_rows(batch_size, seed), first, None):
             yield self.batch(rows, device)
 

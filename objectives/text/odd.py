@@ -11,10 +11,8 @@ from objectives.text.task import ROLES, LabelledText, Task
 
 
 def odd_labels(text: LabelledText) -> Iterator[str]:
-    """Labels that differ in blanks or case alone, and those that no row of train has.
-
-    Numbers (regression) are never odd.
-    """
+    """Labels that differ in blanks or case alone, and those that no row of train has; none of
+    numbers."""
     if text.roles["train"].labels.dtype.kind == "f":
         return
     spellings: dict[str, list[str]] = {}

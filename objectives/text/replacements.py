@@ -188,11 +188,9 @@ def _neighbours(
 def _logits(
     masked_lm: MaskedLM, model: BertForMaskedLM, asked: Sequence[tuple[Sentence, int]], device: str
 ) -> Tensor:
-    """(B, vocabulary): what stands at one masked place of each of B sentences.
-
-    As TinyBERT asks it: [CLS], the sentence with the mask, [SEP], the whole sentence, [SEP], cut
-    off where the masked LM ends.
-    """
+    """(B, vocabulary): what stands at one masked place of each of B sentences, asked as TinyBERT
+    does: [CLS], the sentence with the mask, [SEP], the whole sentence, [SEP], cut off at the
+    end."""
     tokenizer = masked_lm.tokenizer
     ids, types = [], []
     for sentence, place in asked:

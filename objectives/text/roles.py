@@ -34,20 +34,15 @@ _REAL = re.compile(r"[+-]?\d*\.\d+")
 
 
 def load(task: Task) -> LabelledText:
-    """Read the data and split it; the text of the roles is in memory afterwards.
-
-    Raises UserError for a data set, a column or a label that is not there, for an empty split, for
-    labels that are all equal, and for too few rows.
-    """
+    """Read the data and split it; then the text of the roles is in memory. Raises UserError for
+    what is not there, for labels that are all equal, and for too few rows."""
     with TemporaryDirectory() as cache:  # for what `datasets` makes of local files
         return _in_roles(task, _read(task, cache))
 
 
 def count_texts(task: Task) -> int:
-    """How many texts the split has that the rows are drawn from, equal ones counted once.
-
-    Raises UserError for what `load` refuses of a file.
-    """
+    """How many texts the split has that the rows are drawn from, equal ones counted once. Raises
+    UserError for what `load` refuses of a file."""
     with TemporaryDirectory() as cache:
         return len(np.unique(scan(task, _read(task, cache), task.split, labelled=False).texts))
 

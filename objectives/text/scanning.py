@@ -51,10 +51,7 @@ class Rows:
 
     def at(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Rows:
         return replace(
-            self,
-            places=self.places[which],
-            texts=self.texts[which],
-            labels=self.labels[which],
+            self, places=self.places[which], texts=self.texts[which], labels=self.labels[which]
         )
 
 
@@ -120,10 +117,8 @@ def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]])
 def _one_value_a_row(
     task: Task, split: str, name: str, column: pyarrow.ChunkedArray, first: int
 ) -> pyarrow.ChunkedArray:
-    """A column as it is; of JSON with values of several kinds, these as text.
-
-    Raises UserError for a list, a mapping, or a text in bytes. `first` is the place of the column.
-    """
+    """A column as it is; of JSON with values of several kinds, these as text. Raises UserError for
+    a list, a mapping, or a text in bytes; `first` is the place of the column."""
     kind, is_text = column.type, name in task.columns
     in_json = isinstance(kind, pyarrow.JsonType)
     nested = pyarrow.types.is_nested(kind) or isinstance(kind, pyarrow.BaseExtensionType)

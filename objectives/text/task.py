@@ -263,13 +263,7 @@ def tokenise(
     )
 
 
-def metric_value(
-    metric: Metric,
-    labels: Labels,
-    predictions: Labels,
-    *,
-    classes: int = 2,
-) -> float:
+def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes: int = 2) -> float:
     """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
 
     `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more

@@ -115,9 +115,10 @@ class TextFile:
         return list(self._first_row(header=None, keep_default_na=False).iloc[0])
 
     def _first_row(self, **form: Any) -> pandas.DataFrame:
-        return pandas.read_csv(
+        row: pandas.DataFrame = pandas.read_csv(
             self.path, nrows=1, sep=self.delimiter, encoding=self.encoding, dtype=str, **form
         )
+        return row
 
     def _load(self, kind: str, cache: str, **form: Any) -> Dataset:
         return load_dataset(

@@ -61,12 +61,7 @@ class Teacher:
 
 
 def load_teacher(
-    teacher: Teacher,
-    text: LabelledText,
-    train: Split,
-    *,
-    session: Session,
-    fine_tune: bool = True,
+    teacher: Teacher, text: LabelledText, train: Split, *, session: Session, fine_tune: bool = True
 ) -> BertForSequenceClassification:
     """The fine-tuned classifier, in evaluation mode on the device: the task's labels in its order.
 
@@ -165,17 +160,10 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
 
 
 def weak_teacher_note(
-    teacher: Teacher,
-    metric: Metric,
-    value: float,
-    interval: Interval,
-    labels: Labels,
-    classes: int,
+    teacher: Teacher, metric: Metric, value: float, interval: Interval, labels: Labels, classes: int
 ) -> str | None:
-    """What a user should know of a teacher that may be no better than one answer for all rows.
-
-    `value` is its metric on the selection split, which has these labels.
-    """
+    """What a user should know of a teacher that may be no better than one answer for all rows;
+    `value` is its metric on the selection split, which has these labels."""
     constant = 0.0  # of a correlation
     if metric in ("accuracy", "f1"):
         likely = {int(np.bincount(labels).argmax()), 1}
@@ -201,15 +189,10 @@ def _load(folder: str, device: str) -> BertForSequenceClassification:
 
 
 def _fine_tune(
-    teacher: Teacher,
-    label_names: Sequence[str],
-    train: Split,
-    session: Session,
+    teacher: Teacher, label_names: Sequence[str], train: Split, session: Session
 ) -> PreTrainedModel:
-    """The task's loss on the labels, every weight trained, dropout as the checkpoint has it.
-
-    The model is transformers' own for the checkpoint, whatever its kind.
-    """
+    """Every weight of transformers' own model of the checkpoint trained on the labels, with its
+    dropout."""
     seed, device, progress = session.seed, session.device, session.progress
     cuda = [device] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded

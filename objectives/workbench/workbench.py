@@ -72,11 +72,8 @@ class Workbench:
     """What a user should know of rows, labels and teacher."""
 
     def score(self, model: PreTrainedModel, architecture: Architecture) -> Score:
-        """Metric and divergence on the selection and the held-out split, and the size of the
-        student `model`.
-
-        Raises WrongCostError if the model does not cost what a search predicts of its architecture.
-        """
+        """What the student `model` is worth, and what it costs. Raises WrongCostError if that is
+        not what a search predicts of its architecture."""
         measured = measured_costs(model, self.flops.seq_len)
         costs = (self.flops, self.problem.counted.cost)
         predicted = family_for(architecture).predicted(architecture, costs)
@@ -228,10 +225,7 @@ def prepare(
 
 
 def _cost(
-    name: CostName,
-    model: BertForSequenceClassification,
-    seq_len: int,
-    spaces: tuple[str, ...],
+    name: CostName, model: BertForSequenceClassification, seq_len: int, spaces: tuple[str, ...]
 ) -> Cost:
     """What is counted of `model`, cut or masked."""
     shape = shape_of(model.config)
