@@ -74,10 +74,8 @@ def did_you_mean(name: str, there: Sequence[str]) -> str:
 
 def check_types(owner: Any) -> None:
     """Raise UserError for the first field of a dataclass that holds what its type does not allow.
-
     Numbers, strings, paths, True and False, dataclasses, None and tuples of these are looked at; of
-    all else anything goes. A list may stand for a tuple. A range is checked afterwards.
-    """
+    all else anything goes. A list may stand for a tuple. A range is checked afterwards."""
     types = get_type_hints(type(owner))
     for field in fields(owner):
         value = getattr(owner, field.name)
@@ -110,14 +108,10 @@ def _wanted(hint: Any, value: Any) -> str | None:
 def _wanted_one(kind: Any, value: Any) -> str | None:
     if get_origin(kind) is tuple:
         return _wanted_tuple(get_args(kind), value)
-    if kind is int:
-        good = isinstance(value, Integral) and not isinstance(value, bool)
-    elif kind is float:
-        good = isinstance(value, SupportsFloat)
-    else:
-        checked = kind in _NAMES or (isinstance(kind, type) and is_dataclass(kind))
-        good = not checked or isinstance(value, kind)
-    if good:
+    if kind not in _NAMES and not (isinstance(kind, type) and is_dataclass(kind)):
+        return None
+    accepted = {int: Integral, float: SupportsFloat}.get(kind, kind)
+    if isinstance(value, accepted) and not (kind is int and isinstance(value, bool)):
         return None
     if kind in _NAMES:
         return _NAMES[kind]

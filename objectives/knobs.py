@@ -50,7 +50,8 @@ def _places(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
         return
     for number, entry in enumerate(value):
-        if is_dataclass(entry):
+        named: bool = is_dataclass(entry)  # `if is_dataclass(entry)` would hide the name from mypy
+        if named:
             for inner in fields(entry):
                 if inner.name != "name":
                     yield f"{name}.{entry.name}.{inner.name}", getattr(entry, inner.name)

@@ -50,7 +50,6 @@ class Budgeted(BertMethod):
         check_spaces(type(self).__name__, self.spaces, self.searchable)
 
     def asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
-        del problem, units
         return self.target_ratio, self.tolerance
 
     def within_budget(
@@ -136,7 +135,6 @@ class Staged(BertMethod):
         Returns:
             The model, and what is left of it.
         """
-        del stage, problem
         return model, units
 
     def rate_share(self, problem: Problem, architecture: BertArchitecture | None) -> float:

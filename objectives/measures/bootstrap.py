@@ -21,11 +21,9 @@ Floats = NDArray[np.float64]
 def bootstrap_interval(
     metric: Metric, labels: Labels, predictions: Labels, classes: int = 2
 ) -> Interval:
-    """The 95% percentile interval (Efron 1979) of the metric, rows drawn with replacement.
-
-    It says what another sample of as many rows could have given, and nothing of another training
-    seed. Models of one split meet the same samples: see `resampled_metrics`.
-    """
+    """The 95% percentile interval (Efron 1979) of the metric, rows drawn with replacement. It says
+    what another sample of as many rows could have given, and nothing of another training seed.
+    Models of one split meet the same samples: see `resampled_metrics`."""
     values = resampled_metrics(metric, labels, predictions, classes)
     low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return float(low), float(high)
@@ -34,11 +32,9 @@ def bootstrap_interval(
 def resampled_metrics(
     metric: Metric, labels: Labels, predictions: Labels, classes: int = 2
 ) -> Floats:
-    """The metric on each sample of the bootstrap, (500,); `classes` are those of the task.
-
-    Sample i is made of the same rows at every call: the differences of what two models of one split
-    get are those of a paired bootstrap.
-    """
+    """The metric on each sample of the bootstrap, (500,); `classes` are those of the task. Sample i
+    is made of the same rows at every call: the differences of what two models of one split get are
+    those of a paired bootstrap."""
     generator = np.random.default_rng(0)
     rows = len(labels)
     draws = (generator.integers(rows, size=rows) for _ in range(RESAMPLES))

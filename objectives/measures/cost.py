@@ -40,11 +40,9 @@ Count = TypeVar("Count", float, Tensor)
 
 @dataclass(frozen=True)
 class Cost(abc.ABC):
-    """What a classifier of `shape` costs, cut or masked: a sum over its layers.
-
-    A kind of cost says its unit, what stays whatever is cut, and what a layer costs of which so
-    much is left. What is counted is an int, what is measured a float.
-    """
+    """What a classifier of `shape` costs, cut or masked: a sum over its layers. A kind of cost says
+    its unit, what stays whatever is cut, and what a layer costs of which so much is left. What is
+    counted is an int, what is measured a float."""
 
     priced: ClassVar[tuple[str, ...]] = SPACES
     """The spaces that it has a cost for."""

@@ -46,25 +46,22 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a time depends on beside the model."""
+    """What the time of a forward pass of `batch` sequences depends on beside the model."""
 
     device: str
     """"cpu", or the name of the GPU."""
     threads: int | None
     """Threads that one operation uses on the CPU; None on a GPU."""
     batch: int
-    """Sequences in one forward pass."""
     seq_len: int
-    """Tokens in each of them."""
     engine: Engine = "eager"
 
     @classmethod
     def here(cls, device: str, *, batch: int, seq_len: int, engine: Engine = "eager") -> Conditions:
         """Those of this process on a torch device."""
-        if torch.device(device).type == "cuda":
-            name = torch.cuda.get_device_name(device).replace(" ", "-")
-            return cls(name, None, batch, seq_len, engine)
-        return cls(device, torch.get_num_threads(), batch, seq_len, engine)
+        cuda = torch.device(device).type == "cuda"
+        name = torch.cuda.get_device_name(device).replace(" ", "-") if cuda else device
+        return cls(name, None if cuda else torch.get_num_threads(), batch, seq_len, engine)
 
     def __str__(self) -> str:
         engine = "" if self.engine == "eager" else f"{self.engine}-"  # as units say it since ever
@@ -81,9 +78,8 @@ class Latency(Cost):
 
     conditions: Conditions
     heads: tuple[int, ...]
-    """Numbers of heads that were timed: ascending, from 0 to all."""
     ffn: tuple[int, ...]
-    """Numbers of FFN neurons that were timed: ascending, from 0 to all."""
+    """Numbers of heads, and of FFN neurons, that were timed: ascending, from 0 to all."""
     milliseconds: tuple[tuple[float, ...], ...]
     """Of one layer: a row for each number of heads, a column for each of neurons."""
     rest: float

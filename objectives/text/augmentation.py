@@ -85,11 +85,9 @@ def read_augmentation(settings: Augmentation) -> Augmenter:
 
 
 def augment(augmenter: Augmenter, roles: Mapping[str, Examples], session: Session) -> Examples:
-    """The rows of `train` as they are, then their copies, each with the label of its row.
-
-    No copy has the words of a row of any role, or of another copy. What is drawn for a row depends
-    on the seed and its own text. The copies lie in the cache, named by all that decides them.
-    """
+    """The rows of `train` as they are, then their copies, each with the label of its row. No copy
+    has the words of a row of any role, or of another copy. What is drawn for a row depends on the
+    seed and its own text. The copies lie in the cache, named by all that decides them."""
     train = roles["train"]
     text = [(role, list(examples.texts)) for role, examples in sorted(roles.items())]
     key = content_key({**augmenter.definition, "seed": session.seed, "text": text})

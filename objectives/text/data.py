@@ -39,9 +39,8 @@ class Batch:
     """B sequences, padded to S positions."""
 
     input_ids: Tensor
-    """(B, S) int64."""
     token_type_ids: Tensor
-    """(B, S) int64."""
+    """Both (B, S) int64."""
     attention_mask: Tensor
     """(B, S) bool; False is padding."""
     labels: Tensor

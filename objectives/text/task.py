@@ -265,10 +265,8 @@ def tokenise(
 
 def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes: int = 2) -> float:
     """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
-
     `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more
-    the mean over those that occur.
-    """
+    the mean over those that occur."""
     from sklearn import metrics  # a second, which a study that is only defined need not wait for
 
     if metric in ("accuracy", "agreement"):

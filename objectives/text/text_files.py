@@ -47,11 +47,9 @@ class TextFile:
         return cls(Path(path), usual and (delimiter or usual), encoding)
 
     def read(self, columns: Sequence[str], cache: str) -> Dataset:
-        """The columns as Arrow tables on the disk, below `cache`: nothing stays in memory.
-
-        All of a CSV is text, "NA" and "null" too; a field without anything in it is missing.
-        Raises UserError for what cannot be read, in one line.
-        """
+        """The columns as Arrow tables on the disk, below `cache`: nothing stays in memory. All of a
+        CSV is text, "NA" and "null" too; a field without anything in it is missing. Raises
+        UserError for what cannot be read, in one line."""
         if not self.path.is_file():
             raise UserError(f"file '{self.path}' does not exist")
         if not self.path.stat().st_size:
