@@ -42,11 +42,9 @@ class BertMethod(SearchMethod):
         super().__post_init__()
         check_ranges(
             self,
-            {
-                "input_bits": _among(self.input_bits, INPUT_BITS),
-                "embedding_bits": _among(self.embedding_bits, WEIGHT_BITS),
-                "vocabulary": (0 < self.vocabulary <= 1, "in (0, 1]"),
-            },
+            input_bits=_among(self.input_bits, INPUT_BITS),
+            embedding_bits=_among(self.embedding_bits, WEIGHT_BITS),
+            vocabulary=(0 < self.vocabulary <= 1, "in (0, 1]"),
         )
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
@@ -150,7 +148,7 @@ class WeightBits(BertMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, {"weight_bits": _among(self.weight_bits, WEIGHT_BITS)})
+        check_ranges(self, weight_bits=_among(self.weight_bits, WEIGHT_BITS))
 
     def idle(self) -> Mapping[str, str]:
         """Inputs are rounded where weights are."""

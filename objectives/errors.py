@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from numbers import Integral
@@ -130,7 +130,7 @@ def _wanted_tuple(hints: tuple[Any, ...], value: Any) -> str | None:
     return wanted and f"a tuple of which each is {wanted}"
 
 
-def check_ranges(owner: object, ranges: Mapping[str, tuple[bool, str]]) -> None:
+def check_ranges(owner: object, /, **ranges: tuple[bool, str]) -> None:
     """Raise UserError for the first field of `owner` that is out of its range: `ranges` says of
     each whether it is good, and what a good one is. Those whose type is a Literal need not be
     named."""

@@ -42,10 +42,8 @@ class Budgeted(BertMethod):
         super().__post_init__()
         check_ranges(
             self,
-            {
-                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
-                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
-            },
+            target_ratio=(0 < self.target_ratio <= 1, "in (0, 1]"),
+            tolerance=(0 <= self.tolerance < 1, "in [0, 1)"),
         )
         check_spaces(type(self).__name__, self.spaces, self.searchable)
 
@@ -97,7 +95,7 @@ class Staged(BertMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, {"batch_size": (self.batch_size >= 1, ">= 1")})
+        check_ranges(self, batch_size=(self.batch_size >= 1, ">= 1"))
         check_order(self.stages)
         searching = [stage.name for stage in self.stages if stage.searches]
         if searching and not self.with_search:

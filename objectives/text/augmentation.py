@@ -46,11 +46,9 @@ class Augmentation:
         check_types(self)
         check_ranges(
             self,
-            {
-                "copies": (self.copies >= 1, "at least 1"),
-                "candidates": (self.candidates >= 1, "at least 1"),
-                "probability": (0 <= self.probability <= 1, "between 0 and 1"),
-            },
+            copies=(self.copies >= 1, "at least 1"),
+            candidates=(self.candidates >= 1, "at least 1"),
+            probability=(0 <= self.probability <= 1, "between 0 and 1"),
         )
 
 

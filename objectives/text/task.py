@@ -91,14 +91,12 @@ class Task:
         rows = "a number of rows, >= 1"
         check_ranges(
             self,
-            {
-                "max_length": (self.max_length >= 3, ">= 3, of which two are marks"),
-                "alpha": (self.alpha >= 1, rows),
-                "select": (self.select >= 1, rows),
-                "heldout": (self.heldout_split is not None or self.heldout >= 1, rows),
-                "train": (self.train is None or self.train >= 1, rows),
-                "seed": (0 <= self.seed < 2**32, ">= 0, below 2**32"),
-            },
+            max_length=(self.max_length >= 3, ">= 3, of which two are marks"),
+            alpha=(self.alpha >= 1, rows),
+            select=(self.select >= 1, rows),
+            heldout=(self.heldout_split is not None or self.heldout >= 1, rows),
+            train=(self.train is None or self.train >= 1, rows),
+            seed=(0 <= self.seed < 2**32, ">= 0, below 2**32"),
         )
 
     def _check_data(self) -> None:

@@ -27,11 +27,9 @@ class Fidelity:
         check_types(self)
         check_ranges(
             self,
-            {
-                "data": (0 < self.data <= 1, "in (0, 1]"),
-                "epochs": (0 < self.epochs <= 1, "in (0, 1]"),
-                "max_length": (self.max_length is None or self.max_length >= 4, ">= 4, or None"),
-            },
+            data=(0 < self.data <= 1, "in (0, 1]"),
+            epochs=(0 < self.epochs <= 1, "in (0, 1]"),
+            max_length=(self.max_length is None or self.max_length >= 4, ">= 4, or None"),
         )
 
 

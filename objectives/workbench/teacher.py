@@ -52,11 +52,9 @@ class Teacher:
         check_types(self)
         check_ranges(
             self,
-            {
-                "epochs": (self.epochs >= 1, ">= 1"),
-                "batch_size": (self.batch_size >= 1, ">= 1"),
-                "learning_rate": (self.learning_rate > 0, "> 0"),
-            },
+            epochs=(self.epochs >= 1, ">= 1"),
+            batch_size=(self.batch_size >= 1, ">= 1"),
+            learning_rate=(self.learning_rate > 0, "> 0"),
         )
 
 
