@@ -30,12 +30,10 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
     """Write a trial's model and tokenizer to the folder `out`; returns the family of the model, and
     whether transformers has a class for it.
 
-    If not, the folder holds the files of the model's classes, and its configuration names them:
-    transformers runs them for a user who passes `trust_remote_code=True`, and prefers the
-    registered classes, without the flag, where objectives was imported.
-
-    The configuration says whether its one output is a number, which a pipeline would else take for
-    the logit of a class, and the tokenizer how many tokens the model takes.
+    If not, the folder holds the files of the model's classes: transformers runs them for a user who
+    passes `trust_remote_code=True`, and prefers the registered classes where objectives was
+    imported. The configuration says whether its one output is a number, which a pipeline would else
+    take for the logit of a class, and the tokenizer how many tokens the model takes.
     """
     model = load_model(source)
     family = family_of(model)
