@@ -52,9 +52,8 @@ class Timing:
     bytes: int
     """Of all of them, as the engine loads them."""
     batch: int
-    """Sequences in one forward pass."""
     length: int
-    """Tokens in each of them; nothing is padded."""
+    """Tokens in each sequence of a batch; nothing is padded."""
     flops: int
     """Of one sequence of this length."""
     quartiles: tuple[float, float, float]

@@ -32,7 +32,6 @@ from objectives.students.bert.quantising import dense
 Feeds = Mapping[str, Tensor]
 Run = Callable[[Feeds], Tensor]
 """A forward pass: from what a tokenizer makes of texts to logits (batch, C)."""
-_WHOLE = "model.onnx"
 _FEWER: Mapping[str, tuple[str, Callable[[Path, Path], None]]] = {
     "onnxruntime-int8": ("model_int8.onnx", write_int8),
     "onnxruntime-int4": ("model_int4.onnx", write_int4),
@@ -98,7 +97,7 @@ def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
 
 def _onnx_file(engine: Engine, model: PreTrainedModel, folders: tuple[Path, Path]) -> Path:
     """An engine's file in the model's own folder, or else in the one that is written to."""
-    name, write = _FEWER.get(engine, (_WHOLE, None))
+    name, write = _FEWER.get(engine, ("model.onnx", None))
     own, scratch = (folder / name for folder in folders)
     if own.is_file() or scratch.is_file():
         return own if own.is_file() else scratch

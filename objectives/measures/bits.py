@@ -114,7 +114,6 @@ def _weight(name: str, rows: int, columns: int, bits: int | None) -> Iterator[tu
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A tensor without numbers."""
     return torch.empty(shape, dtype=dtype, device="meta")
 
 

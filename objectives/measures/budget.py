@@ -77,21 +77,18 @@ def discretise(
     """The architecture inside the budget that keeps the units of highest score.
 
     `scores` maps each searched space to (layers, *units_of), one student's; a space that is missing
-    is kept whole. Heads, neurons and inputs are decided one by one. The dimensions of "qk" and "v"
-    are decided in steps, so that the heads of a layer keep equally many: the r-th step opens the
-    r-th best dimension of each head, and its score is the mean of theirs. A layer with heads keeps
-    at least one step, and one input, of each kind; in a layer without heads they cost nothing and
-    are dropped.
+    is kept whole. Heads, neurons and inputs are decided one by one; the dimensions of "qk" and "v"
+    in steps, so that the heads of a layer keep equally many: the r-th step opens the r-th best
+    dimension of each head, and its score is the mean of theirs. A layer with heads keeps at least
+    one step, and one input, of each kind; without heads they cost nothing and are dropped.
 
     Steps above `threshold` are kept if that already lies in the band [(1 - t) R, (1 + t) R] around
     `target`. Otherwise the steps are taken in the order of their scores, each that still fits below
-    the target beside what is kept already: a head pays for all dimensions that are open in its
-    layer, a dimension for all heads. If the result is still below the band, because the cheap steps
+    the target beside what is kept already. If the result is below the band, because the cheap steps
     are used up or the gap is smaller than a step, the number of units of the most expensive kind is
     changed by as little as possible until cheaper ones can fill the rest. With "heads" and "ffn"
-    that finds the band wherever it can be reached. A band that is not reached is missed: the caller
-    compares `cost.exact` with it. A unit of score +inf is kept and one of -inf is not, whatever the
-    budget.
+    that finds the band wherever it can be reached; the caller compares `cost.exact` with it. A unit
+    of score +inf is kept and one of -inf is not, whatever the budget.
     """
     lanes = _Lanes(scores, cost)
     low, high = (1 - tolerance) * target, (1 + tolerance) * target

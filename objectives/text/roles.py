@@ -234,7 +234,6 @@ def _check_name(task: Task, name: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What kept a data set from being loaded."""
     if not isinstance(error, DatasetGenerationError):
         return first_line(error)
     cause = list(causes(error))[-1]

@@ -59,7 +59,6 @@ class Workbench:
     teacher_answers: Mapping[str, Tensor]
     """Logits (rows, C) of the teacher on "select" and "heldout", in float32."""
     engine: Engine
-    """What models are served with, and so scored with."""
     metric: Metric
     tokenizer: PreTrainedTokenizerBase
     unpruned: Score
@@ -130,13 +129,11 @@ def prepare(
     `latency_batch` sequences in the `engine`; `objective` is what it compares students by, `spaces`
     the kinds of units that its methods search: "units" counts those.
     """
-    device, progress = session.device, session.progress
+    device, progress, seq_len = session.device, session.progress, inputs.seq_len
+    metric, label_names = inputs.task.metric, inputs.text.label_names
     splits = {role: inputs.split(role) for role in ROLES}
     check_tokens(inputs, splits.values())
-    notes = [
-        *notes_on_rows(inputs, splits),
-        *teacher_notes(inputs.teacher, inputs.text.label_names),
-    ]
+    notes = [*notes_on_rows(inputs, splits), *teacher_notes(inputs.teacher, label_names)]
     for note in notes:
         progress.note(note)
     teacher = load_teacher(inputs.teacher, inputs.text, splits["train"], session=session)
@@ -146,10 +143,13 @@ def prepare(
     if not inputs.task.labelled:
         said = answers | {"alpha": predict(teacher, splits["alpha"], device)}
         splits |= {role: splits[role].answered(logits) for role, logits in said.items()}
-    judging = {role: splits[role] for role in JUDGING}
+    judging, select = {role: splits[role] for role in JUDGING}, splits["select"]
     train, alpha = rows_of_students(inputs, splits, fidelity, session)
-    student = _student(inputs, teacher, session.seed)
-    seq_len = inputs.seq_len
+    student = teacher
+    if inputs.student is not None:
+        student = load_student(inputs.student, teacher, label_names, session.seed)
+    elif inputs.student_layers is not None:
+        student = keep_layers(teacher, inputs.student_layers)
     cost_of_teacher, cost_of_student = (
         load_latency(model, batch=latency_batch, seq_len=seq_len, engine=engine, session=session)
         if cost == "latency"
@@ -167,7 +167,7 @@ def prepare(
         served,
         answers,
         judging,
-        inputs.task.metric,
+        metric,
         params=count_parameters(teacher),
         bytes=bytes_of(teacher.state_dict()),
         cost=cost_of_teacher.full,
@@ -176,22 +176,16 @@ def prepare(
     )
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
-        inputs.teacher,
-        inputs.task.metric,
-        unpruned.metric,
-        unpruned.interval,
-        splits["select"].labels,
-        len(inputs.text.label_names),
+        inputs.teacher, metric, unpruned.metric, unpruned.interval, select.labels, len(label_names)
     )
     if weak:
         progress.note(weak)
         notes.append(weak)
     teacher_logits = kept_logits(teacher, train, session=session)
     check_answers(inputs.teacher, teacher_logits)
-    select = splits["select"]
     select_score = partial(nearness, split=select, teacher=answers["select"], device=device)
     if objective == "metric":
-        select_score = partial(score, split=select, metric=inputs.task.metric, device=device)
+        select_score = partial(score, split=select, metric=metric, device=device)
     train = train.answered(teacher_logits)
     return Workbench(
         problem=Problem(
@@ -215,7 +209,7 @@ def prepare(
         texts={role: inputs.text.roles[role] for role in JUDGING},
         teacher_answers=answers,
         engine=engine,
-        metric=inputs.task.metric,
+        metric=metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
         flops=flops_of_student,
@@ -227,7 +221,6 @@ def prepare(
 def _cost(
     name: CostName, model: BertForSequenceClassification, seq_len: int, spaces: tuple[str, ...]
 ) -> Cost:
-    """What is counted of `model`, cut or masked."""
     shape = shape_of(model.config)
     if name == "params":
         embeddings = sum(weight.numel() for weight in model.bert.embeddings.parameters())
@@ -240,13 +233,3 @@ def _cost(
     if name == "units":
         return Units(shape, spaces)
     return Flops(shape, seq_len)
-
-
-def _student(
-    inputs: Inputs, teacher: BertForSequenceClassification, seed: int
-) -> BertForSequenceClassification:
-    if inputs.student is not None:
-        return load_student(inputs.student, teacher, inputs.text.label_names, seed)
-    if inputs.student_layers is not None:
-        return keep_layers(teacher, inputs.student_layers)
-    return teacher
