@@ -41,9 +41,9 @@ from objectives.engines.onnx_model import (
     write_onnx,
 )
 from objectives.engines.timing import milliseconds
-from objectives.measures.evaluate import INPUTS, divergence, metric_of, predict_with
+from objectives.measures.evaluate import divergence, metric_of, predict_with
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.text.data import Split
+from objectives.text.data import INPUTS, Split
 from objectives.workbench.workbench import Workbench
 
 KERNELS = ("float32", "int8", "int8, static", "4 bits")
@@ -64,7 +64,7 @@ class Rows(CalibrationDataReader):  # type: ignore[misc]
         order = np.random.default_rng(0).permutation(len(split))[:rows]
         for start in range(0, len(order), 32):
             batch = split.batch(order[start : start + 32], "cpu")
-            yield {name: getattr(batch, name).long().numpy() for name in INPUTS}
+            yield {name: tensor.long().numpy() for name, tensor in batch.inputs.items()}
 
     def get_next(self) -> dict[str, NDArray[np.int64]] | None:
         """The next batch; None at the end."""

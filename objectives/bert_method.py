@@ -42,25 +42,22 @@ class BertMethod(SearchMethod):
         super().__post_init__()
         check_ranges(
             self,
-            {
-                "input_bits": _among(self.input_bits, INPUT_BITS),
-                "embedding_bits": _among(self.embedding_bits, WEIGHT_BITS),
-                "vocabulary": (0 < self.vocabulary <= 1, "in (0, 1]"),
-            },
+            input_bits=_among(self.input_bits, INPUT_BITS),
+            embedding_bits=_among(self.embedding_bits, WEIGHT_BITS),
+            vocabulary=(0 < self.vocabulary <= 1, "in (0, 1]"),
         )
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Bits of each layer want so many layers."""
         super().check_shapes(student, teacher)
-        self._check_entries("input_bits", student)
-
-    def _check_entries(self, name: str, student: PreTrainedConfig) -> None:
-        bits, layers = getattr(self, name), shape_of(student).layers
-        if isinstance(bits, tuple) and len(bits) != layers:
-            raise UserError(
-                f"{type(self).__name__}.{name} has {len(bits)} entries, and the student "
-                f"{layers} layers; give a number for all, or one a layer"
-            )
+        layers = shape_of(student).layers
+        for name in ("input_bits", "weight_bits"):
+            bits = getattr(self, name, None)
+            if isinstance(bits, tuple) and len(bits) != layers:
+                raise UserError(
+                    f"{type(self).__name__}.{name} has {len(bits)} entries, and the student "
+                    f"{layers} layers; give a number for all, or one a layer"
+                )
 
     @abc.abstractmethod
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
@@ -151,7 +148,7 @@ class WeightBits(BertMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, {"weight_bits": _among(self.weight_bits, WEIGHT_BITS)})
+        check_ranges(self, weight_bits=_among(self.weight_bits, WEIGHT_BITS))
 
     def idle(self) -> Mapping[str, str]:
         """Inputs are rounded where weights are."""
@@ -160,13 +157,7 @@ class WeightBits(BertMethod):
             return {**super().idle(), "input_bits": reason}
         return super().idle()
 
-    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Bits of each layer want so many layers."""
-        super().check_shapes(student, teacher)
-        self._check_entries("weight_bits", student)
-
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
-        """The same units with the bits of the method."""
         return self.with_weight_bits(architecture, self.weight_bits)
 
 

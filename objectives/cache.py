@@ -12,12 +12,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from objectives.errors import first_line
+
+Read = TypeVar("Read")
 
 
 def content_key(ingredients: Mapping[str, object]) -> str:
@@ -96,6 +98,22 @@ def made_anew(path: Path, reason: str) -> str:
     return f"'{path}' is damaged ({reason}), and is made anew"
 
 
+def read_cached(
+    file: Path, read: Callable[[Path], Read], note: Callable[[str], object]
+) -> Read | None:
+    """What `read` makes of a file; None if there is no file, or it is damaged, which `note` is
+    told."""
+    try:
+        return read(file)
+    except FileNotFoundError:
+        return None
+    except OSError:  # a disk that refuses to read would not like to be written to
+        raise
+    except Exception as error:  # ValueError mostly; parsers of damaged files raise others too
+        note(made_anew(file, first_line(error)))
+        return None
+
+
 def read_array(
     file: Path,
     shape: tuple[int, ...],
@@ -104,20 +122,15 @@ def read_array(
     *,
     mapped: bool = False,
 ) -> NDArray[Any] | None:
-    """The array that was written to this file; None if there is no file, or it holds anything but
-    a whole array of this shape and type, which `note` is told."""
-    try:
-        array = np.load(file, mmap_mode="c" if mapped else None, allow_pickle=False)
-        if (array.shape, array.dtype) != (shape, dtype):
+    """`read_cached` of an array of this shape and type."""
+
+    def read(file: Path) -> NDArray[Any]:
+        array: NDArray[Any] = np.load(file, "c" if mapped else None, allow_pickle=False)
+        if (array.shape, array.dtype) != (shape, np.dtype(dtype)):
             raise ValueError(f"{array.dtype}{array.shape} in place of {dtype.__name__}{shape}")
-    except FileNotFoundError:
-        return None
-    except OSError:  # a disk that refuses to read would not like to be written to
-        raise
-    except Exception as error:  # ValueError mostly; numpy's parser of headers raises others too
-        note(made_anew(file, first_line(error)))
-        return None
-    return array  # type: ignore[no-any-return]
+        return array
+
+    return read_cached(file, read, note)
 
 
 def cached_array(

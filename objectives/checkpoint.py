@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from objectives.cache import atomic_write, made_anew
-from objectives.errors import first_line
+from objectives.cache import atomic_write, read_cached
 
 _SAID = "said"
 
 
 def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, object]) -> None:
-    """Replace the file, in a folder that may have to be made, by these tensors and what is said
-    beside them, as JSON."""
+    """Replace the file by these tensors and what is said beside them, as JSON."""
     file.parent.mkdir(exist_ok=True)
     with atomic_write(file) as unfinished:
         plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
@@ -30,21 +28,16 @@ def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[st
 def read_checkpoint(
     file: Path, shapes: Mapping[str, torch.Size], note: Callable[[str], object]
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """What was written to this file, on the CPU: tensors, and what is said beside them.
+    """What was written to this file, on the CPU: tensors, and what is said beside them. None if
+    there is no file, or it is damaged or lacks tensors of these `shapes`, which `note` is told."""
 
-    None if there is no file, or it is damaged or lacks tensors of these `shapes`, which `note` is
-    told.
-    """
-    if not file.exists():
-        return None
-    try:
+    def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(file, framework="pt") as stored:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
             said = json.loads((stored.metadata() or {})[_SAID])
         for name, shape in shapes.items():
             if tensors[name].shape != shape:
                 raise ValueError(f"'{name}' is {tuple(tensors[name].shape)}, not {tuple(shape)}")
-    except (SafetensorError, ValueError, KeyError) as error:
-        note(made_anew(file, first_line(error)))
-        return None
-    return tensors, said
+        return tensors, said
+
+    return read_cached(file, read, note)

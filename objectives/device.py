@@ -80,10 +80,8 @@ def to_device(model: _Module, device: str) -> _Module:
 
 
 def quiet_libraries() -> None:
-    """No progress bars or load reports of transformers and datasets between our own bars.
-
-    What `datasets` logs as an error it raises as well, and we say in a line.
-    """
+    """No progress bars and no reports of transformers and datasets: what `datasets` logs as an
+    error it raises as well."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()

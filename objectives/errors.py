@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from numbers import Integral
@@ -15,10 +15,8 @@ SHOWN = 40
 
 
 class MaskfrontError(Exception):
-    """What a user can mend: what is wrong, where, and the remedy, in one line.
-
-    The command line prints the flags of its parameters, and exits with 2.
-    """
+    """What a user can mend: what is wrong, where, and the remedy, in one line. The command line
+    prints the flags of its parameters, and exits with 2."""
 
     def __init__(self, text: str, *parameters: str):
         super().__init__(text, *parameters)  # all of them: unpickling calls it with what is here
@@ -67,10 +65,8 @@ def a_few(names: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, there: Sequence[str]) -> str:
-    """The one that `name` may stand for, as the end of a line; nothing if none is like it.
-
-    One that differs only in case and the blanks around it comes before all others.
-    """
+    """The one that `name` may stand for, as the end of a line, first of all one that differs only
+    in case and blanks; nothing if none is like it."""
     alike = [other for other in there if other.strip().lower() == name.strip().lower()]
     alike += get_close_matches(name, there, n=1)
     return f"; did you mean {alike[0]!r}?" if alike else ""
@@ -78,10 +74,8 @@ def did_you_mean(name: str, there: Sequence[str]) -> str:
 
 def check_types(owner: Any) -> None:
     """Raise UserError for the first field of a dataclass that holds what its type does not allow.
-
     Numbers, strings, paths, True and False, dataclasses, None and tuples of these are looked at; of
-    all else anything goes. A list may stand for a tuple. A range is checked afterwards.
-    """
+    all else anything goes. A list may stand for a tuple. A range is checked afterwards."""
     types = get_type_hints(type(owner))
     for field in fields(owner):
         value = getattr(owner, field.name)
@@ -114,14 +108,10 @@ def _wanted(hint: Any, value: Any) -> str | None:
 def _wanted_one(kind: Any, value: Any) -> str | None:
     if get_origin(kind) is tuple:
         return _wanted_tuple(get_args(kind), value)
-    if kind is int:
-        good = isinstance(value, Integral) and not isinstance(value, bool)
-    elif kind is float:
-        good = isinstance(value, SupportsFloat)
-    else:
-        checked = kind in _NAMES or (isinstance(kind, type) and is_dataclass(kind))
-        good = not checked or isinstance(value, kind)
-    if good:
+    if kind not in _NAMES and not (isinstance(kind, type) and is_dataclass(kind)):
+        return None
+    accepted = {int: Integral, float: SupportsFloat}.get(kind, kind)
+    if isinstance(value, accepted) and not (kind is int and isinstance(value, bool)):
         return None
     if kind in _NAMES:
         return _NAMES[kind]
@@ -140,12 +130,10 @@ def _wanted_tuple(hints: tuple[Any, ...], value: Any) -> str | None:
     return wanted and f"a tuple of which each is {wanted}"
 
 
-def check_ranges(owner: object, ranges: Mapping[str, tuple[bool, str]]) -> None:
-    """Raise UserError for the first field of `owner` that is out of its range.
-
-    `ranges` says of each field whether its value is good, and what a good one is. A field whose
-    type is a Literal need not be named.
-    """
+def check_ranges(owner: object, /, **ranges: tuple[bool, str]) -> None:
+    """Raise UserError for the first field of `owner` that is out of its range: `ranges` says of
+    each whether it is good, and what a good one is. Those whose type is a Literal need not be
+    named."""
     types = get_type_hints(type(owner))
     choices = {name: get_args(own) for name, own in types.items() if get_origin(own) is Literal}
     allowed = {

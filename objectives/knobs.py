@@ -36,7 +36,7 @@ def with_knobs(owner: Owner, knobs: Mapping[str, Any]) -> Owner:
             raise UserError(
                 f"{type(owner).__name__} has no setting '{place}'{did_you_mean(place, list(known))}"
             )
-    changes = {field.name: _changed(owner, field.name, knobs) for field in fields(owner)}
+    changes = {f.name: _changed(f.name, getattr(owner, f.name), knobs) for f in fields(owner)}
     return replace(owner, **changes)
 
 
@@ -50,29 +50,24 @@ def _places(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
         return
     for number, entry in enumerate(value):
-        if is_dataclass(entry):
+        named: bool = is_dataclass(entry)  # `if is_dataclass(entry)` would hide the name from mypy
+        if named:
             for inner in fields(entry):
                 if inner.name != "name":
-                    yield f"{_prefix(name, entry)}{inner.name}", getattr(entry, inner.name)
+                    yield f"{name}.{entry.name}.{inner.name}", getattr(entry, inner.name)
         else:
             yield f"{name}[{number}]", entry
 
 
-def _changed(owner: DataclassInstance, name: str, knobs: Mapping[str, Any]) -> Any:
-    value = getattr(owner, name)
+def _changed(name: str, value: Any, knobs: Mapping[str, Any]) -> Any:
     if not isinstance(value, tuple):
         return knobs.get(name, value)
-    return tuple(
-        replace(entry, **_of(_prefix(name, entry), knobs))
-        if is_dataclass(entry) and not isinstance(entry, type)
-        else knobs.get(f"{name}[{number}]", entry)
-        for number, entry in enumerate(value)
-    )
-
-
-def _of(prefix: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
-    return {place[len(prefix) :]: v for place, v in knobs.items() if place.startswith(prefix)}
-
-
-def _prefix(field: str, entry: Any) -> str:
-    return f"{field}.{entry.name}."
+    entries: list[Any] = []
+    for number, entry in enumerate(value):
+        if is_dataclass(entry) and not isinstance(entry, type):
+            inner = dict(_places(name, (entry,)))
+            changes = {place.rpartition(".")[2]: knobs.get(place, v) for place, v in inner.items()}
+            entries.append(replace(entry, **changes))
+        else:
+            entries.append(knobs.get(f"{name}[{number}]", entry))
+    return tuple(entries)

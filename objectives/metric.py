@@ -15,28 +15,16 @@ Logits: TypeAlias = NDArray[np.float32]
 Metric = Literal["accuracy", "mcc", "f1", "pearson_spearman", "agreement"]
 
 
-def metric_value(
-    metric: Metric,
-    labels: Labels,
-    predictions: Labels,
-    *,
-    classes: int = 2,
-) -> float:
+def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes: int = 2) -> float:
     """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
-
     `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more
-    the mean over those that occur.
-    """
-    from sklearn.metrics import (  # a second, which a study that is only defined need not wait for
-        accuracy_score,
-        f1_score,
-        matthews_corrcoef,
-    )
+    the mean over those that occur."""
+    from sklearn import metrics  # a second, which a study that is only defined need not wait for
 
     if metric in ("accuracy", "agreement"):
-        return float(accuracy_score(labels, predictions))
+        return float(metrics.accuracy_score(labels, predictions))
     if metric == "mcc":
-        return float(matthews_corrcoef(labels, predictions))
+        return float(metrics.matthews_corrcoef(labels, predictions))
     if metric == "pearson_spearman":
         if not np.isfinite(predictions).all():
             return float("nan")
@@ -45,7 +33,7 @@ def metric_value(
         pearson = _correlation(labels, predictions)
         return (pearson + _correlation(rankdata(labels), rankdata(predictions))) / 2
     average = "binary" if classes == 2 else "macro"
-    return float(f1_score(labels, predictions, average=average, zero_division=0.0))
+    return float(metrics.f1_score(labels, predictions, average=average, zero_division=0.0))
 
 
 def _correlation(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:

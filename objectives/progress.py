@@ -28,14 +28,5 @@ class Progress(Protocol):
         """Tell that a step is done."""
 
 
-class SilentProgress:
+class SilentProgress(Progress):
     """A `Progress` that shows nothing: for a method that is called by hand."""
-
-    def note(self, line: str) -> None:
-        pass
-
-    def begin(self, stage: str, steps: int, done: int = 0) -> None:
-        pass
-
-    def advance(self) -> None:
-        pass

@@ -165,8 +165,7 @@ class SearchMethod(abc.ABC):
 
 def spaces_of(method: SearchMethod) -> tuple[str, ...]:
     """The kinds of units that a method searches; none of one that prunes nothing."""
-    spaces: tuple[str, ...] = getattr(method, "spaces", ())
-    return spaces
+    return tuple(getattr(method, "spaces", ()))
 
 
 def populations(members: Sequence[SearchMethod]) -> list[list[int]]:

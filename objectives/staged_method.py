@@ -42,16 +42,12 @@ class Budgeted(BertMethod):
         super().__post_init__()
         check_ranges(
             self,
-            {
-                "target_ratio": (0 < self.target_ratio <= 1, "in (0, 1]"),
-                "tolerance": (0 <= self.tolerance < 1, "in [0, 1)"),
-            },
+            target_ratio=(0 < self.target_ratio <= 1, "in (0, 1]"),
+            tolerance=(0 <= self.tolerance < 1, "in [0, 1)"),
         )
         check_spaces(type(self).__name__, self.spaces, self.searchable)
 
     def asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
-        """R and t of the method."""
-        del problem, units
         return self.target_ratio, self.tolerance
 
     def within_budget(
@@ -99,7 +95,7 @@ class Staged(BertMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, {"batch_size": (self.batch_size >= 1, ">= 1")})
+        check_ranges(self, batch_size=(self.batch_size >= 1, ">= 1"))
         check_order(self.stages)
         searching = [stage.name for stage in self.stages if stage.searches]
         if searching and not self.with_search:
@@ -137,7 +133,6 @@ class Staged(BertMethod):
         Returns:
             The model, and what is left of it.
         """
-        del stage, problem
         return model, units
 
     def rate_share(self, problem: Problem, architecture: BertArchitecture | None) -> float:

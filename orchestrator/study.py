@@ -154,23 +154,21 @@ class Study:
         engines, samplers = ", ".join(ENGINES), get_args(SamplerName)
         check_ranges(
             self,
-            {
-                "trials": (self.trials >= 1, ">= 1"),
-                "population": (
-                    self.population >= 1
-                    if isinstance(self.population, int)
-                    else self.population == "auto",
-                    ">= 1, or 'auto'",
-                ),
-                "latency_batch": (self.latency_batch >= 1, ">= 1"),
-                "engine": (self.engine in ENGINES, f"one of {engines}"),
-                "seq_len": (self.seq_len is None or self.seq_len >= 1, ">= 1, or None"),
-                "sampler": (
-                    callable(self.sampler) or self.sampler in (None, *samplers),
-                    f"one of {', '.join(samplers)}, a function from a seed to a sampler, or None",
-                ),
-                "seed": (self.seed >= 0, ">= 0"),
-            },
+            trials=(self.trials >= 1, ">= 1"),
+            population=(
+                self.population >= 1
+                if isinstance(self.population, int)
+                else self.population == "auto",
+                ">= 1, or 'auto'",
+            ),
+            latency_batch=(self.latency_batch >= 1, ">= 1"),
+            engine=(self.engine in ENGINES, f"one of {engines}"),
+            seq_len=(self.seq_len is None or self.seq_len >= 1, ">= 1, or None"),
+            sampler=(
+                callable(self.sampler) or self.sampler in (None, *samplers),
+                f"one of {', '.join(samplers)}, a function from a seed to a sampler, or None",
+            ),
+            seed=(self.seed >= 0, ">= 0"),
         )
 
     def _check_first(self) -> None:

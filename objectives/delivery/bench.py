@@ -12,8 +12,9 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,7 +24,7 @@ from transformers import PreTrainedModel
 
 from objectives.delivery.exported import load_model
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
-from objectives.engines.serving import Run, Served, serve
+from objectives.engines.serving import Feeds, Served, serve
 from objectives.engines.timing import in_turns, tokens
 from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Interval
@@ -51,9 +52,8 @@ class Timing:
     bytes: int
     """Of all of them, as the engine loads them."""
     batch: int
-    """Sequences in one forward pass."""
     length: int
-    """Tokens in each of them; nothing is padded."""
+    """Tokens in each sequence of a batch; nothing is padded."""
     flops: int
     """Of one sequence of this length."""
     quartiles: tuple[float, float, float]
@@ -65,7 +65,6 @@ class Worth:
     """What a model is worth on a study's data with other bits, answered by the engine itself."""
 
     model: str
-    """Its folder, or `UNPRUNED`."""
     engine: Engine
     metric: float
     """On the selection split."""
@@ -149,7 +148,8 @@ def bench(
     if max(lengths) > longest:
         raise UserError(f"length is {max(lengths)}; these models take 1 to {longest} tokens")
 
-    passes = _Passes(models, [(b, s) for b in batches for s in lengths], rounds, device, say)
+    known = min(model.config.vocab_size for model in models.values())
+    flops = cache(lambda name, length: measured_flops(models[name], length))
     splits = _judging(models, of_run)
     timings: list[Timing] = []
     worths: list[Worth] = []
@@ -158,13 +158,17 @@ def bench(
         for engine in engines:
             say(f"{engine}: preparing {len(models)} models")
             try:
-                served = serve(engine, models, Path(scratch), used, device)
-                of_engine = list(passes.timed(engine, served))
+                ready = serve(engine, models, Path(scratch), used, device)
+                served = dict(zip(models, ready, strict=True))
+                of_engine: list[Timing] = []
+                for batch, length in product(batches, lengths):
+                    say(f"{engine}: batch {batch}, length {length}")
+                    inputs = tokens(known, batch, length)
+                    of_engine += _timed(engine, served, inputs, flops, rounds, device)
                 of_splits: list[Worth] = []
                 if of_run.data is not None and BITS[engine] != of_run.bits:
                     say(f"{engine}: scoring on the selection and held-out splits")
-                    runs = {name: one.run for name, one in zip(models, served, strict=True)}
-                    of_splits += _scored(engine, runs, splits, of_run.data.task.metric)
+                    of_splits += _scored(engine, served, splits, of_run.data.task.metric)
             except Exception as error:  # whatever a compiler or a runtime lacks here
                 skipped[engine] = first_line(error)
             else:
@@ -173,7 +177,15 @@ def bench(
     if not timings:
         reasons = "; ".join(f"{engine}: {reason}" for engine, reason in skipped.items())
         raise UserError(f"no engine runs here ({reasons})")
-    conditions = _conditions(used, device, rounds)
+    conditions: dict[str, str | int] = {
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "threads": used,
+        "rounds": rounds,
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
     return Bench(reference, tuple(timings), skipped, conditions, tuple(worths))
 
 
@@ -202,46 +214,29 @@ def _classifier(folder: Path) -> PreTrainedModel:
     return model
 
 
-@dataclass(frozen=True, eq=False)
-class _Passes:
-    """Forward passes: which, how many, and where."""
-
-    models: Mapping[str, PreTrainedModel]
-    shapes: Sequence[tuple[int, int]]
-    """Sequences, and tokens in each of them."""
-    rounds: int
-    device: str
-    say: Callable[[str], None]
-
-    def timed(self, engine: Engine, served: Sequence[Served]) -> Iterator[Timing]:
-        """Every model of an engine on every shape."""
-        known = min(model.config.vocab_size for model in self.models.values())
-        runs = [one.run for one in served]
-        for batch, length in self.shapes:
-            self.say(f"{engine}: batch {batch}, length {length}")
-            inputs = tokens(known, batch, length)
-            times = in_turns(engine, runs, inputs, self.rounds, self.device)
-            quartiles = np.percentile(times, [25, 50, 75], axis=0).T.tolist()
-            for name, one, (low, middle, high) in zip(self.models, served, quartiles, strict=True):
-                yield Timing(
-                    model=name,
-                    engine=engine,
-                    bits=BITS[engine],
-                    bytes=one.bytes,
-                    batch=batch,
-                    length=length,
-                    flops=self._flops[name, length],
-                    quartiles=(low, middle, high),
-                )
-
-    @cached_property
-    def _flops(self) -> dict[tuple[str, int], int]:
-        """Of one sequence, by model and length."""
-        return {
-            (name, length): measured_flops(model, length)
-            for name, model in self.models.items()
-            for length in {length for _, length in self.shapes}
-        }
+def _timed(
+    engine: Engine,
+    served: Mapping[str, Served],
+    inputs: Feeds,
+    flops: Callable[[str, int], int],
+    rounds: int,
+    device: str,
+) -> Iterator[Timing]:
+    """Every model on one batch of (batch, length) tokens."""
+    batch, length = inputs["input_ids"].shape
+    times = in_turns(engine, [one.run for one in served.values()], inputs, rounds, device)
+    quartiles = np.percentile(times, [25, 50, 75], axis=0).T.tolist()
+    for (name, one), (low, middle, high) in zip(served.items(), quartiles, strict=True):
+        yield Timing(
+            model=name,
+            engine=engine,
+            bits=BITS[engine],
+            bytes=one.bytes,
+            batch=batch,
+            length=length,
+            flops=flops(name, length),
+            quartiles=(low, middle, high),
+        )
 
 
 def _judging(models: Mapping[str, PreTrainedModel], of_run: OfRun) -> dict[str, list[Split]]:
@@ -252,20 +247,25 @@ def _judging(models: Mapping[str, PreTrainedModel], of_run: OfRun) -> dict[str, 
         return {}
     splits = {}
     for name, model in models.items():
-        own = name != UNPRUNED and (
-            model.config.vocab_size < len(data.tokenizer) or has_tokenizer(name)
-        )
-        if name != UNPRUNED or of_run.unpruned is not None:
-            splits[name] = data.judging(load_tokenizer(name) if own else None)
+        smaller = model.config.vocab_size < len(data.tokenizer)
+        if name != UNPRUNED:
+            own = load_tokenizer(name) if smaller or has_tokenizer(name) else None
+            splits[name] = data.judging(own)
+        elif of_run.unpruned is not None:
+            splits[name] = data.judging()
     return splits
 
 
 def _scored(
-    engine: Engine, runs: Mapping[str, Run], splits: Mapping[str, Sequence[Split]], metric: Metric
+    engine: Engine,
+    served: Mapping[str, Served],
+    splits: Mapping[str, Sequence[Split]],
+    metric: Metric,
 ) -> Iterator[Worth]:
     for name, own in splits.items():
+        run = served[name].run
         select, heldout = (
-            metric_with_interval(predict_with(runs[name], split), split, metric) for split in own
+            metric_with_interval(predict_with(run, split), split, metric) for split in own
         )
         yield Worth(name, engine, *select, *heldout)
 
@@ -278,15 +278,3 @@ def _threads(wanted: int | None) -> Iterator[int]:
         yield wanted or before
     finally:
         torch.set_num_threads(before)
-
-
-def _conditions(threads: int, device: str, rounds: int) -> dict[str, str | int]:
-    return {
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count() or 1,
-        "threads": threads,
-        "rounds": rounds,
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-    }

@@ -30,12 +30,10 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
     """Write a trial's model and tokenizer to the folder `out`; returns the family of the model, and
     whether transformers has a class for it.
 
-    If not, the folder holds the files of the model's classes, and its configuration names them:
-    transformers runs them for a user who passes `trust_remote_code=True`, and prefers the
-    registered classes, without the flag, where objectives was imported.
-
-    The configuration says whether its one output is a number, which a pipeline would else take for
-    the logit of a class, and the tokenizer how many tokens the model takes.
+    If not, the folder holds the files of the model's classes: transformers runs them for a user who
+    passes `trust_remote_code=True`, and prefers the registered classes where objectives was
+    imported. The configuration says whether its one output is a number, which a pipeline would else
+    take for the logit of a class, and the tokenizer how many tokens the model takes.
     """
     model = load_model(source)
     family = family_of(model)
@@ -49,7 +47,10 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
     plain = type(model).__module__.startswith("transformers.")
     if not plain:
         classes = {"AutoConfig": model.config, "AutoModelForSequenceClassification": model}
-        model.config.auto_map = {auto: _place(type(one)) for auto, one in classes.items()}
+        model.config.auto_map = {  # the name of the file, and that of the class
+            auto: f"{type(one).__module__.rpartition('.')[2]}.{type(one).__name__}"
+            for auto, one in classes.items()
+        }
         custom_object_save(model, out)  # the files of its class
     save_model(model, out)
     tokenizer = load_tokenizer(str(source))
@@ -62,16 +63,9 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
     return family, plain
 
 
-def _place(of: type) -> str:
-    """Of a class, as `auto_map` of a configuration has it: the name of its file, its own."""
-    return f"{of.__module__.rpartition('.')[2]}.{of.__name__}"
-
-
 def load_model(folder: Path) -> PreTrainedModel:
     """The classifier of an exported folder, in evaluation mode on the CPU; runs no code of it.
-
-    Raises UserError where there is none.
-    """
+    Raises UserError where there is none."""
     try:
         with torch.random.fork_rng(devices=[]):
             model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(

@@ -15,17 +15,11 @@ with float32, with dynamic int8, or with 4 bits in blocks, for the smallest file
 bfloat16 on a CPU without instructions for it too, slowly. A model of few bits stays packed in the
 first alone; the others run what its codes stand for."""
 ENGINES: tuple[Engine, ...] = get_args(Engine)
-BITS: Mapping[str, int] = {
-    "eager": 32,
-    "bfloat16": 16,
-    "compile": 32,
-    "onnxruntime": 32,
-    "onnxruntime-int8": 8,
-    "onnxruntime-int4": 4,
-}
-"""Of the weights: whoever has fewer than `FULL_BITS` gives other answers."""
 FULL_BITS = 32
 """Here again, as `objectives.students.bert` imports torch."""
+_FEWER = {"bfloat16": 16, "onnxruntime-int8": 8, "onnxruntime-int4": 4}
+BITS: Mapping[str, int] = {engine: _FEWER.get(engine, FULL_BITS) for engine in ENGINES}
+"""Of the weights: whoever has fewer than `FULL_BITS` gives other answers."""
 
 
 def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:

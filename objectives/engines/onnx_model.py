@@ -82,11 +82,9 @@ def _forget_shapes(file: Path) -> None:
 
 
 def write_int8(file: Path, quantised: Path) -> None:
-    """Write an ONNX file's twin whose weights are int8; activations are quantised as they come.
-
-    A scale for each output of a layer, and 7 bits: the products of 8 saturate on a CPU without
-    VNNI, and what was measured would hold on the CPU that measured it.
-    """
+    """Write an ONNX file's twin whose weights are int8; activations are quantised as they come. A
+    scale for each output of a layer, and 7 bits: the products of 8 saturate on a CPU without VNNI,
+    and what was measured would hold on the CPU that measured it."""
     check_installed("onnx", "onnxruntime")
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -97,11 +95,8 @@ def write_int8(file: Path, quantised: Path) -> None:
 
 
 def write_int4(file: Path, quantised: Path) -> None:
-    """Write an ONNX file's twin whose weights and embeddings have 4 bits: smaller than int8's, and
-    slower.
-
-    Blocks of 32 numbers have a scale and a zero each; activations are quantised as they come.
-    """
+    """Write an ONNX file's twin whose weights and embeddings have 4 bits, blocks of 32 with a scale
+    and a zero each: smaller than int8's, and slower. Activations are quantised as they come."""
     check_installed("onnx", "onnxruntime")
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
@@ -164,11 +159,9 @@ def _random_inputs(model: PreTrainedModel, batch: int, length: int) -> dict[str,
 
 
 def _with_plain_attention(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy whose attention is two matmuls around a softmax.
-
-    The graph of torch's fused one also guards rows without any token, which no text is: a third
-    more nodes, 3 to 9% of the time of a forward pass of a MiniLM.
-    """
+    """A copy whose attention is two matmuls around a softmax. The graph of torch's fused one also
+    guards rows without any token, which no text is: a third more nodes, 3 to 9% of the time of a
+    forward pass of a MiniLM."""
     with no_init_weights():  # they are loaded below
         plain: PreTrainedModel = type(model)._from_config(
             copy.deepcopy(model.config), attn_implementation="eager"

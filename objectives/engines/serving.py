@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,6 @@ from objectives.students.bert.quantising import dense
 Feeds = Mapping[str, Tensor]
 Run = Callable[[Feeds], Tensor]
 """A forward pass: from what a tokenizer makes of texts to logits (batch, C)."""
-_WHOLE = "model.onnx"
 _FEWER: Mapping[str, tuple[str, Callable[[Path, Path], None]]] = {
     "onnxruntime-int8": ("model_int8.onnx", write_int8),
     "onnxruntime-int4": ("model_int4.onnx", write_int4),
@@ -64,11 +64,9 @@ def check_engine(engine: Engine, device: str) -> None:
 def serve(
     engine: Engine, models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
 ) -> list[Served]:
-    """Make models ready to run, in their order.
-
-    Their names are those of folders, which may bring ONNX files; others are made in `scratch`, once
-    for all engines. Raises UserError for an engine that does not run here.
-    """
+    """Make models ready to run, in their order. Names are folders, which may bring ONNX files;
+    other files go to `scratch`, once for all engines. Raises UserError for an engine that does not
+    run here."""
     if engine in ("eager", "bfloat16", "compile"):
         return [_in_torch(engine, model, device) for model in models.values()]
     check_engine(engine, device)
@@ -90,18 +88,16 @@ def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
     to_device(model, device)
     call = torch.compile(model, dynamic=False) if engine == "compile" else model
 
-    def run(inputs: Feeds) -> Tensor:
-        with torch.inference_mode():
-            output = call(**{name: value.to(device) for name, value in inputs.items()})
-        logits: Tensor = output.logits
-        return logits
+    @torch.inference_mode()
+    def run(inputs: Feeds) -> Any:
+        return call(**{name: value.to(device) for name, value in inputs.items()}).logits
 
     return Served(run, sum(w.numel() * w.element_size() for w in model.state_dict().values()))
 
 
 def _onnx_file(engine: Engine, model: PreTrainedModel, folders: tuple[Path, Path]) -> Path:
     """An engine's file in the model's own folder, or else in the one that is written to."""
-    name, write = _FEWER.get(engine, (_WHOLE, None))
+    name, write = _FEWER.get(engine, ("model.onnx", None))
     own, scratch = (folder / name for folder in folders)
     if own.is_file() or scratch.is_file():
         return own if own.is_file() else scratch

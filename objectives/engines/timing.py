@@ -37,10 +37,8 @@ def in_turns(
     device: str,
     advance: Callable[[], object] = lambda: None,
 ) -> NDArray[np.float64]:
-    """Milliseconds (rounds, runs), after warm-ups; every other round goes backwards.
-
-    `advance` is called after each round, the `WARM_UPS` among them.
-    """
+    """Milliseconds (rounds, runs), after warm-ups; every other round goes backwards. `advance` is
+    called after each round, the `WARM_UPS` among them."""
     times = np.empty((WARM_UPS + rounds, len(runs)))
     with _compiling(len(runs)) if engine == "compile" else nullcontext():
         for number, row in enumerate(times):
@@ -64,10 +62,8 @@ def milliseconds(run: Callable[[], object], device: str) -> float:
 
 @contextmanager
 def _compiling(models: int) -> Iterator[None]:
-    """Room for so many models: they share one code object, whose variants torch limits to 8.
-
-    Beyond that it would run them eagerly and say nothing.
-    """
+    """Room for so many models: they share one code object, beyond 8 variants of which torch would
+    run the rest eagerly and say nothing."""
     import torch._dynamo
 
     torch.compiler.reset()

@@ -6,13 +6,13 @@ A search chooses units as if nothing were quantised; what the cut model costs co
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from objectives.measures.cost import Cost, Count, Flops
@@ -20,40 +20,19 @@ from objectives.students.bert.architecture import BertArchitecture, LayerUnits, 
 from objectives.students.bert.linears import INPUTS, LINEARS, Linear, areas, matmuls
 from objectives.students.bert.quantising import ROUNDED_EMBEDDINGS, WORDS
 
-_SIZES = {"I64": 8, "F32": 4, "U8": 1}
-"""Bytes of a number of each type, in the order in which safetensors lays them out."""
 _TYPES = {8: "I64", 4: "F32", 1: "U8"}
-
-
-class _Tensor(NamedTuple):
-    """What a file says of a tensor."""
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-
-    @property
-    def bytes(self) -> int:
-        return _SIZES[self.type] * math.prod(self.shape)
+"""The type of numbers of so many bytes; safetensors lays out the widest first."""
 
 
 def bytes_of(state: Mapping[str, Tensor]) -> int:
-    """Of the safetensors file that transformers writes of a state dict."""
-    return _file(
-        _Tensor(name, _TYPES[value.element_size()], tuple(value.shape))
-        for name, value in state.items()
-    )
-
-
-def _file(tensors: Iterable[_Tensor]) -> int:
-    """The bytes of a file: a number, a header in JSON that is padded to eights, and the tensors."""
-    order = list(_SIZES)
-    laid = sorted(tensors, key=lambda tensor: (order.index(tensor.type), tensor.name))
-    ends = list(accumulate((tensor.bytes for tensor in laid), initial=0))
-    header = {"__metadata__": {"format": "pt"}} | {
-        tensor.name: {"dtype": tensor.type, "shape": tensor.shape, "data_offsets": [start, end]}
-        for tensor, start, end in zip(laid, ends, ends[1:], strict=False)
-    }
+    """Of the safetensors file that transformers writes of a state dict: a number, a header in JSON
+    that is padded to eights, and the tensors."""
+    laid = sorted(state.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    ends = list(accumulate((tensor.nbytes for _, tensor in laid), initial=0))
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    for (name, tensor), start, end in zip(laid, ends, ends[1:], strict=False):
+        kind = _TYPES[tensor.element_size()]
+        header[name] = {"dtype": kind, "shape": tensor.shape, "data_offsets": [start, end]}
     text = len(json.dumps(header, separators=(",", ":")))
     return 8 + -(-text // 8) * 8 + ends[-1]
 
@@ -78,13 +57,13 @@ class Bytes(Cost):
         return int(self.exact(whole) - layers)
 
     def layer(self, widths: Widths[Count]) -> Count:
-        return _SIZES["F32"] * areas(LINEARS, widths, bias=1, hidden=self.shape.hidden)
+        return 4 * areas(LINEARS, widths, bias=1, hidden=self.shape.hidden)
 
     def exact(self, architecture: BertArchitecture) -> int:
-        return _file(self._tensors(architecture))
+        return bytes_of(dict(self._tensors(architecture)))
 
-    def _tensors(self, architecture: BertArchitecture) -> Iterator[_Tensor]:
-        """All of a cut model's."""
+    def _tensors(self, architecture: BertArchitecture) -> Iterator[tuple[str, Tensor]]:
+        """All of a cut model's, by their names."""
         hidden, labels = self.shape.hidden, self.shape.labels
         for name, shape in self.embeddings.items():
             if name in ROUNDED_EMBEDDINGS:
@@ -93,7 +72,7 @@ class Bytes(Cost):
                     rows = architecture.vocabulary
                 yield from _weight(own, rows, columns, architecture.embedding_bits)
             else:
-                yield _Tensor(name, "F32", shape)
+                yield name, _empty(*shape)
         for number, units in enumerate(architecture.layers):
             layer = f"bert.encoder.layer.{number}."
             sizes = units.widths(self.shape)._asdict() | {"hidden": hidden}
@@ -101,38 +80,41 @@ class Bytes(Cost):
                 yield from _linear(layer, linear, sizes, units)
                 kept = getattr(units, linear.inputs, None) if linear.inputs in INPUTS else None
                 if kept is not None:
-                    yield _Tensor(f"{layer}{linear.name}.inputs", "I64", (len(kept),))
+                    yield f"{layer}{linear.name}.inputs", _empty(len(kept), dtype=torch.int64)
             for norm in ("attention.output.LayerNorm", "output.LayerNorm"):
-                yield _Tensor(f"{layer}{norm}.weight", "F32", (hidden,))
-                yield _Tensor(f"{layer}{norm}.bias", "F32", (hidden,))
+                yield f"{layer}{norm}.weight", _empty(hidden)
+                yield f"{layer}{norm}.bias", _empty(hidden)
         rows = hidden * (architecture.pooler_halves or 1)
         yield from _weight("bert.pooler.dense", rows, hidden, architecture.pooler_bits)
-        yield _Tensor("bert.pooler.dense.bias", "F32", (hidden,))
-        yield _Tensor("classifier.weight", "F32", (labels, hidden))
-        yield _Tensor("classifier.bias", "F32", (labels,))
+        yield "bert.pooler.dense.bias", _empty(hidden)
+        yield "classifier.weight", _empty(labels, hidden)
+        yield "classifier.bias", _empty(labels)
 
 
 def _linear(
     layer: str, linear: Linear, sizes: Mapping[str, int], units: LayerUnits
-) -> Iterator[_Tensor]:
-    """Of a linear layer, which keeps its few numbers as they are where it is without inputs or
-    outputs."""
+) -> Iterator[tuple[str, Tensor]]:
+    """Of a linear layer; one without inputs or outputs is not packed."""
     name, rows, columns = layer + linear.name, sizes[linear.outputs], sizes[linear.inputs]
     if linear.inputs in INPUTS and not columns:  # of a layer without heads, which reads all
         columns = sizes["hidden"]
     if rows and columns:
         yield from _weight(name, rows * (units.halves or 1), columns, units.weight_bits)
     else:
-        yield _Tensor(f"{name}.weight", "F32", (rows, columns))
-    yield _Tensor(f"{name}.bias", "F32", (rows,))
+        yield f"{name}.weight", _empty(rows, columns)
+    yield f"{name}.bias", _empty(rows)
 
 
-def _weight(name: str, rows: int, columns: int, bits: int | None) -> Iterator[_Tensor]:
+def _weight(name: str, rows: int, columns: int, bits: int | None) -> Iterator[tuple[str, Tensor]]:
     if bits is None:
-        yield _Tensor(f"{name}.weight", "F32", (rows, columns))
-        return
-    yield _Tensor(f"{name}.codes", "U8", (rows, -(-columns * bits // 8)))
-    yield _Tensor(f"{name}.scale", "F32", (rows, 1))
+        yield f"{name}.weight", _empty(rows, columns)
+    else:
+        yield f"{name}.codes", _empty(rows, -(-columns * bits // 8), dtype=torch.uint8)
+        yield f"{name}.scale", _empty(rows, 1)
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 @dataclass(frozen=True)

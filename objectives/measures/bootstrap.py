@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
 from objectives.metric import Labels, Metric, metric_value
 
@@ -14,21 +13,16 @@ _LEVEL = 0.95
 Interval = tuple[float, float]
 """Lower and upper end."""
 
-Samples = np.ndarray[tuple[int], np.dtype[np.float64]]
-"""The metric on each sample of the bootstrap."""
-
-Counts = np.ndarray[Any, np.dtype[np.float64]]
-"""How often each sample draws each pair of label and prediction, (R, P), or each class, (R, C)."""
+Floats = NDArray[np.float64]
+"""(R,) the metric on each sample; (R, C) how often each draws each class."""
 
 
 def bootstrap_interval(
     metric: Metric, labels: Labels, predictions: Labels, classes: int = 2
 ) -> Interval:
-    """The 95% percentile interval (Efron 1979) of the metric, rows drawn with replacement.
-
-    It says what another sample of as many rows could have given, and nothing of another training
-    seed. Models of one split meet the same samples: see `resampled_metrics`.
-    """
+    """The 95% percentile interval (Efron 1979) of the metric, rows drawn with replacement. It says
+    what another sample of as many rows could have given, and nothing of another training seed.
+    Models of one split meet the same samples: see `resampled_metrics`."""
     values = resampled_metrics(metric, labels, predictions, classes)
     low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return float(low), float(high)
@@ -36,12 +30,10 @@ def bootstrap_interval(
 
 def resampled_metrics(
     metric: Metric, labels: Labels, predictions: Labels, classes: int = 2
-) -> Samples:
-    """The metric on each sample of the bootstrap, (500,); `classes` are those of the task.
-
-    Sample i is made of the same rows at every call: the differences of what two models of one split
-    get are those of a paired bootstrap.
-    """
+) -> Floats:
+    """The metric on each sample of the bootstrap, (500,); `classes` are those of the task. Sample i
+    is made of the same rows at every call: the differences of what two models of one split get are
+    those of a paired bootstrap."""
     generator = np.random.default_rng(0)
     rows = len(labels)
     draws = (generator.integers(rows, size=rows) for _ in range(RESAMPLES))
@@ -65,11 +57,9 @@ def resampled_metrics(
     return _f1(of_class_RC, said_RC, right_RC, own if classes == 2 else None)
 
 
-def _matthews(of_class_RC: Counts, said_RC: Counts, right_R: Counts) -> Samples:
-    """Matthews' correlation of each sample (Gorodkin 2004, for any number of classes).
-
-    0 where all rows of a sample have one label or one prediction, for which it is not defined.
-    """
+def _matthews(of_class_RC: Floats, said_RC: Floats, right_R: Floats) -> Floats:
+    """Matthews' correlation of each sample (Gorodkin 2004, for any number of classes); 0 where it
+    is not defined, as all rows have one label or one prediction."""
     rows = of_class_RC.sum(1)
     of_class, said = (rows**2 - (side**2).sum(1) for side in (of_class_RC, said_RC))
     both = np.sqrt(of_class * said)
@@ -77,7 +67,7 @@ def _matthews(of_class_RC: Counts, said_RC: Counts, right_R: Counts) -> Samples:
     return np.asarray(np.divide(agreed, both, out=np.zeros_like(both), where=both > 0))
 
 
-def _f1(of_class_RC: Counts, said_RC: Counts, right_RC: Counts, binary: Labels | None) -> Samples:
+def _f1(of_class_RC: Floats, said_RC: Floats, right_RC: Floats, binary: Labels | None) -> Floats:
     """F1 of each sample: of class 1, if `binary` names the classes, else the mean over them."""
     either = of_class_RC + said_RC
     f1_RC = np.divide(2 * right_RC, either, out=np.zeros(either.shape), where=either > 0)

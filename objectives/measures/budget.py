@@ -34,12 +34,7 @@ class Budget:
 
 
 def hinge_loss(
-    expected: Tensor,
-    actual: Tensor,
-    target: Tensor,
-    tolerance: Tensor,
-    *,
-    one_sided: bool = False,
+    expected: Tensor, actual: Tensor, target: Tensor, tolerance: Tensor, *, one_sided: bool = False
 ) -> Tensor:
     """+log E above the band [(1 - t) R, (1 + t) R], -log E below, 0 inside (Dong & Yang 2019).
 
@@ -77,36 +72,28 @@ def scheduled_ratio(
 
 
 def discretise(
-    scores: Mapping[str, Tensor],
-    cost: Cost,
-    *,
-    target: float,
-    tolerance: float,
-    threshold: float,
+    scores: Mapping[str, Tensor], cost: Cost, *, target: float, tolerance: float, threshold: float
 ) -> BertArchitecture:
     """The architecture inside the budget that keeps the units of highest score.
 
     `scores` maps each searched space to (layers, *units_of), one student's; a space that is missing
-    is kept whole. Heads, neurons and inputs are decided one by one. The dimensions of "qk" and "v"
-    are decided in steps, so that the heads of a layer keep equally many: the r-th step opens the
-    r-th best dimension of each head, and its score is the mean of theirs. A layer with heads keeps
-    at least one step, and one input, of each kind; in a layer without heads they cost nothing and
-    are dropped.
+    is kept whole. Heads, neurons and inputs are decided one by one; the dimensions of "qk" and "v"
+    in steps, so that the heads of a layer keep equally many: the r-th step opens the r-th best
+    dimension of each head, and its score is the mean of theirs. A layer with heads keeps at least
+    one step, and one input, of each kind; without heads they cost nothing and are dropped.
 
     Steps above `threshold` are kept if that already lies in the band [(1 - t) R, (1 + t) R] around
     `target`. Otherwise the steps are taken in the order of their scores, each that still fits below
-    the target beside what is kept already: a head pays for all dimensions that are open in its
-    layer, a dimension for all heads. If the result is still below the band, because the cheap steps
+    the target beside what is kept already. If the result is below the band, because the cheap steps
     are used up or the gap is smaller than a step, the number of units of the most expensive kind is
     changed by as little as possible until cheaper ones can fill the rest. With "heads" and "ffn"
-    that finds the band wherever it can be reached. A band that is not reached is missed: the caller
-    compares `cost.exact` with it. A unit of score +inf is kept and one of -inf is not, whatever the
-    budget.
+    that finds the band wherever it can be reached; the caller compares `cost.exact` with it. A unit
+    of score +inf is kept and one of -inf is not, whatever the budget.
     """
     lanes = _Lanes(scores, cost)
     low, high = (1 - tolerance) * target, (1 + tolerance) * target
 
-    as_searched = lanes.forced + lanes.count(lanes.steps_above(threshold))
+    as_searched = lanes.forced + lanes.count(lanes.ranked[lanes.values > threshold])
     if low <= lanes.cost_of(as_searched) <= high:
         return lanes.architecture(as_searched)
     below = lanes.fill(lanes.forced, lanes.ranked, target)
@@ -149,11 +136,8 @@ def places(scores: Tensor) -> Tensor:
 
 
 class _Lanes:
-    """The steps of a search, in lanes: those of one kind in one layer, best first.
-
-    How many steps of each lane are taken says all: `counts` are (lanes,) int64, or (..., lanes)
-    for many at once.
-    """
+    """The steps of a search, in lanes: those of one kind in one layer, best first. `counts`,
+    (lanes,) or (..., lanes) int64, say how many of each lane are taken."""
 
     def __init__(self, scores: Mapping[str, Tensor], cost: Cost):
         self.scores = {space: score.detach().double().cpu() for space, score in scores.items()}
@@ -174,13 +158,9 @@ class _Lanes:
         values = values[order]
         self.forced = self.count(lane_of[values == torch.inf])
         """How many steps of each lane are kept whatever they cost."""
-        self._values = values[values.isfinite()]
-        self.ranked = lane_of[values.isfinite()]
-        """The lane of each step that is to be decided, by falling score."""
-
-    def steps_above(self, threshold: float) -> Tensor:
-        """The steps of higher score, as their lanes."""
-        return self.ranked[self._values > threshold]
+        decided = values.isfinite()
+        self.values, self.ranked = values[decided], lane_of[decided]
+        """The score and the lane of each step that is to be decided, by falling score."""
 
     def count(self, steps: Tensor) -> Tensor:
         """How many of the steps lie in each lane."""
@@ -196,11 +176,9 @@ class _Lanes:
         return costly
 
     def fill(self, counts: Tensor, steps: Tensor, limit: float) -> Tensor:
-        """Take the steps in order, each that fits below the limit beside what is taken.
-
-        Costs never fall as steps are taken, so that a lane whose next step does not fit is at its
-        end, and the first step that does not fit can be found by bisection.
-        """
+        """Take the steps in order, each that fits below the limit beside what is taken. Costs never
+        fall as steps are taken: the first step that does not fit is found by bisection, and ends
+        its lane."""
         while len(steps):
             taken = counts
             fitting = bisect_right(
@@ -220,10 +198,8 @@ class _Lanes:
         return self.prices(counts).item()
 
     def prices(self, counts: Tensor) -> Tensor:
-        """The same for many models: (..., lanes) to (...), float64.
-
-        A tensor of int64 would be compared with the limit in float32.
-        """
+        """The same for many models: (..., lanes) to (...), in float64, as a tensor of int64 would
+        be compared with the limit in float32."""
         layers: Tensor = self.cost.layer(self._widths(counts)).double()
         return layers.sum(-1) + self.cost.fixed
 

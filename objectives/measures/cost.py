@@ -37,16 +37,12 @@ CostName = Literal["flops", "params", "units", "latency", "bytes", "bitops"]
 Count = TypeVar("Count", float, Tensor)
 """How many, how much: a number where it is exact, a tensor where it is expected. Ints stay ints."""
 
-_NO_LAYERS = BertArchitecture(())
-
 
 @dataclass(frozen=True)
 class Cost(abc.ABC):
-    """What a classifier of `shape` costs, cut or masked: a sum over its layers.
-
-    A kind of cost says its unit, what stays whatever is cut, and what a layer costs of which so
-    much is left. What is counted is an int, what is measured a float.
-    """
+    """What a classifier of `shape` costs, cut or masked: a sum over its layers. A kind of cost says
+    its unit, what stays whatever is cut, and what a layer costs of which so much is left. What is
+    counted is an int, what is measured a float."""
 
     priced: ClassVar[tuple[str, ...]] = SPACES
     """The spaces that it has a cost for."""
@@ -67,10 +63,8 @@ class Cost(abc.ABC):
 
     @abc.abstractmethod
     def layer(self, widths: Widths[Count]) -> Count:
-        """What one layer costs. It never falls where a width grows.
-
-        Ints give an int, tensors a tensor of their shape, differentiable.
-        """
+        """What one layer costs; it never falls where a width grows. Ints give an int, tensors a
+        tensor of their shape, differentiable."""
 
     @cached_property
     def full(self) -> float:
@@ -126,7 +120,7 @@ class Flops(Cost):
 
     @cached_property
     def fixed(self) -> int:
-        return sum(matmul.flops for matmul in matmuls(_NO_LAYERS, self.shape, self.seq_len))
+        return sum(m.flops for m in matmuls(BertArchitecture(()), self.shape, self.seq_len))
 
     def layer(self, widths: Widths[Count]) -> Count:
         sizes = {"hidden": self.shape.hidden, "tokens": self.seq_len}
@@ -188,17 +182,12 @@ class Units(Cost):
             "input": attends * widths.query_inputs,
             "input_qkv": attends * (widths.query_inputs + widths.key_inputs + widths.value_inputs),
         }
-        total = 0 * heads
-        for space in self.spaces:
-            total = total + counts[space]
-        return total
+        return sum((counts[space] for space in self.spaces), 0 * heads)
 
 
 def _expected_widths(masks: Mapping[str, Tensor], shape: BertShape) -> Widths[Tensor]:
-    """Sums of masks, (K, layers) float64, or () where nothing is masked.
-
-    A dimension of a head counts as much as its head.
-    """
+    """Sums of masks, (K, layers) float64, or () where nothing is masked. A dimension of a head
+    counts as much as its head."""
 
     def total(space: str) -> Tensor:
         """Over the last axis of units; a number on the CPU goes with tensors of any device."""

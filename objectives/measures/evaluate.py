@@ -16,9 +16,8 @@ from objectives.device import to_device
 from objectives.measures.bootstrap import Interval, bootstrap_interval
 from objectives.metric import Labels, Metric, metric_value
 from objectives.progress import Progress
-from objectives.students.bert.cutting import count_labels
 from objectives.students.bert.packing import PackedEmbedding, PackedLinear
-from objectives.text.data import INPUTS, Split
+from objectives.text.data import Split
 
 Objective = Literal["metric", "divergence"]
 """What a study compares students by: up the one, down the other."""
@@ -30,34 +29,30 @@ EVALUATION_BATCH = 64
 def predict(
     model: PreTrainedModel, split: Split, device: str, progress: Progress | None = None
 ) -> Tensor:
-    """Logits (rows, C) of every row of the split, in its order, on the CPU.
-
-    `progress` is told of each batch of `EVALUATION_BATCH` rows.
-    """
+    """Logits (rows, C) of the split's rows, in its order, on the CPU; `progress` is told of each
+    batch of `EVALUATION_BATCH` rows."""
     to_device(model, device).train(False)
+    return predict_with(
+        lambda inputs: model(**inputs, return_dict=True).logits, split, device, progress
+    )
+
+
+def predict_with(
+    run: Callable[[Mapping[str, Tensor]], Tensor],
+    split: Split,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Tensor:
+    """`predict` by anything that makes logits (batch, C) of a batch's inputs on the device."""
     answers = []
     for batch in split.in_order(EVALUATION_BATCH, device):
-        output = model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            token_type_ids=batch.token_type_ids,
-            return_dict=True,
-        )
-        answers.append(output.logits.float())
+        answers.append(run(batch.inputs).float())
         if progress is not None:
             progress.advance()
-    logits = torch.empty(len(split), count_labels(model.config))
-    logits[torch.from_numpy(split.longest_first())] = torch.cat(answers).cpu()
+    longest_first = torch.cat(answers).cpu()
+    logits = torch.empty_like(longest_first)
+    logits[torch.from_numpy(split.longest_first())] = longest_first
     return logits
-
-
-def predict_with(run: Callable[[Mapping[str, Tensor]], Tensor], split: Split) -> Tensor:
-    """`predict` by anything that makes logits (batch, C) of what a tokenizer says of a batch."""
-    answers: dict[int, Tensor] = {}
-    for batch in split.in_order(EVALUATION_BATCH, "cpu"):
-        logits = run({name: getattr(batch, name) for name in INPUTS}).float().cpu()
-        answers |= zip(batch.rows.tolist(), logits, strict=True)
-    return torch.stack([answers[row] for row in range(len(split))])
 
 
 def score(model: PreTrainedModel, split: Split, metric: Metric, device: str) -> float:
@@ -66,10 +61,8 @@ def score(model: PreTrainedModel, split: Split, metric: Metric, device: str) -> 
 
 
 def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
-    """The task's metric of logits (rows, C), those of the split in its order.
-
-    nan if any logit is nan or infinite: such a row has no likeliest class, whatever argmax says.
-    """
+    """The task's metric of logits (rows, C), those of the split in its order; nan if any is nan or
+    infinite: such a row has no likeliest class."""
     if not logits.isfinite().all():
         return float("nan")
     answers, classes = answers_of(logits, split), logits.shape[-1]
@@ -86,17 +79,9 @@ def metric_with_interval(logits: Tensor, split: Split, metric: Metric) -> tuple[
 
 
 def divergence(logits: Tensor, teacher: Tensor, split: Split) -> float:
-    """How far answers lie from the teacher's: 0 if they are the same. It takes no labels.
-
-    Args:
-        logits: (rows, C), those of the split in its order.
-        teacher: (rows, C), what the teacher says of these rows.
-        split: their rows.
-
-    Returns:
-        The mean over the rows of KL(teacher || student) in nats. Of a task of numbers (C = 1) the
-        mean squared difference, in the labels' unit squared. nan if a logit is nan or infinite.
-    """
+    """How far answers lie from the teacher's, both logits (rows, C): 0 if they are the same. The
+    mean over the rows of KL(teacher || student) in nats. Of a task of numbers (C = 1) the mean
+    squared difference, in the labels' unit squared. nan if a logit is nan or infinite."""
     own, said = logits.double(), teacher.double()  # float32 would lose the least divergences
     if split.regression:
         return float((own - said).square().mean())

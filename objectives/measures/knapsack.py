@@ -6,18 +6,11 @@ from collections.abc import Sequence
 
 
 def best_within(gains: Sequence[float], costs: Sequence[int], budget: float) -> tuple[int, ...]:
-    """The things of most gain that the budget pays, ascending; those that gain nothing are left.
+    """The places of the things of most gain that the budget pays, ascending; those that gain
+    nothing are left. Costs are whole numbers >= 0.
 
     Dynamic programming over costs: of all choices among the first few things only those are kept
     that no cheaper choice equals. At most budget + 1 of these have whole costs of their own.
-
-    Args:
-        gains: of each thing.
-        costs: of each thing, whole numbers >= 0.
-        budget: for all together.
-
-    Returns:
-        The places of the things.
     """
     front: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
     for thing, (gain, cost) in enumerate(zip(gains, costs, strict=True)):

@@ -20,15 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 from transformers import BertForSequenceClassification
 
-from objectives.cache import atomic_write, content_key, made_anew
+from objectives.cache import atomic_write, content_key, read_cached
 from objectives.engines.names import Engine
 from objectives.engines.serving import serve
 from objectives.engines.timing import WARM_UPS, in_turns, tokens
-from objectives.errors import first_line
 from objectives.measures.cost import Cost, Count, check_priced
-from objectives.progress import Progress
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits, Widths
 from objectives.students.bert.cutting import cut, shape_of
@@ -47,25 +46,22 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a time depends on beside the model."""
+    """What the time of a forward pass of `batch` sequences depends on beside the model."""
 
     device: str
     """"cpu", or the name of the GPU."""
     threads: int | None
     """Threads that one operation uses on the CPU; None on a GPU."""
     batch: int
-    """Sequences in one forward pass."""
     seq_len: int
-    """Tokens in each of them."""
     engine: Engine = "eager"
 
     @classmethod
     def here(cls, device: str, *, batch: int, seq_len: int, engine: Engine = "eager") -> Conditions:
         """Those of this process on a torch device."""
-        if torch.device(device).type == "cuda":
-            name = torch.cuda.get_device_name(device).replace(" ", "-")
-            return cls(name, None, batch, seq_len, engine)
-        return cls(device, torch.get_num_threads(), batch, seq_len, engine)
+        cuda = torch.device(device).type == "cuda"
+        name = torch.cuda.get_device_name(device).replace(" ", "-") if cuda else device
+        return cls(name, None if cuda else torch.get_num_threads(), batch, seq_len, engine)
 
     def __str__(self) -> str:
         engine = "" if self.engine == "eager" else f"{self.engine}-"  # as units say it since ever
@@ -75,18 +71,15 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Latency(Cost):
-    """Milliseconds of one forward pass of a batch, layers looked up in a table.
-
-    Times are bilinear between the table's widths, and never fall where a width grows.
-    """
+    """Milliseconds of one forward pass of a batch: bilinear between the widths of a table, never
+    falling where a width grows."""
 
     priced: ClassVar[tuple[str, ...]] = ("heads", "ffn")
 
     conditions: Conditions
     heads: tuple[int, ...]
-    """Numbers of heads that were timed: ascending, from 0 to all."""
     ffn: tuple[int, ...]
-    """Numbers of FFN neurons that were timed: ascending, from 0 to all."""
+    """Numbers of heads, and of FFN neurons, that were timed: ascending, from 0 to all."""
     milliseconds: tuple[tuple[float, ...], ...]
     """Of one layer: a row for each number of heads, a column for each of neurons."""
     rest: float
@@ -103,10 +96,8 @@ class Latency(Cost):
     def layer(self, widths: Widths[Count]) -> Count:
         if isinstance(widths.heads, Tensor):
             return self._interpolated(widths.heads, widths.ffn)
-        heads, ffn = (
-            torch.tensor(width, dtype=torch.float64) for width in (widths.heads, widths.ffn)
-        )
-        return self._interpolated(heads, ffn).item()
+        numbers = torch.tensor((widths.heads, widths.ffn), dtype=torch.float64)
+        return self._interpolated(*numbers).item()
 
     def exact(self, architecture: BertArchitecture) -> float:
         """Raises UserError where something else than heads and FFN neurons was cut."""
@@ -132,10 +123,8 @@ def _constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
 
 
 def _weights(width: Tensor, grid: tuple[int, ...], device: torch.device) -> Tensor:
-    """How much each point of the grid counts at a width: (...) to (..., len(grid)).
-
-    The two neighbours share it; at a point of the grid that one has all.
-    """
+    """How much each point of the grid counts at a width, (...) to (..., len(grid)): the two
+    neighbours share it; at a point of the grid that one has all."""
     points = _constant(grid, device)
     width = width.to(device).double()[..., None]
     interval = torch.searchsorted(points[1:-1], width.detach().contiguous())
@@ -144,8 +133,7 @@ def _weights(width: Tensor, grid: tuple[int, ...], device: torch.device) -> Tens
     share = torch.where(
         numbers == interval, (width - points[:-1]) / points.diff(), (numbers < interval).double()
     )
-    one = torch.ones_like(share[..., :1])
-    return torch.cat([one, share], -1) - torch.cat([share, 0 * one], -1)
+    return functional.pad(share, (1, 0), value=1) - functional.pad(share, (0, 1))
 
 
 def load_latency(
@@ -156,11 +144,8 @@ def load_latency(
     session: Session,
     engine: Engine = "eager",
 ) -> Latency:
-    """The latency of an unpruned model and of what is cut from it, in an engine.
-
-    The table lies in the cache, named by all that it depends on; it is measured where it does not
-    lie there yet. The number of layers does not matter to it.
-    """
+    """The latency of an unpruned model and of what is cut from it, in an engine: of a table in the
+    cache, named by all that it depends on, which is measured where there is none."""
     shape = shape_of(model.config)
     conditions = Conditions.here(session.device, batch=batch, seq_len=seq_len, engine=engine)
     sizes = {name: n for name, n in asdict(replace(shape, layers=1)).items() if n is not None}
@@ -176,32 +161,19 @@ def load_latency(
     elif engine.startswith("onnxruntime"):
         ingredients["onnxruntime"] = version("onnxruntime")
     file = session.cache / f"latency-{content_key(ingredients)}.json"
-    table = _kept(file, session.progress)
+    table: dict[str, Any] | None = read_cached(
+        file, lambda file: json.loads(file.read_bytes())["table"], session.progress.note
+    )
     if table is None:
         heads, ffn = _grid(shape.heads), _grid(shape.ffn)
         milliseconds, rest = _measure(model, heads, ffn, conditions, session)
         table = {"heads": heads, "ffn": ffn, "milliseconds": milliseconds, "rest": rest}
         with atomic_write(file) as unfinished:
             unfinished.write_text(json.dumps({**ingredients, "table": table}, indent=1))
+    rows = tuple(map(tuple, table["milliseconds"]))
     return Latency(
-        shape,
-        conditions,
-        heads=tuple(table["heads"]),
-        ffn=tuple(table["ffn"]),
-        milliseconds=tuple(tuple(row) for row in table["milliseconds"]),
-        rest=table["rest"],
+        shape, conditions, tuple(table["heads"]), tuple(table["ffn"]), rows, table["rest"]
     )
-
-
-def _kept(file: Path, progress: Progress) -> dict[str, Any] | None:
-    try:
-        table: dict[str, Any] = json.loads(file.read_bytes())["table"]
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        progress.note(made_anew(file, first_line(error)))
-        return None
-    return table
 
 
 def _grid(size: int) -> list[int]:
@@ -209,10 +181,8 @@ def _grid(size: int) -> list[int]:
 
 
 def monotone(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The nearest of the simple fits that never fall along either axis; one that fits is kept.
-
-    It lies midway between the least table above and the greatest table below that never fall.
-    """
+    """A table that never falls along either axis: midway between the least such table above and the
+    greatest below; one that never falls is kept."""
     above, below = table, table
     for axis in (0, 1):
         above = np.maximum.accumulate(above, axis)

@@ -18,18 +18,14 @@ class WrongCostError(Exception):
 
 @torch.no_grad()
 def measured_flops(model: PreTrainedModel, seq_len: int) -> int:
-    """FLOPs of one sequence, as torch counts the matmuls that the model executes.
-
-    On the meta device, where nothing is computed and no weight is copied; with attention in plain
-    matmuls, as torch sees no other on every device.
-    """
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    shadows = {name: tensor.to("meta") for name, tensor in tensors.items()}
+    """FLOPs of one sequence, as torch counts the matmuls that the model executes: on the meta
+    device, with attention in plain matmuls, as torch sees no other on every device."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    shadows = {name: tensor.to("meta") for name, tensor in tensors}
     tokens = torch.ones(1, seq_len, dtype=torch.long, device="meta")
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         functional_call(model, shadows, kwargs={"input_ids": tokens})
-    flops: int = counter.get_total_flops()
-    return flops
+    return int(counter.get_total_flops())
 
 
 def measured_costs(model: PreTrainedModel, seq_len: int) -> dict[str, int]:

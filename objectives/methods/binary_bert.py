@@ -76,7 +76,7 @@ class BinaryBert(Budgeted, Staged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, {"split": (0 <= self.split <= 1, "in [0, 1]")})
+        check_ranges(self, split=(0 <= self.split <= 1, "in [0, 1]"))
         names = [stage.name for stage in self.stages]
         if self.first_binary not in names:
             raise UserError(

@@ -63,12 +63,10 @@ class CellSearch(SearchMethod):
         super().__post_init__()
         check_ranges(
             self,
-            {
-                "epochs": (self.epochs > 0, "> 0"),
-                "learning_rate": (self.learning_rate > 0, "> 0"),
-                "batch_size": (self.batch_size >= 1, ">= 1"),
-                "hidden_weight": (self.hidden_weight >= 0, ">= 0"),
-            },
+            epochs=(self.epochs > 0, "> 0"),
+            learning_rate=(self.learning_rate > 0, "> 0"),
+            batch_size=(self.batch_size >= 1, ">= 1"),
+            hidden_weight=(self.hidden_weight >= 0, ">= 0"),
         )
         Genotype(self.width, self.operations)
 

@@ -67,11 +67,9 @@ class CrossDistillation(OneShot):
         shares = {name: getattr(self, name) for name in ("mu", "alpha", "beta")}
         check_ranges(
             self,
-            {
-                "rows": (self.rows >= 1, ">= 1"),
-                "damping": (self.damping > 0, "> 0"),
-                **{name: (0 <= share <= 1, "in [0, 1]") for name, share in shares.items()},
-            },
+            rows=(self.rows >= 1, ">= 1"),
+            damping=(self.damping > 0, "> 0"),
+            **{name: (0 <= share <= 1, "in [0, 1]") for name, share in shares.items()},
         )
 
     def idle(self) -> Mapping[str, str]:

@@ -82,22 +82,20 @@ class ElasticSearch(StagedMethod):
         super().__post_init__()
         check_ranges(
             self,
-            {
-                "flops_weight": (self.flops_weight >= 0, ">= 0"),
-                "grad_rescale": (0 <= self.grad_rescale <= 1, "in [0, 1]"),
-                "sizes": (self.sizes >= 1, ">= 1"),
-                "smallest": (0 < self.smallest < 1, "in (0, 1)"),
-                "trained_flops_weight": (self.trained_flops_weight >= 0, ">= 0"),
-                "shares": (
-                    all(a < b for a, b in pairwise((0, *self.shares, 1 + 1e-9))),
-                    "shares in (0, 1], rising",
-                ),
-            },
+            flops_weight=(self.flops_weight >= 0, ">= 0"),
+            grad_rescale=(0 <= self.grad_rescale <= 1, "in [0, 1]"),
+            sizes=(self.sizes >= 1, ">= 1"),
+            smallest=(0 < self.smallest < 1, "in (0, 1)"),
+            trained_flops_weight=(self.trained_flops_weight >= 0, ">= 0"),
+            shares=(
+                all(a < b for a, b in pairwise((0, *self.shares, 1 + 1e-9))),
+                "shares in (0, 1], rising",
+            ),
         )
         for space, widths in self._widths().items():
             if space not in self.spaces:
                 raise UserError(f"ElasticSearch.{space} is set, and spaces names {self.spaces!r}")
-            check_ranges(self, {space: (min(widths) >= 0, ">= 0 in each layer")})
+            check_ranges(self, **{space: (min(widths) >= 0, ">= 0 in each layer")})
         if self.elastic.loss == "intermediate" or self.elastic.searches or self.elastic.quantised:
             raise UserError(
                 "ElasticSearch.elastic: a training of many sizes does not search, is not "

@@ -48,7 +48,7 @@ class FisherSearch(OneShot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, {"flops_weight": (self.flops_weight >= 0, ">= 0")})
+        check_ranges(self, flops_weight=(self.flops_weight >= 0, ">= 0"))
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """Fisher information over cost to the power of lambda."""

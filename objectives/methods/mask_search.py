@@ -159,19 +159,17 @@ class MaskSearch(StagedMethod):
         super().__post_init__()
         check_ranges(
             self,
-            {
-                "flops_weight": (self.flops_weight >= 0, ">= 0"),
-                "grad_rescale": (self.grad_rescale > 0, "> 0"),
-                "spread": (self.spread >= 0, ">= 0"),
-                "heads_kept": (self.heads_kept is None or self.heads_kept >= 1, ">= 1, or None"),
-                "temperature": (
-                    len(self.temperature) == 2 and min(self.temperature) > 0,
-                    "two numbers > 0",
-                ),
-                "threshold": (0 < self.threshold < 1, "in (0, 1)"),
-                "ramp": (0 < self.ramp <= 1, "in (0, 1]"),
-                "update_share": (0 < self.update_share <= 1, "in (0, 1]"),
-            },
+            flops_weight=(self.flops_weight >= 0, ">= 0"),
+            grad_rescale=(self.grad_rescale > 0, "> 0"),
+            spread=(self.spread >= 0, ">= 0"),
+            heads_kept=(self.heads_kept is None or self.heads_kept >= 1, ">= 1, or None"),
+            temperature=(
+                len(self.temperature) == 2 and min(self.temperature) > 0,
+                "two numbers > 0",
+            ),
+            threshold=(0 < self.threshold < 1, "in (0, 1)"),
+            ramp=(0 < self.ramp <= 1, "in (0, 1]"),
+            update_share=(0 < self.update_share <= 1, "in (0, 1]"),
         )
         if not any(stage.searches for stage in self.stages):
             raise UserError("MaskSearch.stages: none of them searches; alpha would learn nothing")

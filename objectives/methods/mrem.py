@@ -89,14 +89,12 @@ class Mrem(Budgeted, WeightBits):
         super().__post_init__()
         check_ranges(
             self,
-            {
-                "batch_size": (self.batch_size >= 1, ">= 1"),
-                "rows": (self.rows >= 1, ">= 1"),
-                "modules": (self.modules >= 1, ">= 1"),
-                "steps": (self.steps >= 1, ">= 1"),
-                "learning_rate": (self.learning_rate > 0, "> 0"),
-                "teacher_forcing": (self.teacher_forcing >= 0, ">= 0"),
-            },
+            batch_size=(self.batch_size >= 1, ">= 1"),
+            rows=(self.rows >= 1, ">= 1"),
+            modules=(self.modules >= 1, ">= 1"),
+            steps=(self.steps >= 1, ">= 1"),
+            learning_rate=(self.learning_rate > 0, "> 0"),
+            teacher_forcing=(self.teacher_forcing >= 0, ">= 0"),
         )
 
     def idle(self) -> Mapping[str, str]:

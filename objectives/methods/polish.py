@@ -47,7 +47,7 @@ class Polish(Staged, WeightBits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, {"trial": (self.trial >= 0, ">= 0")})
+        check_ranges(self, trial=(self.trial >= 0, ">= 0"))
         check_spaces(type(self).__name__, self.spaces, SPACES)
 
     @classmethod

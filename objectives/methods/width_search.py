@@ -81,18 +81,16 @@ class WidthSearch(StagedMethod):
         rising = len(self.shares) > 1 and all(low < high for low, high in pairwise(self.shares))
         check_ranges(
             self,
-            {
-                "flops_weight": (self.flops_weight >= 0, ">= 0"),
-                "grad_rescale": (self.grad_rescale > 0, "> 0"),
-                "temperature": (
-                    len(self.temperature) == 2 and min(self.temperature) > 0,
-                    "two numbers > 0",
-                ),
-                "shares": (
-                    rising and self.shares[0] >= 0 and self.shares[-1] == 1,
-                    "two or more, rising from >= 0 to 1",
-                ),
-            },
+            flops_weight=(self.flops_weight >= 0, ">= 0"),
+            grad_rescale=(self.grad_rescale > 0, "> 0"),
+            temperature=(
+                len(self.temperature) == 2 and min(self.temperature) > 0,
+                "two numbers > 0",
+            ),
+            shares=(
+                rising and self.shares[0] >= 0 and self.shares[-1] == 1,
+                "two or more, rising from >= 0 to 1",
+            ),
         )
         if not any(stage.searches for stage in self.stages):
             raise UserError("WidthSearch.stages: none of them searches; alpha would learn nothing")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from objectives.cache import atomic_write, content_key, made_anew
+from objectives.cache import atomic_write, content_key, read_cached
 from objectives.errors import check_ranges, check_types
 from objectives.session import Session
 from objectives.students.bert import pretrained
@@ -46,11 +46,9 @@ class Augmentation:
         check_types(self)
         check_ranges(
             self,
-            {
-                "copies": (self.copies >= 1, "at least 1"),
-                "candidates": (self.candidates >= 1, "at least 1"),
-                "probability": (0 <= self.probability <= 1, "between 0 and 1"),
-            },
+            copies=(self.copies >= 1, "at least 1"),
+            candidates=(self.candidates >= 1, "at least 1"),
+            probability=(0 <= self.probability <= 1, "between 0 and 1"),
         )
 
 
@@ -75,36 +73,25 @@ def read_augmentation(settings: Augmentation) -> Augmenter:
         masked_lm=masked_lm,
         glove=glove,
         definition={
+            **asdict(settings),
             "masked_lm": pretrained.fingerprint_with_tokenizer(
                 settings.masked_lm, masked_lm.tokenizer
             ),
             "word_vectors": "embeddings of the masked LM" if glove is None else glove.fingerprint,
-            "copies": settings.copies,
-            "probability": settings.probability,
-            "candidates": settings.candidates,
         },
     )
 
 
-def augment(
-    augmenter: Augmenter,
-    roles: Mapping[str, Examples],
-    *,
-    session: Session,
-) -> Examples:
-    """The rows of `train` as they are, then their copies, each with the label of its row.
-
-    No copy has the words of a row of any role, or of another copy. What is drawn for a row depends
-    on the seed and its own text. The copies lie in the cache, named by all that decides them.
-    """
+def augment(augmenter: Augmenter, roles: Mapping[str, Examples], session: Session) -> Examples:
+    """The rows of `train` as they are, then their copies, each with the label of its row. No copy
+    has the words of a row of any role, or of another copy. What is drawn for a row depends on the
+    seed and its own text. The copies lie in the cache, named by all that decides them."""
     train = roles["train"]
     text = [(role, list(examples.texts)) for role, examples in sorted(roles.items())]
     key = content_key({**augmenter.definition, "seed": session.seed, "text": text})
     file = session.cache / f"augmentation-{key}.jsonl"
-    copies = _read(file)
+    copies = read_cached(file, _read, session.progress.note)
     if copies is None:
-        if file.is_file():
-            session.progress.note(made_anew(file, "its checksum is wrong"))
         copies = list(_copies(augmenter, roles, session))
         _write(file, copies)
     places = np.array([place for place, _ in copies], dtype=np.int64)
@@ -170,16 +157,17 @@ def _write(file: Path, copies: Sequence[_Copy]) -> None:
             line = json.dumps({"row": place, "text": texts}).encode() + b"\n"
             digest.update(line)
             lines.write(line)
-        lines.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
+        lines.write(_last_line(digest))
 
 
-def _read(file: Path) -> list[_Copy] | None:
-    """The copies of a file; None if there is none, or it does not hold what was written."""
-    if not file.is_file():
-        return None
+def _read(file: Path) -> list[_Copy]:
+    """The copies of a file. Raises ValueError if it does not hold what was written."""
     *lines, end = file.read_bytes().splitlines(keepends=True) or [b""]
-    digest = hashlib.sha256(b"".join(lines)).hexdigest()
-    if end != json.dumps({"sha256": digest}).encode() + b"\n":
-        return None
-    found = [json.loads(line) for line in lines]
+    if end != _last_line(hashlib.sha256(b"".join(lines))):
+        raise ValueError("its checksum is wrong")
+    found = map(json.loads, lines)
     return [(copy["row"], tuple(copy["text"])) for copy in found]
+
+
+def _last_line(of_others: hashlib._Hash) -> bytes:
+    return json.dumps({"sha256": of_others.hexdigest()}).encode() + b"\n"

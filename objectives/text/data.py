@@ -36,15 +36,19 @@ class Batch:
     """B sequences, padded to S positions."""
 
     input_ids: Tensor
-    """(B, S) int64."""
     token_type_ids: Tensor
-    """(B, S) int64."""
+    """Both (B, S) int64."""
     attention_mask: Tensor
     """(B, S) bool; False is padding."""
     labels: Tensor
     """(B,) int64, classes; or float32, numbers."""
     rows: Tensor
     """(B,) int64: places of the sequences in their split."""
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """What a model reads of it, by name."""
+        return {name: getattr(self, name) for name in INPUTS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +80,11 @@ class Split:
         return len(self.input_ids)
 
     @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """(rows,): tokens of each row."""
+        return np.array([len(ids) for ids in self.input_ids])
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of its tokens, hexadecimal, shortened to 16 digits."""
         digest = hashlib.sha256()
@@ -94,26 +103,20 @@ class Split:
 
     def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
         """The named rows as one padded batch on `device`."""
-        longest = max(len(self.input_ids[row]) for row in rows)
-        width = min(-(-longest // _PAD_TO) * _PAD_TO, self.max_length)
+        lengths = self.lengths[rows]
+        width = min(-(-int(lengths.max()) // _PAD_TO) * _PAD_TO, self.max_length)
         ids = np.full((len(rows), width), self.pad_token_id, dtype=np.int64)
         types = np.zeros((len(rows), width), dtype=np.int64)
-        mask = np.zeros((len(rows), width), dtype=np.bool_)
-        for place, row in enumerate(rows):
-            length = len(self.input_ids[row])
+        for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             ids[place, :length] = self.input_ids[row]
             types[place, :length] = self.token_type_ids[row]
-            mask[place, :length] = True
-        return Batch(
-            *(
-                on_device(torch.from_numpy(array), device)
-                for array in (ids, types, mask, self.labels[rows], rows)
-            )
-        )
+        mask = np.arange(width) < lengths[:, None]
+        arrays = (ids, types, mask, self.labels[rows], rows)
+        return Batch(*(on_device(torch.from_numpy(array), device) for array in arrays))
 
     def longest_first(self) -> NDArray[np.int64]:
         """The rows by falling length."""
-        return np.argsort([-len(ids) for ids in self.input_ids], kind="stable")
+        return np.argsort(-self.lengths, kind="stable")
 
     def in_order(self, batch_size: int, device: str) -> Iterator[Batch]:
         """Every row once, longest first, for evaluation. `Batch.rows` says which is which."""
@@ -126,34 +129,26 @@ class Split:
     ) -> list[NDArray[np.int64]]:
         """So many rows at random, all if there are fewer, in batches of like length."""
         some = generator.permutation(len(self))[:rows]
-        some = some[np.argsort([len(self.input_ids[row]) for row in some], kind="stable")]
+        some = some[np.argsort(self.lengths[some], kind="stable")]
         return [some[start : start + batch_size] for start in range(0, len(some), batch_size)]
 
     def shuffled(
         self, batch_size: int, seed: int | tuple[int, ...], device: str, *, first: int = 0
     ) -> Iterator[Batch]:
-        """Batches for ever, epoch after epoch, each row once an epoch; from the one of number
-        `first` on.
-
-        The order depends on the seed alone, and so do the batches that K students share.
-        """
+        """Batches for ever, each row once an epoch, from the one of number `first` on. Their order
+        depends on the seed alone: K students share them."""
         for rows in islice(self._shuffled_rows(batch_size, seed), first, None):
             yield self.batch(rows, device)
 
     def _shuffled_rows(
         self, batch_size: int, seed: int | tuple[int, ...]
     ) -> Iterator[NDArray[np.int64]]:
-        generator = np.random.default_rng(seed)
-        lengths = np.array([len(ids) for ids in self.input_ids])
+        generator, pool_size = np.random.default_rng(seed), _POOL * batch_size
         while True:
             order = generator.permutation(len(self))
-            pooled = [
-                pool[np.argsort(lengths[pool], kind="stable")]
-                for pool in np.split(
-                    order, range(_POOL * batch_size, len(order), _POOL * batch_size)
-                )
-            ]
-            rows = np.concatenate(pooled)
-            starts = generator.permutation(range(0, len(rows), batch_size))
-            for start in starts:
+            pools = np.split(order, range(pool_size, len(order), pool_size))
+            rows = np.concatenate(
+                [pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools]
+            )
+            for start in generator.permutation(range(0, len(rows), batch_size)):
                 yield rows[start : start + batch_size]

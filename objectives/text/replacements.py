@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 import torch
@@ -21,14 +20,6 @@ from objectives.text.word_vectors import WordVectors
 
 _BATCH_SIZE = 64
 """Masked sentences that go through the masked LM together."""
-
-
-@cache
-def _stop_words() -> frozenset[str]:
-    """318 words, in place of NLTK's."""
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS  # a second, for few studies
-
-    return frozenset(ENGLISH_STOP_WORDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +59,11 @@ class Sentence:
 
     def replaceable(self) -> list[int]:
         """The places of its words, but for stop words: not those of numbers and punctuation."""
-        return [
-            place
-            for place, word in enumerate(self.words)
-            if word.isalpha() and word.lower() not in _stop_words()
-        ]
+        # 318 words, in place of NLTK's; the import takes a second, which few studies need.
+        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS as STOP_WORDS
+
+        words = enumerate(self.words)
+        return [n for n, word in words if word.isalpha() and word.lower() not in STOP_WORDS]
 
     def position(self, place: int) -> int:
         """Where the pieces of a word begin, after [CLS]."""
@@ -153,9 +144,9 @@ def find_options(
     )
     for start in range(0, len(asked), _BATCH_SIZE):
         chunk = asked[start : start + _BATCH_SIZE]
-        best = _logits(masked_lm, model, chunk, device)
-        best = best.topk(min(count, best.shape[1])).indices
-        for (sentence, place), likeliest in zip(chunk, best.tolist(), strict=True):
+        logits = _logits(masked_lm, model, chunk, device)
+        best = logits.topk(min(count, logits.shape[1])).indices.tolist()
+        for (sentence, place), likeliest in zip(chunk, best, strict=True):
             found = dict.fromkeys(spelled[token] for token in likeliest if token in spelled)
             sentence.options[place] = list(found) or sentence.options[place]
         progress.advance()
@@ -197,11 +188,9 @@ def _neighbours(
 def _logits(
     masked_lm: MaskedLM, model: BertForMaskedLM, asked: Sequence[tuple[Sentence, int]], device: str
 ) -> Tensor:
-    """(B, vocabulary): what stands at one masked place of each of B sentences.
-
-    As TinyBERT asks it: [CLS], the sentence with the mask, [SEP], the whole sentence, [SEP], cut
-    off where the masked LM ends.
-    """
+    """(B, vocabulary): what stands at one masked place of each of B sentences, asked as TinyBERT
+    does: [CLS], the sentence with the mask, [SEP], the whole sentence, [SEP], cut off at the
+    end."""
     tokenizer = masked_lm.tokenizer
     ids, types = [], []
     for sentence, place in asked:
@@ -221,10 +210,6 @@ def _logits(
         max_length=masked_lm.longest,
     )
     batch = split.batch(np.arange(len(asked)), device)
-    hidden: Tensor = model.bert(
-        input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        token_type_ids=batch.token_type_ids,
-    ).last_hidden_state
+    hidden: Tensor = model.bert(**batch.inputs).last_hidden_state
     logits: Tensor = model.cls(hidden[batch.input_ids == tokenizer.mask_token_id])
     return logits

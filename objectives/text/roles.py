@@ -34,20 +34,15 @@ _REAL = re.compile(r"[+-]?\d*\.\d+")
 
 
 def load(task: Task) -> LabelledText:
-    """Read the data and split it; the text of the roles is in memory afterwards.
-
-    Raises UserError for a data set, a column or a label that is not there, for an empty split, for
-    labels that are all equal, and for too few rows.
-    """
+    """Read the data and split it; then the text of the roles is in memory. Raises UserError for
+    what is not there, for labels that are all equal, and for too few rows."""
     with TemporaryDirectory() as cache:  # for what `datasets` makes of local files
         return _in_roles(task, _read(task, cache))
 
 
 def count_texts(task: Task) -> int:
-    """How many texts the split has that the rows are drawn from, equal ones counted once.
-
-    Raises UserError for what `load` refuses of a file.
-    """
+    """How many texts the split has that the rows are drawn from, equal ones counted once. Raises
+    UserError for what `load` refuses of a file."""
     with TemporaryDirectory() as cache:
         return len(np.unique(scan(task, _read(task, cache), task.split, labelled=False).texts))
 
@@ -173,16 +168,14 @@ def _read_and_left_out(data: Dataset, out: Sequence[str]) -> str:
 def _what_was_read(task: Task, out: Sequence[str], roles: Mapping[str, Rows]) -> str:
     """One line: the rows of each split, those that are left out, and those of each role."""
     names = {"train": "train", "alpha": "alpha", "select": "selection", "heldout": "held out"}
-    sizes = {role: f"{name} {len(roles[role]):,}" for role, name in names.items()}
-    heldout, size = roles["heldout"], sizes["heldout"]
+    *sizes, heldout = (f"{name} {len(roles[role]):,}" for role, name in names.items())
     drawn = _read_and_left_out(roles["train"].data, out)
-    apart = _read_and_left_out(heldout.data, _gaps(task, heldout))
     if task.heldout_split is None:
-        return f"{drawn}; {', '.join(sizes.values())}"
-    del sizes["heldout"]
+        return f"{drawn}; {', '.join(sizes)}, {heldout}"
+    apart = _read_and_left_out(roles["heldout"].data, _gaps(task, roles["heldout"]))
     return (
-        f"split '{task.split}': {drawn}; {', '.join(sizes.values())}; "
-        f"split '{task.heldout_split}': {apart}; {size}"
+        f"split '{task.split}': {drawn}; {', '.join(sizes)}; "
+        f"split '{task.heldout_split}': {apart}; {heldout}"
     )
 
 
@@ -216,15 +209,13 @@ def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
     try:
         if saved:  # by save_to_disk
             return _by_split(task, load_from_disk(task.data))
-        loaded = load_dataset(task.data, task.subset, cache_dir=cache if local else None)
+        return dict(load_dataset(task.data, task.subset, cache_dir=cache if local else None))
     except (DatasetsError, OSError, ValueError) as error:
         where = "" if local else "there is no such folder, and of the hub: "
         raise UserError(
             f"task '{task.name}': data set '{task.data}' could not be loaded "
             f"({where}{_reason(error)})"
         ) from error
-    splits: Mapping[str, Dataset] = loaded
-    return splits
 
 
 def _check_name(task: Task, name: str) -> None:
@@ -235,8 +226,7 @@ def _check_name(task: Task, name: str) -> None:
             f"Task.from_files({name!r}, ...)"
         )
     if not _HUB_NAME.fullmatch(name) or Path(name).suffix.lower() in _FILES:
-        path = Path(name)
-        place = "" if path.is_absolute() else f" in {Path.cwd()}"
+        place = "" if Path(name).is_absolute() else f" in {Path.cwd()}"
         raise UserError(
             f"task '{task.name}': there is no file or folder '{name}'{place}; correct data, or "
             "name a data set of the hub as OWNER/NAME"
@@ -244,7 +234,6 @@ def _check_name(task: Task, name: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What kept a data set from being loaded."""
     if not isinstance(error, DatasetGenerationError):
         return first_line(error)
     cause = list(causes(error))[-1]
@@ -255,8 +244,7 @@ def _reason(error: Exception) -> str:
 
 def _by_split(task: Task, data: Dataset | DatasetDict) -> Mapping[str, Dataset]:
     """A single data set is the split to draw from."""
-    splits: Mapping[str, Dataset] = data if isinstance(data, DatasetDict) else {task.split: data}
-    return splits
+    return dict(data) if isinstance(data, DatasetDict) else {task.split: data}
 
 
 def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
@@ -295,7 +283,7 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
 def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
     """What each label stands for: a whole number where all are that, as 2, 2.0, "2" or "2.0"."""
     numbers = {label: _number(label) for label in labels}
-    if any(number is None for number in numbers.values()):
+    if None in numbers.values():
         return {label: label for label in labels}
     real = [number for number in numbers.values() if isinstance(number, float)]
     if real:
@@ -310,8 +298,7 @@ def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
 def _number(label: Any) -> int | float | None:
     """A label as a number, an int if it is whole; None if it is something else."""
     if isinstance(label, str):
-        whole = _WHOLE.fullmatch(label)
-        if whole:
+        if whole := _WHOLE.fullmatch(label):
             return int(whole[1])
         return float(label) if _REAL.fullmatch(label) else None
     if isinstance(label, float):

@@ -51,10 +51,7 @@ class Rows:
 
     def at(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Rows:
         return replace(
-            self,
-            places=self.places[which],
-            texts=self.texts[which],
-            labels=self.labels[which],
+            self, places=self.places[which], texts=self.texts[which], labels=self.labels[which]
         )
 
 
@@ -78,38 +75,31 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool 
     columns = list(dict.fromkeys((*task.columns, *(task.label,) * labelled)))
     rows = _split(task, data, split, columns)
     missing: dict[str, list[int]] = {column: [] for column in columns}
-    places: list[NDArray[np.int64]] = []
-    texts: list[NDArray[np.uint64]] = []
-    labels: list[Labels] = []
+    parts: list[tuple[NDArray[np.int64], NDArray[np.uint64], Labels]] = []
     codes: dict[Any, int] = {}
     tables = rows.select_columns(columns).with_format("arrow").iter(_READ_TOGETHER)
     for number, table in enumerate(tables):
         start = number * _READ_TOGETHER
-        read = {
-            column: _one_value_a_row(task, split, column, table[column], start)
-            for column in columns
-        }
+        read = {name: _one_value_a_row(task, split, name, table[name], start) for name in columns}
         words = {column: _collapsed(read[column]) for column in columns}
         whole = np.ones(len(table), dtype=np.bool_)
         for column in columns:
             lost = np.flatnonzero(_missing(words[column]))
             missing[column] += (lost + start).tolist()
             whole[lost] = False
-        places.append(np.flatnonzero(whole) + start)
-        texts.append(_hashes([words[column].filter(whole).to_pylist() for column in task.columns]))
-        if not labelled:
-            labels.append(np.full(whole.sum(), -1))
-            continue
-        values = read[task.label].filter(whole).to_pylist()
-        labels.append(_numbers(task, values) if task.regression else _codes(values, codes))
+        hashes = _hashes([words[column].filter(whole).to_pylist() for column in task.columns])
+        labels: Labels = np.full(whole.sum(), -1)
+        if labelled:
+            values = read[task.label].filter(whole).to_pylist()
+            labels = _numbers(task, values) if task.regression else _codes(values, codes)
+        parts.append((np.flatnonzero(whole) + start, hashes, labels))
     if labelled and not task.drop_missing:
         _check_missing(task, split, missing)
-    if not sum(map(len, places)):
-        whole_ones = f" with a text{' and a label' * labelled}" if places else ""
+    if not any(len(places) for places, _, _ in parts):
+        whole_ones = f" with a text{' and a label' * labelled}" if parts else ""
         raise UserError(f"task '{task.name}': split '{split}' has no rows{whole_ones}")
-    return Rows(
-        rows, np.concatenate(places), np.concatenate(texts), np.concatenate(labels), list(codes)
-    )
+    places, texts, all_labels = map(np.concatenate, zip(*parts, strict=True))
+    return Rows(rows, places, texts, all_labels, list(codes))
 
 
 def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]]) -> None:
@@ -127,10 +117,8 @@ def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]])
 def _one_value_a_row(
     task: Task, split: str, name: str, column: pyarrow.ChunkedArray, first: int
 ) -> pyarrow.ChunkedArray:
-    """A column as it is; of JSON with values of several kinds, these as text.
-
-    Raises UserError for a list, a mapping, or a text in bytes. `first` is the place of the column.
-    """
+    """A column as it is; of JSON with values of several kinds, these as text. Raises UserError for
+    a list, a mapping, or a text in bytes; `first` is the place of the column."""
     kind, is_text = column.type, name in task.columns
     in_json = isinstance(kind, pyarrow.JsonType)
     nested = pyarrow.types.is_nested(kind) or isinstance(kind, pyarrow.BaseExtensionType)
@@ -172,10 +160,8 @@ def _is_text(column: pyarrow.ChunkedArray) -> bool:
 
 def _hashes(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
     """Of the text of each row, the same in every process."""
-    frame = pandas.DataFrame(
-        {number: [str(value) for value in column] for number, column in enumerate(columns)},
-        dtype=object,
-    )
+    texts = {number: list(map(str, column)) for number, column in enumerate(columns)}
+    frame = pandas.DataFrame(texts, dtype=object)
     return pandas.util.hash_pandas_object(frame, index=False).to_numpy().astype(np.uint64)
 
 

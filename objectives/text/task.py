@@ -86,18 +86,15 @@ class Task:
                 "and train=None takes all of them; say how many of them to train on, or set "
                 "drop_missing=True if some of them have no label"
             )
-        sizes = {"alpha": self.alpha, "select": self.select}
-        if self.heldout_split is None:
-            sizes["heldout"] = self.heldout
-        if self.train is not None:
-            sizes["train"] = self.train
+        rows = "a number of rows, >= 1"
         check_ranges(
             self,
-            {
-                "max_length": (self.max_length >= 3, ">= 3, of which two are marks"),
-                **{role: (rows >= 1, "a number of rows, >= 1") for role, rows in sizes.items()},
-                "seed": (0 <= self.seed < 2**32, ">= 0, below 2**32"),
-            },
+            max_length=(self.max_length >= 3, ">= 3, of which two are marks"),
+            alpha=(self.alpha >= 1, rows),
+            select=(self.select >= 1, rows),
+            heldout=(self.heldout_split is not None or self.heldout >= 1, rows),
+            train=(self.train is None or self.train >= 1, rows),
+            seed=(0 <= self.seed < 2**32, ">= 0, below 2**32"),
         )
 
     def _check_data(self) -> None:
@@ -210,23 +207,20 @@ class LabelledText:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of every text, with its label and role if it has them, shortened to 16 digits."""
-        digest = self._of_roles.copy()
-        if self.unlabelled:
-            digest.update(repr(list(self.unlabelled)).encode())
-        return digest.hexdigest()[:16]
-
-    @property
-    def fingerprint_of_roles(self) -> str:
-        """The same without the text that stands in no role."""
-        return self._of_roles.hexdigest()[:16]
+        return self._digest(list(self.unlabelled))
 
     @cached_property
-    def _of_roles(self) -> hashlib._Hash:
+    def fingerprint_of_roles(self) -> str:
+        """The same without the text that stands in no role."""
+        return self._digest([])
+
+    def _digest(self, more: Sequence[tuple[str, ...]]) -> str:
         digest = hashlib.sha256(repr(list(self.label_names)).encode())
         for role in ROLES:
             examples = self.roles[role]
             digest.update(repr((role, list(examples.texts), examples.labels.tolist())).encode())
-        return digest
+        digest.update(repr(more).encode() if more else b"")
+        return digest.hexdigest()[:16]
 
 
 def tokenise(

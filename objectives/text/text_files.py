@@ -47,11 +47,9 @@ class TextFile:
         return cls(Path(path), usual and (delimiter or usual), encoding)
 
     def read(self, columns: Sequence[str], cache: str) -> Dataset:
-        """The columns as Arrow tables on the disk, below `cache`: nothing stays in memory.
-
-        All of a CSV is text, "NA" and "null" too; a field without anything in it is missing.
-        Raises UserError for what cannot be read, in one line.
-        """
+        """The columns as Arrow tables on the disk, below `cache`: nothing stays in memory. All of a
+        CSV is text, "NA" and "null" too; a field without anything in it is missing. Raises
+        UserError for what cannot be read, in one line."""
         if not self.path.is_file():
             raise UserError(f"file '{self.path}' does not exist")
         if not self.path.stat().st_size:
@@ -64,16 +62,17 @@ class TextFile:
             if self.path.suffix.lower() == ".txt":
                 features = Features({columns[0]: Value("string")})
                 return self._load("text", cache, encoding=self.encoding, features=features)
-            return self._read_json(cache)
+            with self.path.open(encoding=self.encoding) as lines:  # Arrow takes any bytes for UTF-8
+                for _ in lines:
+                    pass
+            return self._load("json", cache, encoding=self.encoding)
         except UserError:
             raise
         except (DatasetsError, OSError, ValueError, LookupError) as error:
             raise UserError(f"file '{self.path}': {self._what(error)}") from error
 
     def _read_csv(self, columns: Sequence[str], cache: str) -> Dataset:
-        first = pandas.read_csv(
-            self.path, nrows=1, sep=self.delimiter, encoding=self.encoding, dtype=str
-        )
+        first = self._first_row()
         there = list(first.columns)
         if not isinstance(first.index, pandas.RangeIndex):  # pandas took a column for row names
             raise UserError(
@@ -91,7 +90,14 @@ class TextFile:
                 f"file '{self.path}': no column '{missing[0]}'; there are "
                 f"{', '.join(repr(name[:SHOWN]) for name in there)}{hint}"
             )
-        self._check_twice(columns)
+        names = self.header()
+        for column in columns:
+            places = [str(place) for place, name in enumerate(names, start=1) if name == column]
+            if len(places) > 1:
+                raise UserError(
+                    f"file '{self.path}': the first line names '{column}' {len(places)} times "
+                    f"(columns {', '.join(places)}); rename all but the one that counts"
+                )
         return self._load(
             "csv",
             cache,
@@ -104,38 +110,18 @@ class TextFile:
 
     def header(self) -> list[str]:
         """The names in the first line of a CSV as they stand there: pandas changes a second one."""
-        line = pandas.read_csv(
-            self.path,
-            nrows=1,
-            header=None,
-            sep=self.delimiter,
-            encoding=self.encoding,
-            dtype=str,
-            keep_default_na=False,
+        return list(self._first_row(header=None, keep_default_na=False).iloc[0])
+
+    def _first_row(self, **form: Any) -> pandas.DataFrame:
+        row: pandas.DataFrame = pandas.read_csv(
+            self.path, nrows=1, sep=self.delimiter, encoding=self.encoding, dtype=str, **form
         )
-        return list(line.iloc[0])
-
-    def _check_twice(self, columns: Sequence[str]) -> None:
-        names = self.header()
-        for column in columns:
-            places = [str(place) for place, name in enumerate(names, start=1) if name == column]
-            if len(places) > 1:
-                raise UserError(
-                    f"file '{self.path}': the first line names '{column}' {len(places)} times "
-                    f"(columns {', '.join(places)}); rename all but the one that counts"
-                )
-
-    def _read_json(self, cache: str) -> Dataset:
-        with self.path.open(encoding=self.encoding) as lines:  # Arrow takes any bytes for UTF-8
-            for _ in lines:
-                pass
-        return self._load("json", cache, encoding=self.encoding)
+        return row
 
     def _load(self, kind: str, cache: str, **form: Any) -> Dataset:
-        rows: Dataset = load_dataset(
+        return load_dataset(
             kind, data_files=glob.escape(str(self.path)), split="train", cache_dir=cache, **form
         )
-        return rows
 
     @property
     def _quotes(self) -> str:
@@ -168,6 +154,7 @@ class TextFile:
         place, end = "", 0
         decoder = codecs.getincrementaldecoder(self.encoding)()
         with self.path.open("rb") as lines:
+            wide = lines.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
             for number, line in enumerate(lines, start=1):
                 end += len(line)
                 try:  # a line of UTF-16 ends amid a character
@@ -178,8 +165,6 @@ class TextFile:
                     break
                 except UnicodeError:  # UTF-16 that does not say which
                     break
-        with self.path.open("rb") as file:
-            wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         wide = wide and codecs.lookup(self.encoding).name != "utf-16"
         others = "'utf-16'" if wide else "'latin-1' or 'cp1252'"
         return (

@@ -86,12 +86,9 @@ class Vocabulary:
 
     def tokenizer_of(self, count: int) -> PreTrainedTokenizerBase:
         """The tokenizer that knows so many pieces alone, by their new ids."""
-        if count not in self._made:
-            new = {old: new for new, old in enumerate(self.kept(count))}
-            self._made[count] = self._tokenizer_of(new)
-        return self._made[count]
-
-    def _tokenizer_of(self, new: dict[int, int]) -> PreTrainedTokenizerBase:
+        if count in self._made:
+            return self._made[count]
+        new = {old: new for new, old in enumerate(self.kept(count))}
         document = _document(self.tokenizer)
         model, processor = document["model"], document["post_processor"] or {}
         model["vocab"] = {piece: new[n] for piece, n in model["vocab"].items() if n in new}
@@ -102,6 +99,6 @@ class Vocabulary:
         for name in ("sep", "cls"):  # of BertProcessing
             if name in processor:
                 processor[name][1] = new[processor[name][1]]
-        smaller = copy.deepcopy(self.tokenizer)
+        smaller = self._made[count] = copy.deepcopy(self.tokenizer)
         smaller._tokenizer = Tokenizer.from_str(json.dumps(document))
         return smaller

@@ -53,11 +53,9 @@ class Stage:
         check_types(self)
         check_ranges(
             self,
-            {
-                "epochs": (self.epochs > 0, "> 0"),
-                "learning_rate": (self.learning_rate > 0, "> 0"),
-                "hidden_weight": (self.hidden_weight >= 0, ">= 0"),
-            },
+            epochs=(self.epochs > 0, "> 0"),
+            learning_rate=(self.learning_rate > 0, "> 0"),
+            hidden_weight=(self.hidden_weight >= 0, ">= 0"),
         )
         if self.searches and self.quantised:
             raise UserError(

@@ -77,16 +77,12 @@ def read_inputs(
     augmentation: Augmentation | None = None,
 ) -> Inputs:
     """Read data and checkpoints. Raises UserError for whatever does not fit together."""
-    for checkpoint in (teacher.checkpoint, student):
-        if checkpoint is not None:
-            _check_lengths(checkpoint, task.max_length, seq_len)
+    checkpoints = [one for one in (teacher.checkpoint, student) if one is not None]
+    for checkpoint in checkpoints:
+        _check_lengths(checkpoint, task.max_length, seq_len)
     layers = pretrained.read_config(teacher.checkpoint).num_hidden_layers
-    if student_layers is not None and (
-        not student_layers
-        or list(student_layers) != sorted(set(student_layers))
-        or student_layers[0] < 0
-        or student_layers[-1] >= layers
-    ):
+    ascending = sorted({*range(layers)} & {*(student_layers or ())})
+    if student_layers is not None and (not ascending or list(student_layers) != ascending):
         raise UserError(
             f"student_layers is {student_layers}; it must be ascending layers of the teacher, "
             f"0 to {layers - 1}"
@@ -98,9 +94,8 @@ def read_inputs(
     if student is not None:
         check_student(student, teacher.checkpoint, text.label_names)
     tokenizer = pretrained.load_tokenizer(teacher.checkpoint)
-    for checkpoint in (teacher.checkpoint, student):
-        if checkpoint is not None:
-            _check_segments(checkpoint, tokenizer, task)
+    for checkpoint in checkpoints:
+        _check_segments(checkpoint, tokenizer, task)
     return Inputs(
         task=task,
         teacher=teacher,

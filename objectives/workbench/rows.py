@@ -10,18 +10,10 @@ import numpy as np
 from objectives.session import Session
 from objectives.text.augmentation import augment
 from objectives.text.data import Split, no_labels
-from objectives.text.odd_labels import odd_labels
-from objectives.text.odd_texts import odd_texts
-from objectives.text.task import ROLES, Examples, tokenise
+from objectives.text.odd import odd_labels, odd_texts
+from objectives.text.task import Examples, tokenise
 from objectives.workbench.fidelity import Fidelity
 from objectives.workbench.inputs import Inputs, check_tokens
-
-
-def rows_of_roles(inputs: Inputs) -> dict[str, Split]:
-    """The rows of each role. Raises UserError for a token that a model has no embedding of."""
-    splits = {role: inputs.split(role) for role in ROLES}
-    check_tokens(inputs, splits.values())
-    return splits
 
 
 def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
@@ -50,11 +42,11 @@ def rows_of_students(
     roles = inputs.text.roles
     train = roles["train"]
     if inputs.augmenter is not None:
-        train = augment(inputs.augmenter, roles, session=session)
+        train = augment(inputs.augmenter, roles, session)
     if more := inputs.text.unlabelled:
         labels = np.concatenate([train.labels, no_labels(len(more), train.labels)])
         train = Examples([*train.texts, *more], labels)
-    length = fidelity.length(inputs.task.max_length)
+    length = min(fidelity.max_length or inputs.task.max_length, inputs.task.max_length)
 
     def split(role: str, rows: Examples) -> Split:
         if rows is roles[role] and length == inputs.task.max_length:
@@ -64,4 +56,18 @@ def rows_of_students(
         return tokens
 
     alpha = replace(split("alpha", roles["alpha"]), labels=splits["alpha"].labels)
-    return fidelity.train(split("train", train), session.seed), alpha
+    return share_of(split("train", train), fidelity.data, session.seed), alpha
+
+
+def share_of(split: Split, share: float, seed: int) -> Split:
+    """A share of the rows, in (0, 1], in their order."""
+    if share == 1:
+        return split
+    count = max(1, round(share * len(split)))
+    rows = np.sort(np.random.default_rng(seed).permutation(len(split))[:count])
+    return replace(
+        split,
+        input_ids=[split.input_ids[row] for row in rows],
+        token_type_ids=[split.token_type_ids[row] for row in rows],
+        labels=split.labels[rows],
+    )

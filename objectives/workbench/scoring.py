@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,27 +59,10 @@ def score_of(
     teacher: Mapping[str, Tensor],
     splits: Mapping[str, Split],
     metric: Metric,
-    *,
-    cost: float,
-    flops: int,
-    params: int,
-    bytes: int,
-    widths: Mapping[str, tuple[int, ...]],
+    **sizes: Any,
 ) -> Score:
     """What a model's answers are worth beside the teacher's, both logits (rows, C) of "select" and
-    "heldout", and its sizes."""
+    "heldout"; `sizes` are the fields of a `Score` that say what the model costs."""
     worth = {role: metric_with_interval(answers[role], splits[role], metric) for role in splits}
     far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
-    return Score(
-        metric=worth["select"][0],
-        interval=worth["select"][1],
-        heldout_metric=worth["heldout"][0],
-        heldout_interval=worth["heldout"][1],
-        divergence=far["select"],
-        heldout_divergence=far["heldout"],
-        cost=cost,
-        flops=flops,
-        params=params,
-        bytes=bytes,
-        widths=widths,
-    )
+    return Score(*worth["select"], *worth["heldout"], far["select"], far["heldout"], **sizes)

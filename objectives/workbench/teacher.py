@@ -53,21 +53,14 @@ class Teacher:
         check_types(self)
         check_ranges(
             self,
-            {
-                "epochs": (self.epochs >= 1, ">= 1"),
-                "batch_size": (self.batch_size >= 1, ">= 1"),
-                "learning_rate": (self.learning_rate > 0, "> 0"),
-            },
+            epochs=(self.epochs >= 1, ">= 1"),
+            batch_size=(self.batch_size >= 1, ">= 1"),
+            learning_rate=(self.learning_rate > 0, "> 0"),
         )
 
 
 def load_teacher(
-    teacher: Teacher,
-    text: LabelledText,
-    train: Split,
-    *,
-    session: Session,
-    fine_tune: bool = True,
+    teacher: Teacher, text: LabelledText, train: Split, *, session: Session, fine_tune: bool = True
 ) -> BertForSequenceClassification:
     """The fine-tuned classifier, in evaluation mode on the device: the task's labels in its order.
 
@@ -92,15 +85,14 @@ def load_teacher(
     folder = session.cache / content_key(ingredients)
     if not fine_tune:
         others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
-        kept = [folder, *(session.cache / content_key(other) for other in others)]
-        folder = next((path for path in kept if path.is_dir()), folder)
-        if not folder.is_dir():
-            raise UserError(
-                f"'{session.cache}' does not hold the teacher that was fine-tuned from "
-                f"'{teacher.checkpoint}'; launch the study again with as many trials as it has, "
-                "which makes it anew, or put the folder back from a copy"
-            )
-        return _load(str(folder), session.device)
+        for kept in (folder, *(session.cache / content_key(other) for other in others)):
+            if kept.is_dir():
+                return _load(str(kept), session.device)
+        raise UserError(
+            f"'{session.cache}' does not hold the teacher that was fine-tuned from "
+            f"'{teacher.checkpoint}'; launch the study again with as many trials as it has, "
+            "which makes it anew, or put the folder back from a copy"
+        )
     if folder.is_dir():
         try:
             return _load(str(folder), session.device)
@@ -135,12 +127,10 @@ def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:
     """Raise UserError if a logit of the teacher, or a metric of its logits, is nan or infinite."""
     if all(torch.as_tensor(answer).isfinite().all() for answer in answers):
         return
-    remedy = "repair its checkpoint"
-    if not pretrained.has_classifier(teacher.checkpoint):
-        remedy = (
-            "fine-tune it at a lower learning rate (Teacher.learning_rate, now "
-            f"{teacher.learning_rate:g}), or repair the checkpoint"
-        )
+    rate = f"Teacher.learning_rate, now {teacher.learning_rate:g}"
+    remedy = f"fine-tune it at a lower learning rate ({rate}), or repair the checkpoint"
+    if pretrained.has_classifier(teacher.checkpoint):
+        remedy = "repair its checkpoint"
     raise UserError(
         f"teacher '{teacher.checkpoint}': its answers are not finite (nan or infinite); {remedy}"
     )
@@ -169,17 +159,10 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
 
 
 def weak_teacher_note(
-    teacher: Teacher,
-    metric: Metric,
-    value: float,
-    interval: Interval,
-    labels: Labels,
-    classes: int,
+    teacher: Teacher, metric: Metric, value: float, interval: Interval, labels: Labels, classes: int
 ) -> str | None:
-    """What a user should know of a teacher that may be no better than one answer for all rows.
-
-    `value` is its metric on the selection split, which has these labels.
-    """
+    """What a user should know of a teacher that may be no better than one answer for all rows;
+    `value` is its metric on the selection split, which has these labels."""
     constant = 0.0  # of a correlation
     if metric in ("accuracy", "f1"):
         likely = {int(np.bincount(labels).argmax()), 1}
@@ -205,15 +188,10 @@ def _load(folder: str, device: str) -> BertForSequenceClassification:
 
 
 def _fine_tune(
-    teacher: Teacher,
-    label_names: Sequence[str],
-    train: Split,
-    session: Session,
+    teacher: Teacher, label_names: Sequence[str], train: Split, session: Session
 ) -> PreTrainedModel:
-    """The task's loss on the labels, every weight trained, dropout as the checkpoint has it.
-
-    The model is transformers' own for the checkpoint, whatever its kind.
-    """
+    """Every weight of transformers' own model of the checkpoint trained on the labels, with its
+    dropout."""
     seed, device, progress = session.seed, session.device, session.progress
     cuda = [device] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded
@@ -226,11 +204,10 @@ def _fine_tune(
         optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
         schedule = linear_schedule(optimizer, steps)
         progress.begin("fine-tune the teacher", steps)
-        batches = train.shuffled(teacher.batch_size, seed, device)
-        for batch in islice(batches, steps):
-            inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-            if hasattr(model.config, "type_vocab_size"):
-                inputs["token_type_ids"] = batch.token_type_ids
+        for batch in islice(train.shuffled(teacher.batch_size, seed, device), steps):
+            inputs = batch.inputs
+            if not hasattr(model.config, "type_vocab_size"):
+                del inputs["token_type_ids"]
             with autocast(dtype, device):
                 logits = model(**inputs, return_dict=True).logits.float()
             task_loss(logits[None], batch.labels).sum().backward()

@@ -32,13 +32,13 @@ from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.families import family_for
 from objectives.students.family import Architecture
 from objectives.text.data import Split
-from objectives.text.task import Examples, tokenise
+from objectives.text.task import ROLES, Examples, tokenise
 from objectives.text.vocabulary import Vocabulary
 from objectives.training.population import EMBEDDINGS
 from objectives.training.teacher_logits import kept_logits
 from objectives.workbench.fidelity import FULL, Fidelity
-from objectives.workbench.inputs import JUDGING, Inputs
-from objectives.workbench.rows import notes_on_rows, rows_of_roles, rows_of_students
+from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
+from objectives.workbench.rows import notes_on_rows, rows_of_students
 from objectives.workbench.scoring import Score, answers_of, score_of
 from objectives.workbench.teacher import (
     check_answers,
@@ -60,7 +60,6 @@ class Workbench:
     teacher_answers: Mapping[str, Tensor]
     """Logits (rows, C) of the teacher on "select" and "heldout", in float32."""
     engine: Engine
-    """What models are served with, and so scored with."""
     metric: Metric
     tokenizer: PreTrainedTokenizerBase
     unpruned: Score
@@ -84,11 +83,8 @@ class Workbench:
         architecture: Architecture,
         answers: Mapping[str, Tensor] | None = None,
     ) -> Score:
-        """Metric and divergence on the selection and the held-out split, and the size of the
-        student `model`. `answers` are those of the method of that name, if they are known.
-
-        Raises WrongCostError if the model does not cost what a search predicts of its architecture.
-        """
+        """What the student `model` is worth by its `answers`, and what it costs. Raises
+        WrongCostError if that is not what a search predicts of its architecture."""
         measured = measured_costs(model, self.flops.seq_len)
         costs = (self.flops, self.problem.counted.cost)
         predicted = family_for(architecture).predicted(architecture, costs)
@@ -119,14 +115,11 @@ class Workbench:
         """The selection and the held-out split in the tokens of such a model."""
         splits = {"select": self.select, "heldout": self.heldout}
         tokenizer = self.tokenizer_of(architecture)
-        if tokenizer is self.tokenizer:
-            return splits
-        return {
-            role: replace(
-                tokenise(self.texts[role], role, tokenizer, split.max_length), labels=split.labels
-            )
-            for role, split in splits.items()
-        }
+        if tokenizer is not self.tokenizer:
+            for role, split in splits.items():
+                tokens = tokenise(self.texts[role], role, tokenizer, split.max_length)
+                splits[role] = replace(tokens, labels=split.labels)
+        return splits
 
 
 def prepare(
@@ -147,67 +140,63 @@ def prepare(
     `latency_batch` sequences in the `engine`; `objective` is what it compares students by, `spaces`
     the kinds of units that its methods search: "units" counts those.
     """
-    device, progress = session.device, session.progress
-    splits = rows_of_roles(inputs)
-    notes = [
-        *notes_on_rows(inputs, splits),
-        *teacher_notes(inputs.teacher, inputs.text.label_names),
-    ]
+    device, progress, seq_len = session.device, session.progress, inputs.seq_len
+    metric, label_names = inputs.task.metric, inputs.text.label_names
+    splits = {role: inputs.split(role) for role in ROLES}
+    check_tokens(inputs, splits.values())
+    notes = [*notes_on_rows(inputs, splits), *teacher_notes(inputs.teacher, label_names)]
     for note in notes:
         progress.note(note)
     teacher = load_teacher(inputs.teacher, inputs.text, splits["train"], session=session)
-    answers = _answers_of_teacher(teacher, splits, session)
+    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in JUDGING)
+    progress.begin("score the teacher", batches)
+    answers = {role: predict(teacher, splits[role], device, progress) for role in JUDGING}
     if not inputs.task.labelled:
         said = answers | {"alpha": predict(teacher, splits["alpha"], device)}
         splits |= {role: splits[role].answered(logits) for role, logits in said.items()}
-    judging = {role: splits[role] for role in JUDGING}
+    judging, select = {role: splits[role] for role in JUDGING}, splits["select"]
     train, alpha = rows_of_students(inputs, splits, fidelity, session)
-    student = _student(inputs, teacher, session.seed)
+    student = teacher
+    if inputs.student is not None:
+        student = load_student(inputs.student, teacher, label_names, session.seed)
+    elif inputs.student_layers is not None:
+        student = keep_layers(teacher, inputs.student_layers)
     cost_of_teacher, cost_of_student = (
-        load_latency(
-            model,
-            batch=latency_batch,
-            seq_len=inputs.seq_len,
-            engine=engine,
-            session=session,
-        )
+        load_latency(model, batch=latency_batch, seq_len=seq_len, engine=engine, session=session)
         if cost == "latency"
-        else _cost(cost, model, inputs.seq_len, spaces)
+        else _cost(cost, model, seq_len, spaces)
         for model in (teacher, student)
     )
     cost_of_unpruned = cost_of_teacher if inputs.student is None else cost_of_student
-
-    def flops_of(own: Cost) -> Flops:
-        return Flops(own.shape, inputs.seq_len)
-
     counted = Budget(cost_of_student, cost_of_unpruned.full)
-    flops = Budget(flops_of(cost_of_student), flops_of(cost_of_unpruned).full)
+    flops_of_student = Flops(cost_of_student.shape, seq_len)
+    flops = Budget(flops_of_student, Flops(cost_of_unpruned.shape, seq_len).full)
     served = answers
     if BITS[engine] != FULL_BITS:
         served = answers_of(engine, teacher, judging, device)
-    unpruned = _score_teacher(
-        inputs,
-        teacher,
+    unpruned = score_of(
         served,
         answers,
         judging,
+        metric,
+        params=count_parameters(teacher),
+        bytes=bytes_of(teacher.state_dict()),
         cost=cost_of_teacher.full,
-        flops=int(flops_of(cost_of_teacher).full),
+        flops=int(Flops(cost_of_teacher.shape, seq_len).full),
         widths=BertArchitecture.full(cost_of_unpruned.shape).sizes(),
     )
+    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
-        inputs.teacher,
-        inputs.task.metric,
-        unpruned.metric,
-        unpruned.interval,
-        splits["select"].labels,
-        len(inputs.text.label_names),
+        inputs.teacher, metric, unpruned.metric, unpruned.interval, select.labels, len(label_names)
     )
     if weak:
         progress.note(weak)
         notes.append(weak)
     teacher_logits = kept_logits(teacher, train, session=session)
     check_answers(inputs.teacher, teacher_logits)
+    select_score = partial(nearness, split=select, teacher=answers["select"], device=device)
+    if objective == "metric":
+        select_score = partial(score, split=select, metric=metric, device=device)
     train = train.answered(teacher_logits)
     return Workbench(
         problem=Problem(
@@ -220,79 +209,30 @@ def prepare(
             counted=counted,
             student_is_new=inputs.student is not None,
             student_layers=inputs.student_layers,
-            select_score=partial(
-                score, split=splits["select"], metric=inputs.task.metric, device=device
-            )
-            if objective == "metric"
-            else partial(
-                nearness, split=splits["select"], teacher=answers["select"], device=device
-            ),
+            select_score=select_score,
             vocabulary=Vocabulary(inputs.tokenizer, train),
             device=device,
             cache=session.cache,
-            seq_len=inputs.seq_len,
+            seq_len=seq_len,
         ),
-        select=splits["select"],
+        select=select,
         heldout=splits["heldout"],
         texts={role: inputs.text.roles[role] for role in JUDGING},
         teacher_answers=answers,
         engine=engine,
-        metric=inputs.task.metric,
+        metric=metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
         unpruned_answers=served,
-        flops=flops_of(cost_of_student),
+        flops=flops_of_student,
         flops_full=int(flops.full),
         notes=tuple(notes),
     )
 
 
-def _answers_of_teacher(
-    teacher: BertForSequenceClassification, splits: Mapping[str, Split], session: Session
-) -> dict[str, Tensor]:
-    """Its logits (rows, C) of "select" and "heldout"."""
-    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in JUDGING)
-    session.progress.begin("score the teacher", batches)
-    return {
-        role: predict(teacher, splits[role], session.device, session.progress) for role in JUDGING
-    }
-
-
-def _score_teacher(
-    inputs: Inputs,
-    teacher: BertForSequenceClassification,
-    served: Mapping[str, Tensor],
-    answers: Mapping[str, Tensor],
-    splits: Mapping[str, Split],
-    *,
-    cost: float,
-    flops: int,
-    widths: Mapping[str, tuple[int, ...]],
-) -> Score:
-    """What it is worth by its answers in the engine that will serve. Raises UserError for answers
-    that are nan or infinite."""
-    unpruned = score_of(
-        served,
-        answers,
-        splits,
-        inputs.task.metric,
-        params=count_parameters(teacher),
-        bytes=bytes_of(teacher.state_dict()),
-        cost=cost,
-        flops=flops,
-        widths=widths,
-    )
-    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
-    return unpruned
-
-
 def _cost(
-    name: CostName,
-    model: BertForSequenceClassification,
-    seq_len: int,
-    spaces: tuple[str, ...],
+    name: CostName, model: BertForSequenceClassification, seq_len: int, spaces: tuple[str, ...]
 ) -> Cost:
-    """What is counted of `model`, cut or masked."""
     shape = shape_of(model.config)
     if name == "params":
         embeddings = sum(weight.numel() for weight in model.bert.embeddings.parameters())
@@ -305,13 +245,3 @@ def _cost(
     if name == "units":
         return Units(shape, spaces)
     return Flops(shape, seq_len)
-
-
-def _student(
-    inputs: Inputs, teacher: BertForSequenceClassification, seed: int
-) -> BertForSequenceClassification:
-    if inputs.student is not None:
-        return load_student(inputs.student, teacher, inputs.text.label_names, seed)
-    if inputs.student_layers is not None:
-        return keep_layers(teacher, inputs.student_layers)
-    return teacher

@@ -25,7 +25,7 @@ class RandomPruning(ScopedOneShot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, {"draw": (self.draw >= 0, ">= 0")})
+        check_ranges(self, draw=(self.draw >= 0, ">= 0"))
 
     def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """A number for each unit, uniform in [0, 1); the same at every budget."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from objectives.text.odd_labels import odd_labels
+from objectives.text.odd import odd_labels
 from objectives.text.task import ROLES, Examples, LabelledText
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from objectives.text.odd_texts import odd_texts
+from objectives.text.odd import odd_texts
 from objectives.text.roles import load
 from objectives.text.task import Task
 

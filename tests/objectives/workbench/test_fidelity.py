@@ -16,6 +16,7 @@ from objectives.session import Session
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import read_inputs
+from objectives.workbench.rows import share_of
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
 from tests.chaos.quick import Quick
@@ -95,13 +96,13 @@ def test_of_a_pair_both_texts_are_left(low_pairs: Workbench) -> None:
 
 def test_rows_are_those_of_train_with_their_labels(benches: Mapping[str, Workbench]) -> None:
     train = benches["full"].problem.train
-    less = Fidelity(data=0.5).train(train, 1)
-    other = Fidelity(data=0.5).train(train, 2)
+    less = share_of(train, 0.5, 1)
+    other = share_of(train, 0.5, 2)
     known = {tuple(ids): label for ids, label in zip(train.input_ids, train.labels, strict=True)}
     for ids, label in zip(other.input_ids, other.labels, strict=True):
         assert known[tuple(ids)] == label
     assert len(less) == len(other) == 120
-    again = Fidelity(data=0.5).train(train, 1)
+    again = share_of(train, 0.5, 1)
     assert less.input_ids == again.input_ids
     assert np.array_equal(less.labels, again.labels)
 

@@ -1,0 +1,76 @@
+"""What looks wrong about the texts or labels of a task and may be meant: lines for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from objectives.errors import a_few
+from objectives.text.task import ROLES, LabelledText, Task
+
+
+def odd_labels(text: LabelledText) -> Iterator[str]:
+    """Labels that differ in blanks or case alone, and those that no row of train has; none of
+    numbers."""
+    if text.roles["train"].labels.dtype.kind == "f":
+        return
+    spellings: dict[str, list[str]] = {}
+    for name in text.label_names:
+        spellings.setdefault("".join(name.split()).lower(), []).append(name)
+    alike = [" and ".join(map(repr, names)) for names in spellings.values() if len(names) > 1]
+    if alike:
+        more = f" and {len(alike) - 3:,} more such" if len(alike) > 3 else ""
+        yield (
+            "labels that differ only in blanks or case are classes of their own: "
+            f"{', '.join(alike[:3])}{more}; write them alike where they mean the same"
+        )
+    size = len(text.label_names)
+    counts = {role: np.bincount(text.roles[role].labels, minlength=size) for role in ROLES}
+    of_train = counts.pop("train")
+    unseen = np.flatnonzero((of_train == 0) & (sum(counts.values()) > 0))
+    if len(unseen):
+        where = {role: rows[unseen].sum() for role, rows in counts.items()}
+        elsewhere = ", ".join(f"{role} {rows:,}" for role, rows in where.items() if rows)
+        names = a_few([text.label_names[label] for label in unseen.tolist()])
+        stand = "label {} stands" if len(unseen) == 1 else "labels {} stand"
+        yield (
+            f"{stand.format(names)} in no row of train, but in others ({elsewhere}): leave these "
+            "out, correct their labels, or give train some"
+        )
+
+
+def odd_texts(task: Task, text: LabelledText) -> Iterator[str]:
+    """Texts of a CSV that hold whole rows of it: a field that begins with a quote goes on to the
+    next quote, over the rows between them."""
+    if not isinstance(task.data, Mapping) or not task.classes:
+        return
+    found: list[str] = []
+    for split, file in task.data.items():
+        names = file.header() if file.delimiter else []
+        if not {*task.columns, task.label} <= set(names):  # pandas makes up some names
+            continue
+        place, labels = names.index(task.label), set(text.label_names)
+        found += (
+            value
+            for role in ROLES
+            if task.heldout_split is None or (role == "heldout") == (split == task.heldout_split)
+            for row in text.roles[role].texts
+            for column, value in zip(task.columns, row, strict=True)
+            if any(
+                len(fields) == len(names) > 1 and fields[place] in labels
+                for fields in _rows_in(value, names.index(column), file.delimiter)
+            )
+        )
+    if found:
+        have = "1 text holds" if len(found) == 1 else f"{len(found):,} texts hold"
+        yield (
+            f"{have} what looks like rows of the CSV ({a_few(found)}): does a field begin with a "
+            "quote that nothing closes? Put that field in quotes and write the quote twice"
+        )
+
+
+def _rows_in(text: str, column: int, delimiter: str) -> Iterator[Sequence[str]]:
+    """The fields of the whole lines of a text that stands in this column of a CSV."""
+    for line in (delimiter * column + text).split("\n")[:-1]:
+        yield line.rstrip("\r").split(delimiter)
