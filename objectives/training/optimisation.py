@@ -36,9 +36,11 @@ def weight_optimizer(weights: Mapping[str, Tensor], learning_rate: float) -> tor
     )
 
 
-def linear_schedule(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
-    """10% linear warm-up, then linear decay to 0 over `steps`."""
-    schedule: LRScheduler = get_linear_schedule_with_warmup(optimizer, int(_WARMUP * steps), steps)
+def linear_schedule(optimizer: torch.optim.Optimizer, steps: int, done: int = 0) -> LRScheduler:
+    """10% linear warm-up, then linear decay to 0 over `steps`, of which some are done."""
+    schedule: LRScheduler = get_linear_schedule_with_warmup(
+        optimizer, int(_WARMUP * steps), steps, done - 1
+    )
     return schedule
 
 
@@ -62,12 +64,10 @@ class PopulationOptimizer:
         self._schedule = self._schedule_after(0)
 
     def _schedule_after(self, done: int) -> LRScheduler:
-        warmup, last = int(_WARMUP * self._steps), done - 1
-        schedule: LRScheduler = (
-            get_linear_schedule_with_warmup(self._optimizer, warmup, self._steps, last)
-            if self._kind == "linear"
-            else get_constant_schedule_with_warmup(self._optimizer, warmup, last)
-        )
+        if self._kind == "linear":
+            return linear_schedule(self._optimizer, self._steps, done)
+        warmup = int(_WARMUP * self._steps)
+        schedule: LRScheduler = get_constant_schedule_with_warmup(self._optimizer, warmup, done - 1)
         return schedule
 
     def shapes(self) -> dict[str, torch.Size]:

@@ -45,28 +45,23 @@ def rounded_inputs(
 ) -> Tensor:
     """What enters the weights of a layer, rounded for those students whose architectures say so."""
     bits = [architecture.layers[layer].input_bits for architecture in architectures]
-    if not any(bits):
-        return inputs_KTI
-    return torch.stack(
-        [
-            vectors if few is None else _through(packing.rounded_inputs, vectors, few)
-            for vectors, few in zip(inputs_KTI.unbind(), bits, strict=True)
-        ]
-    )
+    return _through(packing.rounded_inputs, inputs_KTI, bits) if any(bits) else inputs_KTI
 
 
 def _rounded(weight_KOI: Tensor, bits: Sequence[int | None], halves: int | None) -> Tensor:
     if not any(bits) or not weight_KOI.numel():
         return weight_KOI
-    found = torch.stack(
-        [
-            weight if few is None else _through(rounded, weight, few)
-            for weight, few in zip(weight_KOI.unbind(), bits, strict=True)
-        ]
-    )
+    found = _through(rounded, weight_KOI, bits)
     return found if halves is None else found.unflatten(1, (halves, -1)).sum(1)
 
 
-def _through(rounding: Callable[[Tensor, int], Tensor], exact: Tensor, bits: int) -> Tensor:
-    """The rounded numbers, with the gradient of the exact ones."""
-    return exact + (rounding(exact.detach(), bits) - exact).detach()
+def _through(
+    rounding: Callable[[Tensor, int], Tensor], exact: Tensor, bits: Sequence[int | None]
+) -> Tensor:
+    """The rounded numbers of each student, with the gradient of the exact ones."""
+    return torch.stack(
+        [
+            own if few is None else own + (rounding(own.detach(), few) - own).detach()
+            for own, few in zip(exact.unbind(), bits, strict=True)
+        ]
+    )
