@@ -25,8 +25,6 @@ from transformers import BertForSequenceClassification
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.bert.modeling_bert import BertLayer, BertOutput, BertSelfOutput
 
-from objectives.problem import Problem
-from objectives.students.bert.architecture import BertArchitecture
 from objectives.text.data import Batch
 
 
@@ -82,7 +80,7 @@ def side_by_side(
     meanwhile: 8 E bytes a token. `columns` says of each layer of a space which input channels
     matter, (width,) bool; all by default.
     """
-    passes = [_Pass.begin(whole, batch) for batch in batches]
+    passes = [_Pass(whole, batch) for batch in batches]
     layers = [cast("Sequence[BertLayer]", model.bert.encoder.layer) for model in (whole, student)]
     for number, (of_whole, of_student) in enumerate(zip(*layers, strict=True)):
         for space in ("heads", "ffn"):
@@ -96,18 +94,6 @@ def side_by_side(
             yield Fit(number, space, own.output.dense.weight, second, towards)
             for at in passes:
                 at.own = own.output(own.units(at.own, at.mask), at.own)
-
-
-def columns_of(architecture: BertArchitecture, problem: Problem) -> dict[str, list[Tensor]]:
-    """Which input channels of each layer's output projections belong to units that stay: of heads
-    and ffn, (width,) bool each."""
-    shape, device = problem.shape, problem.device
-    masks = architecture.masks(shape, ("heads", "ffn"))
-    heads = [torch.tensor(row).repeat_interleave(shape.head_dim) for row in masks["heads"]]
-    ffn = [torch.tensor(row) for row in masks["ffn"]]
-    return {
-        space: [row.to(device) for row in rows] for space, rows in (("heads", heads), ("ffn", ffn))
-    }
 
 
 @dataclass(frozen=True)
@@ -131,25 +117,18 @@ class _Block:
         return self.layer.attention.output if self.space == "heads" else self.layer.output
 
 
-@dataclass
 class _Pass:
-    """A batch on its way through both models."""
+    """A batch on its way through both models, which share the embeddings."""
 
-    tokens: Tensor
-    """(B, S) bool; False is padding."""
-    mask: Tensor | None
-    """The same as attention takes it."""
-    wanted: Tensor
-    """(B, S, E): what enters the next block of the unpruned model."""
-    own: Tensor
-    """The same of the student."""
-
-    @classmethod
-    def begin(cls, model: BertForSequenceClassification, batch: Batch) -> _Pass:
-        """The embeddings, which both models share."""
-        hidden = model.bert.embeddings(batch.input_ids, batch.token_type_ids)
+    def __init__(self, model: BertForSequenceClassification, batch: Batch):
+        hidden: Tensor = model.bert.embeddings(batch.input_ids, batch.token_type_ids)
+        self.tokens = batch.attention_mask
+        """(B, S) bool; False is padding."""
         mask = create_bidirectional_mask(model.config, hidden, batch.attention_mask)
-        return cls(batch.attention_mask, cast("Tensor | None", mask), hidden, hidden)
+        self.mask = cast("Tensor | None", mask)
+        """The same as attention takes it."""
+        self.wanted, self.own = hidden, hidden
+        """(B, S, E): what enters the next block of the unpruned model, and of the student."""
 
 
 def _moments(

@@ -1,28 +1,57 @@
-"""What alphas share that follow gradients: the knobs of each student, and the gradients."""
+"""What searches share whose alpha follows gradients: their knobs, and the gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.staged_method import StagedMethod
 from objectives.strategies.alpha_optimizers import AlphaOptimizer
+from objectives.training.stages import Stage
 
-Method = TypeVar("Method", bound=StagedMethod)
 
+@dataclass(frozen=True, kw_only=True)
+class DescendingMethod(StagedMethod):
+    """Base of the methods whose alpha follows gradients in the stages that search."""
 
-def knobs_of(members: Sequence[StagedMethod], names: Sequence[str], device: str) -> list[Tensor]:
-    """Fields of all members: for each name (K,) float32."""
-    return [
-        torch.tensor(
-            [getattr(member, name) for member in members], dtype=torch.float32, device=device
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
+
+    flops_weight: float
+    """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0."""
+    grad_rescale: float = 0.1
+    """kappa: step size of alpha's optimiser. > 0."""
+    stages: tuple[Stage, ...] = (
+        Stage(name="search", epochs=2, searches=True),
+        Stage(name="recover", epochs=1),
+    )
+    """What the weights go through, those that search first."""
+    temperature: tuple[float, float]
+    """Of the masks at the start and at the end of a search. > 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        falls = len(self.temperature) == 2 and min(self.temperature) > 0
+        check_ranges(
+            self,
+            {
+                "flops_weight": (self.flops_weight >= 0, ">= 0"),
+                "grad_rescale": (self.grad_rescale > 0, "> 0"),
+                "temperature": (falls, "two numbers > 0"),
+            },
         )
-        for name in names
-    ]
+        if not any(stage.searches for stage in self.stages):
+            raise UserError(
+                f"{type(self).__name__}.stages: none of them searches; alpha would learn nothing"
+            )
+
+
+Method = TypeVar("Method", bound=DescendingMethod)
 
 
 class DescendingAlpha(Generic[Method]):
@@ -35,8 +64,10 @@ class DescendingAlpha(Generic[Method]):
     def __init__(self, members: Sequence[Method], problem: Problem, seed: int):
         self.members, self.method, self.problem = members, members[0], problem
         self.generator = torch.Generator().manual_seed(seed)
-        self.flops_weight, self.target_ratio, self.tolerance, self.step_size = knobs_of(
-            members, ("flops_weight", "target_ratio", "tolerance", "grad_rescale"), problem.device
+        knobs = [(m.flops_weight, m.target_ratio, m.tolerance, m.grad_rescale) for m in members]
+        self.flops_weight, self.target_ratio, self.tolerance, self.step_size = (
+            torch.tensor(values, dtype=torch.float32, device=problem.device)
+            for values in zip(*knobs, strict=True)
         )
 
     def of(self, place: int) -> dict[str, Tensor]:

@@ -71,6 +71,8 @@ class Stage:
             )
 
 
+RECOVER = Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden", keep="best")
+"""What a cut student goes through by default."""
 FOUR_STEPS = (
     Stage(
         name="search, intermediate",
