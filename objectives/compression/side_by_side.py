@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.models.bert.modeling_bert import BertLayer, BertOutput, BertSelfOutput
+from transformers.models.bert.modeling_bert import BertLayer
 
 from objectives.text.data import Batch
 
@@ -86,9 +86,8 @@ def side_by_side(
         for space in ("heads", "ffn"):
             wanted, own = _Block(of_whole, space), _Block(of_student, space)
             kept = slice(None) if columns is None else columns[space][number]
-            second, towards = _moments(
-                wanted, own, passes, pairs, kept, first_only=number == len(layers[0]) - 1
-            )
+            last = number == len(layers[0]) - 1
+            second, towards = _moments(wanted, own, passes, pairs, kept, first_only=last)
             # The student's units are computed a second time to advance: to keep them would take
             # four times the memory of its hidden states.
             yield Fit(number, space, own.output.dense.weight, second, towards)
@@ -96,25 +95,21 @@ def side_by_side(
                 at.own = own.output(own.units(at.own, at.mask), at.own)
 
 
-@dataclass(frozen=True)
 class _Block:
     """Attention ("heads") or FFN of a layer."""
 
-    layer: BertLayer
-    space: str
+    def __init__(self, layer: BertLayer, space: str):
+        self._layer, self._space = layer, space
+        self.output = layer.attention.output if space == "heads" else layer.output
+        """Projects what `units` gives, adds the residual, norms."""
 
     def units(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """What the output projection reads, (B, S, width)."""
-        if self.space == "heads":
-            context: Tensor = self.layer.attention.self(hidden, mask)[0]
-            return context
-        fed: Tensor = self.layer.intermediate(hidden)
-        return fed
-
-    @property
-    def output(self) -> BertSelfOutput | BertOutput:
-        """Projects that, adds the residual, norms."""
-        return self.layer.attention.output if self.space == "heads" else self.layer.output
+        heads, layer = self._space == "heads", self._layer
+        found: Tensor = (
+            layer.attention.self(hidden, mask)[0] if heads else layer.intermediate(hidden)
+        )
+        return found
 
 
 class _Pass:

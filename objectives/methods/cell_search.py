@@ -36,8 +36,6 @@ from objectives.weights.independent import not_finite
 
 _POINTS = 100
 """Rows of a learning curve, at most."""
-_LARGEST_GRADIENT = 1.0
-"""Norm of all gradients together, beyond which they are scaled down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +94,10 @@ class CellSearch(SearchMethod):
                 fits = nn.ModuleList(nn.Linear(*sizes) for _ in genotype.operations)
             fits = to_device(fits, problem.device)
             curve = member._train(student, fits, problem, seed, progress)
-            student.words = _one_table(student.words)
+            words, fewer = student.words.children()
+            with torch.no_grad():  # one table costs less than two
+                table = fewer(words.weight)
+            student.words = nn.Embedding.from_pretrained(table, freeze=False)
             student.train(False)
             yield not_finite(slot, curve) or SearchResult(
                 slot=slot, architecture=genotype, model=student, curve=curve
@@ -131,7 +132,7 @@ class CellSearch(SearchMethod):
                 hidden = _hidden_loss(answer.hidden_states, teacher, batch.attention_mask, fits)
                 loss = loss + self.hidden_weight * hidden
             loss.backward()
-            nn.utils.clip_grad_norm_(list(weights.values()), _LARGEST_GRADIENT)
+            nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad(set_to_none=True)
@@ -194,11 +195,3 @@ def _student(genotype: Genotype, problem: Problem) -> CellForSequenceClassificat
         fewer.weight[: len(components)] = components
     student.words = nn.Sequential(nn.Embedding.from_pretrained(words, freeze=True), fewer)
     return to_device(student, problem.device)
-
-
-@torch.no_grad()
-def _one_table(words: nn.Module) -> nn.Embedding:
-    """Embeddings and their map as embeddings of fewer dimensions."""
-    table, fewer = words.children()
-    one: nn.Embedding = nn.Embedding.from_pretrained(fewer(table.weight), freeze=False)
-    return one

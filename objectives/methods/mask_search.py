@@ -30,13 +30,12 @@ from objectives.strategies.alpha_optimizers import AlphaAdam, AlphaOptimizer, Al
 from objectives.strategies.descending_alpha import DescendingAlpha, DescendingMethod
 from objectives.strategies.importance import importance_of_student
 from objectives.strategies.relaxation import (
-    constant_alpha,
     geometric_temperature,
     ranked_alpha,
     sigmoid_masks,
     softmax_masks,
 )
-from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, task_loss
@@ -321,12 +320,19 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
 
 
 def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
-    cost = problem.budget.cost
+    shape, middle, device = problem.shape, method.initial_alpha, problem.device
     if method.start == "uniform":
-        return constant_alpha(cost.shape, method.spaces, method.initial_alpha, problem.device)
-    low, high = method.initial_alpha - method.spread, method.initial_alpha + method.spread
+        return {
+            space: torch.full((shape.layers, *units_of(shape, space)), middle, device=device)
+            for space in method.spaces
+        }
     importance = importance_of_student(problem, method.spaces, "loss")
-    return ranked_alpha(importance, cost.of_one_unit(), low, high, problem.device)
+    cost, low, high = (
+        problem.budget.cost.of_one_unit(),
+        middle - method.spread,
+        middle + method.spread,
+    )
+    return ranked_alpha(importance, cost, low, high, device)
 
 
 def _optimizer(

@@ -23,9 +23,8 @@ from objectives.students.bert.architecture import BertArchitecture, Widths
 from objectives.students.bert.cutting import head_dim_of, widths_of
 from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.text.data import Batch
+from objectives.training.computed_weights import masked_weights, rounded_inputs, rounded_weights
 from objectives.training.fusing import fuse, in_eights, joint, take
-from objectives.training.masking import masked_weights
-from objectives.training.rounding import rounded_inputs, rounded_weights
 
 EMBEDDINGS = "bert.embeddings."
 """What the names of their weights begin with."""

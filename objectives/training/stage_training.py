@@ -24,7 +24,7 @@ from objectives.training.stages import Stage
 from objectives.training.teacher_states import teacher_trace
 
 Masks = Mapping[str, Tensor]
-"""Of each space (K, layers, *units), or as `masking.masked_weights` takes them: see there."""
+"""Of each space (K, layers, *units): see `computed_weights.masked_weights`."""
 
 
 class StageTraining:

@@ -1,22 +1,50 @@
-"""Rounding as part of the weights: students that learn with the few bits in which they are kept.
+"""The weights with which students compute: under masks, and with the few bits that they learn with.
 
-Forward it is `bert.quantising` and `bert.packing`; backward it is not there (straight through:
-Bengio et al. 2013). Shapes as in `population`.
+To multiply a unit touches every token; to multiply the column that reads it touches a weight once.
+Rounding is forward `bert.quantising` and `bert.packing`; backward it is not there (straight
+through: Bengio et al. 2013). Shapes as in `population`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from objectives.students.bert import packing
 from objectives.students.bert.architecture import BertArchitecture
-from objectives.students.bert.linears import LINEARS
+from objectives.students.bert.linears import AXES, LINEARS
 from objectives.students.bert.quantising import rounded
 
 _POOLER = "bert.pooler.dense.weight"
+
+
+def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights, by BERT's names, with which K students compute what they do under masks.
+
+    `masks` maps a space to (K, layers, *units_of).
+    """
+    masked = dict(weights)
+    for space, of_layers in masks.items():
+        for layer, mask in enumerate(of_layers.unbind(1)):
+            _mask(masked, f"bert.encoder.layer.{layer}.", space, mask)
+    return masked
+
+
+def _mask(weights: dict[str, Tensor], layer: str, space: str, mask: Tensor) -> None:
+    """Put the mask of a layer, (K, *units_of), into its weights: the columns that read a unit."""
+    if space == "qk":  # no weight reads them: rows, of the query alone
+        query, mask_KP = layer + "attention.self.query.", mask.flatten(1)
+        weights[query + "weight"] = weights[query + "weight"] * mask_KP[..., None]
+        weights[query + "bias"] = weights[query + "bias"] * mask_KP
+        return
+    readers = [linear.name for linear in LINEARS if linear.inputs in AXES[space]]
+    own = mask.flatten(1)[:, None] if len(readers) == 1 else mask.expand(-1, 3, -1)
+    for reader, mask_KU in zip(readers, own.unbind(1), strict=True):
+        name = f"{layer}{reader}.weight"
+        by_unit_KDUP = weights[name].unflatten(-1, (mask_KU.shape[1], -1))
+        weights[name] = (by_unit_KDUP * mask_KU[:, None, :, None]).flatten(-2)
 
 
 def rounded_weights(
