@@ -131,16 +131,12 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         temperature = first + (last - first) * progress
         sampled = {}
         for space, alpha in self.alpha.items():
-            noise, lots = self.noise(alpha)
+            # The same draws for all students, so that no trial depends on its neighbours.
+            drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
+            noise, lots = on_device(drawn, self.problem.device)
             survival = self._survival(space, two_sampled(alpha, noise, lots, temperature))
             sampled[space] = self._of_units(space, survival)
         return sampled
-
-    def noise(self, alpha: Tensor) -> Tensor:
-        """Two draws for each alpha of a student, (2, layers, ...), on the device: the same for all
-        students, so that no trial depends on its neighbours."""
-        drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
-        return on_device(drawn, self.problem.device)
 
     def learn(
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float

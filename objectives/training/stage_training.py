@@ -104,8 +104,7 @@ class StageTraining:
         """What the weights learn here, of these students on this batch, (K,)."""
         trace = self.trace()
         logits = population.logits(batch, masks, trace)
-        dtype = population.matmul_dtype
-        return self.compared(logits, trace, self.teacher(batch), batch, dtype)
+        return self.compared(logits, trace, self.teacher(batch), batch)
 
     def trace(self) -> Trace | None:
         """What is to be noted of a forward pass for the loss."""
@@ -114,22 +113,15 @@ class StageTraining:
         return Trace(with_scores=self.stage.loss == "intermediate")
 
     def compared(
-        self,
-        logits: Tensor,
-        student: Trace | None,
-        teacher: Trace | None,
-        batch: Batch,
-        dtype: torch.dtype,
+        self, logits: Tensor, student: Trace | None, teacher: Trace | None, batch: Batch
     ) -> Tensor:
-        """The loss of students whose matmuls are in `dtype` where they answer so on this batch,
-        (K,)."""
+        """The loss of students that answer so on this batch, (K,)."""
         wanted = self.problem.teacher_logits[batch.rows]
         if student is None or teacher is None:
             return prediction_loss(logits, wanted)
         attended = batch.attention_mask
         fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
-        # For the matmul of the projection.
-        with autocast(dtype, self.problem.device):
+        with autocast(self.population.matmul_dtype, self.problem.device):  # of the projection
             if self.stage.loss == "intermediate":
                 return intermediate_loss(student, teacher, attended, self.heads, fit)
             hidden = hidden_loss(student, teacher, attended, fit)
@@ -144,14 +136,13 @@ class StageTraining:
 
 
 class BestWeights:
-    """The best weights so far of each model, by their worth on the selection split."""
+    """The best weights so far of each model, by slot, by their worth on the selection split."""
 
     def __init__(
         self,
         models: Mapping[int, PrunedBertForSequenceClassification],
         worth: Callable[[int, PrunedBertForSequenceClassification], float],
     ):
-        """`models` are those of the students by slot; `worth` says that of a slot's model."""
         self.models, self.worth = models, worth
         self.scores = dict.fromkeys(models, -math.inf)
         self.states: dict[int, Mapping[str, Tensor]] = {}
@@ -163,11 +154,8 @@ class BestWeights:
             self.models[slot].load_state_dict(state)
             score = self.worth(slot, self.models[slot])
             if score >= self.scores[slot]:
-                self.scores[slot] = score
-                self.states[slot] = {
-                    name: value.clone() if name in learns else value
-                    for name, value in state.items()
-                }
+                learnt = {name: state[name].clone() for name in state.keys() & learns.keys()}
+                self.scores[slot], self.states[slot] = score, {**state, **learnt}
 
     def restore(self) -> None:
         """Give each model its best weights."""

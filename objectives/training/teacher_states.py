@@ -23,7 +23,7 @@ from objectives.cache import atomic_write, kernel_lock, read_array
 from objectives.measures.evaluate import EVALUATION_BATCH
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.text.data import Batch
+from objectives.text.data import Batch, Split
 from objectives.training.population import Population, Trace
 from objectives.training.teacher_logits import fingerprint_of_answers
 
@@ -60,7 +60,8 @@ def _read_or_written(
         if states is None:
             if size > shutil.disk_usage(problem.cache).free // 2:
                 return None
-            _write(file, shape, problem, dtype, progress)
+            # Another, which is let go with its copy of the weights.
+            _Teacher(problem.teacher, dtype).write(file, shape, problem.train, progress)
             states = read_array(file, shape, np.float16, progress.note, mapped=True)
             assert states is not None, f"{file} was written and is not there"
     starts = np.empty_like(lengths)
@@ -118,6 +119,20 @@ class _Teacher:
             trace.hidden = [hidden.half().float() for hidden in trace.hidden]
         return trace
 
+    def write(self, file: Path, shape: tuple[int, ...], train: Split, progress: Progress) -> None:
+        """Run it on every row, longest first; rows lie in the file in this order."""
+        steps = math.ceil(len(train) / EVALUATION_BATCH)
+        progress.begin("keep the teacher's hidden states", steps)
+        header = {"descr": "<f2", "fortran_order": False, "shape": shape}
+        with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
+            np.lib.format.write_array_header_2_0(stream, header)
+            for batch in train.in_order(EVALUATION_BATCH, "cpu"):
+                trace = self.run(batch, with_scores=False)
+                states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
+                rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()
+                stream.write(rows.tobytes())
+                progress.advance()
+
 
 @dataclass(frozen=True, eq=False)
 class _KeptStates:
@@ -136,26 +151,3 @@ class _KeptStates:
         places_BS = torch.minimum(places_BS, self.last[batch.rows][:, None])
         states = self.states.index_select(0, places_BS.flatten()).float()
         return Trace(hidden=[h[None] for h in states.unflatten(0, (B, S)).unbind(2)])
-
-
-def _write(
-    file: Path,
-    shape: tuple[int, ...],
-    problem: Problem,
-    dtype: torch.dtype,
-    progress: Progress,
-) -> None:
-    """Run the teacher on every row, longest first; rows lie in the file in this order."""
-    progress.begin(
-        "keep the teacher's hidden states", math.ceil(len(problem.train) / EVALUATION_BATCH)
-    )
-    teacher = _Teacher(problem.teacher, dtype)  # let go with its copy of the weights
-    header = {"descr": "<f2", "fortran_order": False, "shape": shape}
-    with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
-        np.lib.format.write_array_header_2_0(stream, header)
-        for batch in problem.train.in_order(EVALUATION_BATCH, "cpu"):
-            trace = teacher.run(batch, with_scores=False)
-            states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
-            rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()
-            stream.write(rows.tobytes())
-            progress.advance()

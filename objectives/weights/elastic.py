@@ -215,7 +215,6 @@ class ElasticTraining:
                 _rows_of_trace(student, turn, turns),
                 _rows_of_trace(teacher, turn, turns),
                 part,
-                self.population.matmul_dtype,
             )
             for turn, part in enumerate(parts)
         ]

@@ -195,21 +195,20 @@ class PrunedBertAttention(nn.Module):
         self.attention_dropout = config.attention_probs_dropout_prob
 
     def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
-        context = self._context(hidden_BSD, mask_B11S) if self.heads else hidden_BSD[..., :0]
+        context = hidden_BSD[..., :0]
+        if self.heads:
+            query, key, value = (
+                self.self[name](hidden_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                for name in ("query", "key", "value")
+            )
+            attend = _eager_attention if self.eager else nn.functional.scaled_dot_product_attention
+            dropout = self.attention_dropout if self.training else 0.0
+            seen = attend(
+                query, key, value, attn_mask=mask_B11S, dropout_p=dropout, scale=self.scale
+            )
+            context = seen.transpose(1, 2).flatten(2)
         attended: Tensor = self.output(context, hidden_BSD)
         return attended
-
-    def _context(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
-        query, key, value = (
-            self.self[name](hidden_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for name in ("query", "key", "value")
-        )
-        attend = _eager_attention if self.eager else nn.functional.scaled_dot_product_attention
-        dropout = self.attention_dropout if self.training else 0.0
-        context = attend(
-            query, key, value, attn_mask=mask_B11S, dropout_p=dropout, scale=self.scale
-        )
-        return context.transpose(1, 2).flatten(2)
 
 
 class PrunedBertLayer(GradientCheckpointingLayer):
@@ -259,11 +258,8 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
                 "pooler": pooler_of(config),
             }
         )
-        self.dropout = nn.Dropout(
-            config.hidden_dropout_prob
-            if config.classifier_dropout is None
-            else config.classifier_dropout
-        )
+        own = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()  # type: ignore[no-untyped-call]
 
