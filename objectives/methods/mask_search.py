@@ -26,8 +26,14 @@ from objectives.measures.evaluate import predict
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
-from objectives.strategies.alpha_optimizers import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
-from objectives.strategies.descending_alpha import DescendingAlpha, DescendingMethod
+from objectives.strategies.descending_alpha import (
+    AlphaAdam,
+    AlphaOptimizer,
+    AlphaSgd,
+    AlphaSign,
+    DescendingAlpha,
+    DescendingMethod,
+)
 from objectives.strategies.importance import importance_of_student
 from objectives.strategies.relaxation import (
     geometric_temperature,

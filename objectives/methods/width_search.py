@@ -36,8 +36,7 @@ from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
-from objectives.strategies.alpha_optimizers import AlphaAdam
-from objectives.strategies.descending_alpha import DescendingAlpha, DescendingMethod
+from objectives.strategies.descending_alpha import AlphaAdam, DescendingAlpha, DescendingMethod
 from objectives.strategies.importance import importance_of_student
 from objectives.strategies.relaxation import gumbel_noise, two_sampled
 from objectives.students.bert.architecture import BertArchitecture, units_of
