@@ -20,7 +20,7 @@ from objectives.students.bert.cutting import shape_of
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.training.flops_lost import flops_lost, flops_to_lose
 from objectives.training.losses import check_comparable
-from objectives.training.stages import Stage, check_order
+from objectives.training.stages import RECOVER, Stage, check_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +83,9 @@ class Staged(BertMethod):
     cut_together: ClassVar[bool] = True
     """Whether a GPU trains the students as one program once they are cut."""
 
-    stages: tuple[Stage, ...] = (
-        Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden", keep="best"),
-    )
-    """What the weights go through, those that search first."""
+    stages: tuple[Stage, ...] = (RECOVER,)
+    """What the weights go through, those that search first; by default 3 epochs at 3e-4 after the
+    cut, logits and hidden states, the best kept."""
     batch_size: int = 32
     """Sequences in a batch of `train`, and in one of `alpha`. >= 1."""
     precision: Precision = "auto"

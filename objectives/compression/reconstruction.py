@@ -12,13 +12,13 @@ the equations themselves, and a block whose factors grow too large is left out, 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.compression.side_by_side import RECONSTRUCTION, Pair, columns_of, side_by_side
+from objectives.compression.side_by_side import RECONSTRUCTION, Fit, Pair, side_by_side
 from objectives.problem import Problem
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.text.data import Batch
@@ -38,19 +38,16 @@ def reconstructed(
 
     The alpha split is the text. For architectures that cut heads and FFN neurons alone.
     """
-    student = copy.deepcopy(problem.student)
     sizes = {"heads": problem.shape.head_dim, "ffn": 1}
-    columns = columns_of(architecture, problem)
+
+    def scaled(fit: Fit, weight: Tensor) -> Tensor:
+        left, size = weight.double(), sizes[fit.space]
+        lacks = ((fit.towards - left @ fit.second) * left).sum(0)
+        factors = _factors(fit.second * (left.T @ left), lacks, len(lacks) // size)
+        return weight * factors.repeat_interleave(size).to(weight)
+
     batches = problem.alpha.in_order(_BATCH_SIZE, problem.device)
-    for fit in side_by_side(problem.student, student, batches, [RECONSTRUCTION], columns):
-        kept, size = columns[fit.space][fit.layer], sizes[fit.space]
-        fit.weight.mul_(kept)
-        if kept.any():
-            left = fit.weight[:, kept].double()
-            lacks = ((fit.towards - left @ fit.second) * left).sum(0)
-            factors = _factors(fit.second * (left.T @ left), lacks, len(lacks) // size)
-            fit.weight[:, kept] *= factors.repeat_interleave(size).to(fit.weight)
-    return student
+    return _refitted(problem, architecture, batches, [RECONSTRUCTION], scaled)
 
 
 @torch.no_grad()
@@ -61,19 +58,35 @@ def solved(
     pairs: Sequence[Pair],
     damping: float,
 ) -> BertForSequenceClassification:
-    """A copy of the student: output projections 0 at closed units, at the others the weights of
-    least error.
+    """As `reconstructed`, but at the other units the weights of least error, held at those of the
+    unpruned model by `damping`, so that what no row tells of stays."""
 
-    They are held at those of the unpruned model by `damping`, so that what no row tells of stays.
-    For architectures that cut heads and FFN neurons alone.
-    """
-    student, columns = copy.deepcopy(problem.student), columns_of(architecture, problem)
+    def refit(fit: Fit, weight: Tensor) -> Tensor:
+        return least(fit.second, fit.towards, weight.double(), damping).to(weight)
+
+    return _refitted(problem, architecture, batches, pairs, refit)
+
+
+def _refitted(
+    problem: Problem,
+    architecture: BertArchitecture,
+    batches: Iterable[Batch],
+    pairs: Sequence[Pair],
+    refit: Callable[[Fit, Tensor], Tensor],
+) -> BertForSequenceClassification:
+    """A copy of the student: output projections 0 at closed units, `refit` of the rest."""
+    masks = architecture.masks(problem.shape, ("heads", "ffn"))
+    channels, device = {"heads": problem.shape.head_dim, "ffn": 1}, problem.device
+    columns = {
+        space: [torch.tensor(row, device=device).repeat_interleave(channels[space]) for row in rows]
+        for space, rows in masks.items()
+    }
+    student = copy.deepcopy(problem.student)
     for fit in side_by_side(problem.student, student, batches, pairs, columns):
         kept = columns[fit.space][fit.layer]
         fit.weight.mul_(kept)
         if kept.any():
-            near = fit.weight[:, kept].double()
-            fit.weight[:, kept] = least(fit.second, fit.towards, near, damping).to(fit.weight)
+            fit.weight[:, kept] = refit(fit, fit.weight[:, kept])
     return student
 
 

@@ -23,10 +23,8 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.models.bert.modeling_bert import BertLayer, BertOutput, BertSelfOutput
+from transformers.models.bert.modeling_bert import BertLayer
 
-from objectives.problem import Problem
-from objectives.students.bert.architecture import BertArchitecture
 from objectives.text.data import Batch
 
 
@@ -82,15 +80,14 @@ def side_by_side(
     meanwhile: 8 E bytes a token. `columns` says of each layer of a space which input channels
     matter, (width,) bool; all by default.
     """
-    passes = [_Pass.begin(whole, batch) for batch in batches]
+    passes = [_Pass(whole, batch) for batch in batches]
     layers = [cast("Sequence[BertLayer]", model.bert.encoder.layer) for model in (whole, student)]
     for number, (of_whole, of_student) in enumerate(zip(*layers, strict=True)):
         for space in ("heads", "ffn"):
             wanted, own = _Block(of_whole, space), _Block(of_student, space)
             kept = slice(None) if columns is None else columns[space][number]
-            second, towards = _moments(
-                wanted, own, passes, pairs, kept, first_only=number == len(layers[0]) - 1
-            )
+            last = number == len(layers[0]) - 1
+            second, towards = _moments(wanted, own, passes, pairs, kept, first_only=last)
             # The student's units are computed a second time to advance: to keep them would take
             # four times the memory of its hidden states.
             yield Fit(number, space, own.output.dense.weight, second, towards)
@@ -98,58 +95,35 @@ def side_by_side(
                 at.own = own.output(own.units(at.own, at.mask), at.own)
 
 
-def columns_of(architecture: BertArchitecture, problem: Problem) -> dict[str, list[Tensor]]:
-    """Which input channels of each layer's output projections belong to units that stay: of heads
-    and ffn, (width,) bool each."""
-    shape, device = problem.shape, problem.device
-    masks = architecture.masks(shape, ("heads", "ffn"))
-    heads = [torch.tensor(row).repeat_interleave(shape.head_dim) for row in masks["heads"]]
-    ffn = [torch.tensor(row) for row in masks["ffn"]]
-    return {
-        space: [row.to(device) for row in rows] for space, rows in (("heads", heads), ("ffn", ffn))
-    }
-
-
-@dataclass(frozen=True)
 class _Block:
     """Attention ("heads") or FFN of a layer."""
 
-    layer: BertLayer
-    space: str
+    def __init__(self, layer: BertLayer, space: str):
+        self._layer, self._space = layer, space
+        self.output = layer.attention.output if space == "heads" else layer.output
+        """Projects what `units` gives, adds the residual, norms."""
 
     def units(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """What the output projection reads, (B, S, width)."""
-        if self.space == "heads":
-            context: Tensor = self.layer.attention.self(hidden, mask)[0]
-            return context
-        fed: Tensor = self.layer.intermediate(hidden)
-        return fed
-
-    @property
-    def output(self) -> BertSelfOutput | BertOutput:
-        """Projects that, adds the residual, norms."""
-        return self.layer.attention.output if self.space == "heads" else self.layer.output
+        heads, layer = self._space == "heads", self._layer
+        found: Tensor = (
+            layer.attention.self(hidden, mask)[0] if heads else layer.intermediate(hidden)
+        )
+        return found
 
 
-@dataclass
 class _Pass:
-    """A batch on its way through both models."""
+    """A batch on its way through both models, which share the embeddings."""
 
-    tokens: Tensor
-    """(B, S) bool; False is padding."""
-    mask: Tensor | None
-    """The same as attention takes it."""
-    wanted: Tensor
-    """(B, S, E): what enters the next block of the unpruned model."""
-    own: Tensor
-    """The same of the student."""
-
-    @classmethod
-    def begin(cls, model: BertForSequenceClassification, batch: Batch) -> _Pass:
-        """The embeddings, which both models share."""
-        hidden = model.bert.embeddings(batch.input_ids, batch.token_type_ids)
+    def __init__(self, model: BertForSequenceClassification, batch: Batch):
+        hidden: Tensor = model.bert.embeddings(batch.input_ids, batch.token_type_ids)
+        self.tokens = batch.attention_mask
+        """(B, S) bool; False is padding."""
         mask = create_bidirectional_mask(model.config, hidden, batch.attention_mask)
-        return cls(batch.attention_mask, cast("Tensor | None", mask), hidden, hidden)
+        self.mask = cast("Tensor | None", mask)
+        """The same as attention takes it."""
+        self.wanted, self.own = hidden, hidden
+        """(B, S, E): what enters the next block of the unpruned model, and of the student."""
 
 
 def _moments(

@@ -34,20 +34,11 @@ from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import quantised
 from objectives.students.bert.splitting import HALVES, in_halves
-from objectives.training.stages import Stage
+from objectives.training.stages import RECOVER, Stage
 from objectives.weights.alpha import Chosen
 from objectives.weights.independent import staged_search
 
-
-def _stage(name: str) -> Stage:
-    return Stage(
-        name=name,
-        epochs=3,
-        learning_rate=3e-4,
-        loss="prediction+hidden",
-        quantised=True,
-        keep="best",
-    )
+_TERNARY = replace(RECOVER, name="ternary", quantised=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +57,8 @@ class BinaryBert(Budgeted, Staged):
     embedding_bits: int = 2
     """Of the embeddings of words and positions, which are rounded before the training and stay:
     32, 8, 4, 2 or 1."""
-    stages: tuple[Stage, ...] = (_stage("ternary"), _stage("binary"))
-    """What the weights go through, ternary first."""
+    stages: tuple[Stage, ...] = (_TERNARY, replace(_TERNARY, name="binary"))
+    """What the weights go through, ternary first: 3 epochs each, as those of TernaryBert."""
     first_binary: str = "binary"
     """The name of the stage before which the weights are split."""
     split: float = 1.0
@@ -114,10 +105,10 @@ class BinaryBert(Budgeted, Staged):
         problem: Problem,
     ) -> tuple[PrunedBertForSequenceClassification, BertArchitecture]:
         """In binary weights, halves of ternary ones, from the first binary stage on."""
-        if stage.name != self.first_binary:
-            return super().entering(stage, model, units, problem)
-        halved = self._halved(units, self._chosen(model, units, problem))
-        return in_halves(model, halved), halved
+        if stage.name == self.first_binary:
+            units = self._halved(units, self._chosen(model, units, problem))
+            model = in_halves(model, units)
+        return model, units
 
     def _halved(self, units: BertArchitecture, split: Collection[int]) -> BertArchitecture:
         """In binary weights, those of some layers in halves."""

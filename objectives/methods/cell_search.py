@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import ClassVar, Self
 
 import torch
@@ -23,19 +23,19 @@ from objectives.device import to_device
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
+from objectives.search_method import CurvePoint, Outcome, SearchMethod, SearchResult
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.operations import NONE
+from objectives.text.data import INPUTS
 from objectives.training.losses import prediction_loss, teaching_layer
 from objectives.training.optimisation import linear_schedule, weight_optimizer
 from objectives.training.population import Trace
 from objectives.training.teacher_states import keep_states, teacher_trace
+from objectives.weights.independent import not_finite
 
 _POINTS = 100
 """Rows of a learning curve, at most."""
-_LARGEST_GRADIENT = 1.0
-"""Norm of all gradients together, beyond which they are scaled down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,15 +87,19 @@ class CellSearch(SearchMethod):
             genotype = Genotype(member.width, member.operations)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                student, fits = _student(genotype, problem), _fits(genotype, problem)
-            try:
-                curve = member._train(student, fits, problem, seed, progress)
-            except FloatingPointError as error:
-                yield SearchFailure(slot, str(error))
-                continue
-            student.words = _one_table(student.words)
+                student = _student(genotype, problem)
+                sizes = genotype.width, problem.teacher.config.hidden_size
+                fits = nn.ModuleList(nn.Linear(*sizes) for _ in genotype.operations)
+            fits = to_device(fits, problem.device)
+            curve = member._train(student, fits, problem, seed, progress)
+            words, fewer = student.words.children()
+            with torch.no_grad():  # one table costs less than two
+                table = fewer(words.weight)
+            student.words = nn.Embedding.from_pretrained(table, freeze=False)
             student.train(False)
-            yield SearchResult(slot=slot, architecture=genotype, model=student, curve=curve)
+            yield not_finite(slot, curve) or SearchResult(
+                slot=slot, architecture=genotype, model=student, curve=curve
+            )
 
     def _train(
         self,
@@ -105,10 +109,7 @@ class CellSearch(SearchMethod):
         seed: int,
         progress: Progress,
     ) -> list[CurvePoint]:
-        """Let the student learn the teacher's answers; returns its learning curve.
-
-        Raises FloatingPointError where the loss is not finite.
-        """
+        """Let the student learn the teacher's answers; returns its learning curve."""
         steps = max(1, round(self.epochs * len(problem.train) / self.batch_size))
         weights = {n: w for n, w in student.named_parameters() if w.requires_grad}
         if self.hidden_weight:
@@ -121,19 +122,15 @@ class CellSearch(SearchMethod):
         progress.begin("learn", steps)
         student.train()
         for batch in islice(batches, steps):
-            answer = student(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                token_type_ids=batch.token_type_ids,
-                output_hidden_states=True,
-            )
+            inputs = {name: getattr(batch, name) for name in INPUTS}
+            answer = student(**inputs, output_hidden_states=True)
             loss = prediction_loss(answer.logits[None], problem.teacher_logits[batch.rows]).sum()
             if self.hidden_weight:
                 teacher = teacher_trace(problem, batch, torch.float32, with_scores=False)
                 hidden = _hidden_loss(answer.hidden_states, teacher, batch.attention_mask, fits)
                 loss = loss + self.hidden_weight * hidden
             loss.backward()
-            nn.utils.clip_grad_norm_(list(weights.values()), _LARGEST_GRADIENT)
+            nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad(set_to_none=True)
@@ -159,23 +156,18 @@ def _hidden_loss(
 
 
 def _curve(losses: Sequence[float]) -> list[CurvePoint]:
-    """Means over as many steps as leave `_POINTS` rows at most.
-
-    Raises FloatingPointError where one is not finite.
-    """
+    """Means over as many steps as leave `_POINTS` rows at most."""
     every = math.ceil(len(losses) / _POINTS)
-    curve: list[CurvePoint] = []
-    for first in range(0, len(losses), every):
-        some = losses[first : first + every]
-        step, mean = first + len(some), sum(some) / len(some)
-        if not math.isfinite(mean):
-            raise FloatingPointError(f"the loss is {mean} at step {step} of stage learn")
-        curve.append({"stage": "learn", "step": step, "loss": mean})
-    return curve
+    parts = [losses[first : first + every] for first in range(0, len(losses), every)]
+    return [
+        {"stage": "learn", "step": step, "loss": sum(part) / len(part)}
+        for step, part in zip(accumulate(map(len, parts)), parts, strict=True)
+    ]
 
 
 def _student(genotype: Genotype, problem: Problem) -> CellForSequenceClassification:
-    """A new student; its words are the teacher's, frozen, and a map that learns."""
+    """A new student; its words are the teacher's, frozen, and a map that learns, which begins with
+    their principal components."""
     teacher = problem.teacher
     words = teacher.bert.embeddings.word_embeddings.weight.detach()
     config = CellConfig(
@@ -191,32 +183,13 @@ def _student(genotype: Genotype, problem: Problem) -> CellForSequenceClassificat
     student = CellForSequenceClassification(config)
     fewer = nn.Linear(words.shape[1], genotype.width, bias=False)
     nn.init.zeros_(fewer.weight)
-    with torch.no_grad():
-        main = _principal_components(words.cpu())[: genotype.width]
-        fewer.weight[: len(main)] = main
-        nn.init.zeros_(student.types.weight)
-    student.words = nn.Sequential(nn.Embedding.from_pretrained(words.cpu(), freeze=True), fewer)
-    return to_device(student, problem.device)
-
-
-def _fits(genotype: Genotype, problem: Problem) -> nn.ModuleList:
-    """Of each block a map from its hidden states to the teacher's."""
-    sizes = genotype.width, problem.teacher.config.hidden_size
-    return to_device(nn.ModuleList(nn.Linear(*sizes) for _ in genotype.operations), problem.device)
-
-
-def _principal_components(words: Tensor) -> Tensor:
-    """Of embeddings (V, E), as rows (E, E), the first the largest: scaled so that what they give
-    of a word has a mean square of 1 in the largest."""
+    nn.init.zeros_(student.types.weight)
+    words = words.cpu()
     centred = words - words.mean(0)
     values, vectors = torch.linalg.eigh(centred.T @ centred / len(words))
-    components: Tensor = vectors.T.flip(0) / values[-1].sqrt()
-    return components
-
-
-@torch.no_grad()
-def _one_table(words: nn.Module) -> nn.Embedding:
-    """Embeddings and their map as embeddings of fewer dimensions."""
-    table, fewer = words.children()
-    one: nn.Embedding = nn.Embedding.from_pretrained(fewer(table.weight), freeze=False)
-    return one
+    # Scaled so that what they give of a word has a mean square of 1 in the largest.
+    components = (vectors.T.flip(0) / values[-1].sqrt())[: genotype.width]
+    with torch.no_grad():
+        fewer.weight[: len(components)] = components
+    student.words = nn.Sequential(nn.Embedding.from_pretrained(words, freeze=True), fewer)
+    return to_device(student, problem.device)

@@ -182,7 +182,7 @@ class ElasticSearch(StagedMethod):
     ) -> Iterator[Outcome]:
         """Train the student of all, unless the run has it, and cut one for each member."""
         try:
-            shared = members[0].shared(problem, seed=seed, progress=progress)
+            shared = members[0]._shared(problem, seed, progress)
         except FloatingPointError as error:
             yield from (SearchFailure(slot, str(error)) for slot in range(len(members)))
             return
@@ -198,17 +198,8 @@ class ElasticSearch(StagedMethod):
                 outcome = replace(outcome, curve=[*shared.curve, *outcome.curve])
             yield outcome
 
-    def shared(self, problem: Problem, *, seed: int, progress: Progress) -> SharedStudent:
-        """The student that all trials of a run are cut from, trained by the first of them.
-
-        Args:
-            problem: what the method works on.
-            seed: of the study.
-            progress: what is told of the training.
-
-        Returns:
-            The student, and how it was trained.
-        """
+    def _shared(self, problem: Problem, seed: int, progress: Progress) -> SharedStudent:
+        """The student that all trials of a run are cut from, trained by the first of them."""
         dtype = matmul_dtype(self.precision, problem.device)
         decide = ("spaces", "batch_size", "sizes", "smallest", "trained_flops_weight", "shares")
         ingredients = {
@@ -221,12 +212,15 @@ class ElasticSearch(StagedMethod):
         def prepare() -> ElasticTraining:
             cost = problem.budget.cost
             scores = self._ranked(self._importance(problem), problem, self.trained_flops_weight)
+            models = (
+                uniform(self.shares, self.spaces, cost.shape)
+                if self.shares
+                else along(scores, self.smallest, cost)
+            )
             return ElasticTraining(
                 problem,
                 Order.by_scores(cost.shape, scores),
-                uniform(self.shares, self.spaces, cost.shape)
-                if self.shares
-                else along(scores, self.smallest, cost),
+                models,
                 self.elastic,
                 sizes=len(self.shares) or self.sizes,
                 batch_size=self.batch_size,
@@ -247,26 +241,18 @@ class ElasticSearch(StagedMethod):
         Returns:
             The units that stay.
         """
-        scores = self.scores(problem, shared)
+        scores = self._scores(problem, shared)
         for space, widths in self._widths().items():
             stays = places(scores[space]) < torch.tensor(widths)[:, None]
             scores[space] = torch.where(stays, math.inf, -math.inf)
         target = self.target_ratio * problem.budget.full
         low, high = (1 - self.tolerance) * target, (1 + self.tolerance) * target
-        return self.within_budget(
-            scores, problem, largest_fall(scores, problem.budget.cost, low, high)
-        )
+        fall = largest_fall(scores, problem.budget.cost, low, high)
+        return self.within_budget(scores, problem, fall)
 
-    def scores(self, problem: Problem, shared: SharedStudent) -> dict[str, Tensor]:
-        """Fisher information, (layers, units) of each space, per cost to the power of lambda.
-
-        Args:
-            problem: what the method works on.
-            shared: the student on which a part kappa of it is measured anew, at R.
-
-        Returns:
-            Of each space (layers, units), in each layer in the order of the training.
-        """
+    def _scores(self, problem: Problem, shared: SharedStudent) -> dict[str, Tensor]:
+        """Fisher information, (layers, units) of each space, in each layer in the order of the
+        training, per cost to the power of lambda."""
         scores = self._importance(problem)
         if self.grad_rescale:
             ranked = self._ranked(scores, problem, self.flops_weight)
@@ -285,6 +271,6 @@ class ElasticSearch(StagedMethod):
     def _ranked(
         self, scores: Mapping[str, Tensor], problem: Problem, flops_weight: float
     ) -> dict[str, Tensor]:
-        return (
-            evenly(scores) if self.shares else per_cost(scores, problem.budget.cost, flops_weight)
-        )
+        if self.shares:
+            return evenly(scores)
+        return per_cost(scores, problem.budget.cost, flops_weight)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -26,24 +26,27 @@ from objectives.measures.evaluate import predict
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
-from objectives.staged_method import StagedMethod
-from objectives.strategies.alpha_optimizers import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
-from objectives.strategies.descending_alpha import DescendingAlpha
+from objectives.strategies.descending_alpha import (
+    AlphaAdam,
+    AlphaOptimizer,
+    AlphaSgd,
+    AlphaSign,
+    DescendingAlpha,
+    DescendingMethod,
+)
 from objectives.strategies.importance import importance_of_student
 from objectives.strategies.relaxation import (
-    constant_alpha,
     geometric_temperature,
     ranked_alpha,
     sigmoid_masks,
     softmax_masks,
 )
-from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
-from objectives.training.stages import Stage
 from objectives.weights.independent import staged_search
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -94,14 +97,12 @@ share of the FLOPs that is cut, and the cut ends in the band."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskSearch(StagedMethod):
+class MaskSearch(DescendingMethod):
     """Gradient descent on masks; the defaults are "anneal", begun from Fisher information.
 
     The usual knobs are those of `per_slot`. On CoLA and SST-2 this search is behind `FisherSearch`,
     which ranks the units once (docs/comparison.md).
     """
-
-    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
 
     flops_weight: float = 1.0
     """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0. Under the optimiser
@@ -112,11 +113,6 @@ class MaskSearch(StagedMethod):
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""
-    stages: tuple[Stage, ...] = (
-        Stage(name="search", epochs=2, searches=True),
-        Stage(name="recover", epochs=1),
-    )
-    """What the weights go through, those that search first."""
     initial_alpha: float = 5.0
     """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, all but open."""
     start: Literal["uniform", "fisher"] = "fisher"
@@ -159,36 +155,23 @@ class MaskSearch(StagedMethod):
         super().__post_init__()
         check_ranges(
             self,
-            flops_weight=(self.flops_weight >= 0, ">= 0"),
-            grad_rescale=(self.grad_rescale > 0, "> 0"),
             spread=(self.spread >= 0, ">= 0"),
             heads_kept=(self.heads_kept is None or self.heads_kept >= 1, ">= 1, or None"),
-            temperature=(
-                len(self.temperature) == 2 and min(self.temperature) > 0,
-                "two numbers > 0",
-            ),
             threshold=(0 < self.threshold < 1, "in (0, 1)"),
             ramp=(0 < self.ramp <= 1, "in (0, 1]"),
             update_share=(0 < self.update_share <= 1, "in (0, 1]"),
         )
-        if not any(stage.searches for stage in self.stages):
-            raise UserError("MaskSearch.stages: none of them searches; alpha would learn nothing")
 
     def idle(self) -> Mapping[str, str]:
         """What acts in one setting of another field alone."""
-        settings = {
-            "spread": ("start", "fisher"),
-            "heads_kept": ("heads_by", "softmax"),
-            "update_share": ("alpha_optimizer", "sign"),
-        }
-        idle = {
-            **super().idle(),
-            **{
-                name: f"it acts with {field}={value!r}"
-                for name, (field, value) in settings.items()
-                if getattr(self, field) != value
-            },
-        }
+        idle = dict(super().idle())
+        for name, field, value in (
+            ("spread", "start", "fisher"),
+            ("heads_kept", "heads_by", "softmax"),
+            ("update_share", "alpha_optimizer", "sign"),
+        ):
+            if getattr(self, field) != value:
+                idle[name] = f"it acts with {field}={value!r}"
         if "heads" not in self.spaces:
             idle |= dict.fromkeys(("heads_by", "heads_kept"), "it acts where heads are searched")
         if self.target_schedule == "constant":
@@ -249,6 +232,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
             for space, value in _initial(self.method, problem).items()
         }
         self.optimizer = _optimizer(self.method, self.alpha, self.step_size)
+        self.heads_share = self.method.heads_by == "softmax" and "heads" in self.alpha
         # The same batch, the same forward pass as the weights.
         self.from_train = self.method.alpha_data == "train" and self.method.alpha_loss == "teacher"
         size, device = self.method.batch_size, problem.device
@@ -264,7 +248,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         heads by softmax, if they are so."""
         temperature = geometric_temperature(*self.method.temperature, progress)
         masks = sigmoid_masks(self.alpha, temperature)
-        if self.method.heads_by == "softmax" and "heads" in masks:
+        if self.heads_share:
             masks["heads"] = softmax_masks(self.alpha["heads"])
         return masks
 
@@ -272,11 +256,14 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
         """One step against the gradients of the task loss and of the FLOPs loss."""
-        task, measured = (
-            (self._gradients_of_train(), {})
-            if self.from_train
-            else self._task_gradients(training.population, masks)
-        )
+        measured, task = {}, {}
+        if self.from_train:
+            for space, alpha in self.alpha.items():
+                assert alpha.grad is not None, "the weights' backward pass reaches alpha"
+                task[space], alpha.grad = alpha.grad, None
+        else:
+            loss = self._task_loss(training.population, masks)
+            task, measured["alpha_loss"] = self.gradients(loss), loss.detach()
         flops, ratios = self._flops_gradients(progress)
         self.optimizer.step(task, flops)
         return {**measured, **ratios}
@@ -284,7 +271,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
     def architecture(self, place: int) -> BertArchitecture:
         """The units of highest alpha inside the budget."""
         alpha, member = self.of(place), self.members[place]
-        if member.heads_by == "softmax" and "heads" in alpha:
+        if self.heads_share:
             alpha["heads"] = _top(alpha["heads"], self._heads_kept(place))
         threshold = member.temperature[1] * math.log(member.threshold / (1 - member.threshold))
         return member.within_budget(alpha, self.problem, threshold)
@@ -293,39 +280,29 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         member, heads = self.members[place], self.problem.shape.heads
         return member.heads_kept or max(1, round(member.target_ratio * heads))
 
-    def _gradients_of_train(self) -> dict[str, Tensor]:
-        gradients = {}
-        for space, alpha in self.alpha.items():
-            assert alpha.grad is not None, "the weights' backward pass reaches alpha"
-            gradients[space], alpha.grad = alpha.grad, None
-        return gradients
-
-    def _task_gradients(
-        self, population: Population, masks: Mapping[str, Tensor]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Of what alpha learns beside FLOPs; and that loss, (K,)."""
-        batch = next(self.batches)
+    def _task_loss(self, population: Population, masks: Mapping[str, Tensor]) -> Tensor:
+        """What alpha learns beside FLOPs, (K,)."""
+        problem, batch = self.problem, next(self.batches)
         logits = population.logits(batch, masks)
-        loss = (
-            task_loss(logits, batch.labels)
-            if self.method.alpha_loss == "labels"
-            else prediction_loss(logits, self._teacher_logits()[batch.rows])
+        if self.method.alpha_loss == "labels":
+            return task_loss(logits, batch.labels)
+        taught = problem.once(
+            "teacher logits of alpha",
+            lambda: predict(problem.teacher, problem.alpha, problem.device).to(problem.device),
         )
-        return self.gradients(loss), {"alpha_loss": loss.detach()}
+        return prediction_loss(logits, taught[batch.rows])
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of lambda times the hinge loss; and the ratios that it saw."""
         method, cost, full = self.method, self.problem.budget.cost, self.problem.budget.full
         masks = self.masks(progress)  # afresh: the graph of the others is spent
-        if method.heads_by == "softmax" and "heads" in masks:
+        if self.heads_share:
             # They sum to the number of heads whatever alpha is: no gradient says close one.
-            kept = torch.stack(
-                [
-                    _top(alpha, self._heads_kept(place)) > 0
-                    for place, alpha in enumerate(self.alpha["heads"].detach())
-                ]
-            )
-            masks["heads"] = kept.to(masks["heads"].dtype)
+            kept = [
+                _top(alpha, self._heads_kept(place)) > 0
+                for place, alpha in enumerate(self.alpha["heads"].detach())
+            ]
+            masks["heads"] = torch.stack(kept).to(masks["heads"].dtype)
         expected = cost.expected(masks)
         opened = {space: mask.detach() > method.threshold for space, mask in masks.items()}
         actual = cost.expected(opened)
@@ -345,22 +322,21 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
             "scheduled_ratio": target / full,
         }
 
-    def _teacher_logits(self) -> Tensor:
-        """The teacher's answers to the alpha split, (rows, C)."""
-        problem = self.problem
-        return problem.once(
-            "teacher logits of alpha",
-            lambda: predict(problem.teacher, problem.alpha, problem.device).to(problem.device),
-        )
-
 
 def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
-    cost = problem.budget.cost
+    shape, middle, device = problem.shape, method.initial_alpha, problem.device
     if method.start == "uniform":
-        return constant_alpha(cost.shape, method.spaces, method.initial_alpha, problem.device)
-    low, high = method.initial_alpha - method.spread, method.initial_alpha + method.spread
+        return {
+            space: torch.full((shape.layers, *units_of(shape, space)), middle, device=device)
+            for space in method.spaces
+        }
     importance = importance_of_student(problem, method.spaces, "loss")
-    return ranked_alpha(importance, cost.of_one_unit(), low, high, problem.device)
+    cost, low, high = (
+        problem.budget.cost.of_one_unit(),
+        middle - method.spread,
+        middle + method.spread,
+    )
+    return ranked_alpha(importance, cost, low, high, device)
 
 
 def _optimizer(

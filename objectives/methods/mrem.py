@@ -99,9 +99,9 @@ class Mrem(Budgeted, WeightBits):
 
     def idle(self) -> Mapping[str, str]:
         """Units that are ranked once end below R; one module has none to wait for."""
-        reason = "units that are ranked once fill the budget up to R"
-        idle = {**super().idle(), "tolerance": reason}
-        return {**idle, "parallel": "there is one module"} if self.modules == 1 else idle
+        full = "units that are ranked once fill the budget up to R"
+        alone = {"parallel": "there is one module"} if self.modules == 1 else {}
+        return {**super().idle(), "tolerance": full, **alone}
 
     def shortened(self, share: float) -> Self:
         """The method with this share, in (0, 1], of the steps of each module."""
@@ -127,15 +127,12 @@ class Mrem(Budgeted, WeightBits):
         members[0].check_shapes(problem.student.config, problem.teacher.config)
         for slot, member in enumerate(members):
             run = _Reconstruction(member, problem, seed)
-            progress.begin(
-                f"reconstruct {len(run.modules)} modules", member.steps * len(run.modules)
-            )
+            modules = len(run.modules)
+            progress.begin(f"reconstruct {modules} modules", member.steps * modules)
             for _ in run.steps():
                 progress.advance()
-            curve = run.curve()
-            yield not_finite(slot, curve) or member.result(
-                slot, problem, run.model(), run.units, curve
-            )
+            curve, model = run.curve(), run.model()
+            yield not_finite(slot, curve) or member.result(slot, problem, model, run.units, curve)
 
 
 @dataclass

@@ -7,7 +7,7 @@ few of its models can spend more on these alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -19,7 +19,7 @@ from objectives.progress import Progress
 from objectives.search_method import Outcome
 from objectives.staged_method import Staged
 from objectives.students.bert.architecture import SPACES, check_spaces
-from objectives.training.stages import Stage
+from objectives.training.stages import RECOVER, Stage
 from objectives.weights.alpha import Chosen
 from objectives.weights.independent import staged_search
 from objectives.weights.inherited import inherited
@@ -40,10 +40,8 @@ class Polish(Staged, WeightBits):
     """The number of the trial whose model is polished. >= 0."""
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units that the run searched: what a cost of units counts."""
-    stages: tuple[Stage, ...] = (
-        Stage(name="polish", epochs=6, learning_rate=3e-4, loss="prediction+hidden", keep="best"),
-    )
-    """What it goes through."""
+    stages: tuple[Stage, ...] = (replace(RECOVER, name="polish", epochs=6),)
+    """What it goes through: 6 epochs at 3e-4, logits and hidden states, the best kept."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,11 +54,8 @@ class Polish(Staged, WeightBits):
     ) -> Iterator[Outcome]:
         """Take the model of each member through the stages."""
         found = [inherited(Path(member.trials), member.trial) for member in members]
+        chosen = Chosen([architecture for architecture, _ in found])
+        students = [to_device(model, problem.device) for _, model in found]
         return staged_search(
-            members,
-            problem,
-            Chosen([architecture for architecture, _ in found]),
-            seed=seed,
-            progress=progress,
-            students=[to_device(model, problem.device) for _, model in found],
+            members, problem, chosen, seed=seed, progress=progress, students=students
         )

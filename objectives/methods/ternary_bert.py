@@ -17,7 +17,7 @@ rounding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from objectives.bert_method import Bits
 from objectives.problem import Problem
 from objectives.strategies.importance import scores_per_cost
 from objectives.strategies.one_shot import OneShot
-from objectives.training.stages import Stage
+from objectives.training.stages import RECOVER, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +42,8 @@ class TernaryBert(OneShot):
     embedding_bits: int = 2
     """Of the embeddings of words and positions, which are rounded before the training and stay:
     32, 8, 4, 2 or 1."""
-    stages: tuple[Stage, ...] = (
-        Stage(
-            name="ternary",
-            epochs=3,
-            learning_rate=3e-4,
-            loss="prediction+hidden",
-            quantised=True,
-            keep="best",
-        ),
-    )
-    """What the weights go through."""
+    stages: tuple[Stage, ...] = (replace(RECOVER, name="ternary", quantised=True),)
+    """What the weights go through: 3 epochs at 3e-4, logits and hidden states, the best kept."""
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """How far the answer moves without a unit (Fisher information), per cost."""

@@ -36,82 +36,45 @@ from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
-from objectives.staged_method import StagedMethod
-from objectives.strategies.alpha_optimizers import AlphaAdam
-from objectives.strategies.descending_alpha import DescendingAlpha
+from objectives.strategies.descending_alpha import AlphaAdam, DescendingAlpha, DescendingMethod
 from objectives.strategies.importance import importance_of_student
 from objectives.strategies.relaxation import gumbel_noise, two_sampled
 from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.training.losses import task_loss
 from objectives.training.stage_training import StageTraining
-from objectives.training.stages import Stage
 from objectives.weights.independent import staged_search
 
 
 @dataclass(frozen=True, kw_only=True)
-class WidthSearch(StagedMethod):
+class WidthSearch(DescendingMethod):
     """Search for the widths of the layers (TAS). The usual knobs are those of `per_slot`.
 
     On CoLA it is behind `FisherSearch`, which ranks the units once (docs/comparison.md).
     """
 
-    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
 
     flops_weight: float = 2.0
-    """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0."""
-    grad_rescale: float = 0.1
-    """kappa: step size of alpha's Adam. > 0."""
-
     spaces: tuple[str, ...] = ("heads", "ffn")
     """heads, ffn, or both."""
     shares: tuple[float, ...] = (0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)
     """The candidates, shares of a layer's units: rising from >= 0 to 1, two at least."""
-    stages: tuple[Stage, ...] = (
-        Stage(name="search", epochs=2, searches=True),
-        Stage(name="recover", epochs=1),
-    )
-    """What the weights go through, those that search first."""
     temperature: tuple[float, float] = (10.0, 0.1)
     """Of the Gumbel-softmax at the start and at the end of the search, linear between. > 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         rising = len(self.shares) > 1 and all(low < high for low, high in pairwise(self.shares))
-        check_ranges(
-            self,
-            flops_weight=(self.flops_weight >= 0, ">= 0"),
-            grad_rescale=(self.grad_rescale > 0, "> 0"),
-            temperature=(
-                len(self.temperature) == 2 and min(self.temperature) > 0,
-                "two numbers > 0",
-            ),
-            shares=(
-                rising and self.shares[0] >= 0 and self.shares[-1] == 1,
-                "two or more, rising from >= 0 to 1",
-            ),
-        )
-        if not any(stage.searches for stage in self.stages):
-            raise UserError("WidthSearch.stages: none of them searches; alpha would learn nothing")
-
-    def widths(self, units: int) -> list[int]:
-        """The candidates of a layer.
-
-        Args:
-            units: how many the layer has.
-
-        Returns:
-            Numbers of units, rising; of equal ones one stays.
-        """
-        return sorted({round(share * units) for share in self.shares})
+        good = rising and self.shares[0] >= 0 and self.shares[-1] == 1
+        check_ranges(self, shares=(good, "two or more, rising from >= 0 to 1"))
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Each space has two candidates at least."""
         super().check_shapes(student, teacher)
         for space in self.spaces:
             (units,) = units_of(shape_of(student), space)
-            if len(self.widths(units)) < 2:
+            if len(_candidates(self.shares, units)) < 2:
                 raise UserError(
                     f"WidthSearch.shares is {self.shares}: of the {units} {space} of a layer all "
                     "of them are as many units, and nothing is left to search"
@@ -139,7 +102,8 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
         shape, spaces = problem.shape, self.method.spaces
         self.widths = {
-            space: torch.tensor(self.method.widths(units_of(shape, space)[0])) for space in spaces
+            space: torch.tensor(_candidates(self.method.shares, units_of(shape, space)[0]))
+            for space in spaces
         }
         """The candidates of each space, rising."""
         self.reach = {
@@ -152,16 +116,13 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             space: places(value).to(problem.device) for space, value in importance.items()
         }
         """The place of each unit in its layer, 0 the best: (layers, units)."""
-        self.alpha = {
-            space: self._start(shape.layers, len(widths)) for space, widths in self.widths.items()
-        }
+        self.alpha = {}
+        for space, widths in self.widths.items():
+            # All but equal, and the same for all students; 0.01 N(0, 1) as the paper's code.
+            start = 0.01 * torch.randn(shape.layers, len(widths), generator=self.generator)
+            every = start.expand(len(members), -1, -1).clone()
+            self.alpha[space] = every.to(problem.device).requires_grad_()
         self.optimizer = AlphaAdam(self.alpha, self.step_size)
-
-    def _start(self, layers: int, candidates: int) -> Tensor:
-        """All but equal, and the same for all students; 0.01 N(0, 1) as the paper's code."""
-        start = 0.01 * torch.randn(layers, candidates, generator=self.generator)
-        every = start.expand(len(self.members), -1, -1).clone()
-        return every.to(self.problem.device).requires_grad_()
 
     def masks(self, progress: float) -> dict[str, Tensor]:
         """A sample: two widths of each layer, mixed."""
@@ -169,41 +130,35 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         temperature = first + (last - first) * progress
         sampled = {}
         for space, alpha in self.alpha.items():
-            noise, lots = self.noise(alpha)
-            weights = two_sampled(alpha, noise, lots, temperature)
-            sampled[space] = self._of_units(space, self._survival(space, weights))
+            # The same draws for all students, so that no trial depends on its neighbours.
+            drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
+            noise, lots = on_device(drawn, self.problem.device)
+            survival = self._survival(space, two_sampled(alpha, noise, lots, temperature))
+            sampled[space] = self._of_units(space, survival)
         return sampled
-
-    def noise(self, alpha: Tensor) -> Tensor:
-        """Two draws for each alpha of a student, (2, layers, ...), on the device: the same for all
-        students, so that no trial depends on its neighbours."""
-        drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
-        return on_device(drawn, self.problem.device)
 
     def learn(
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
         """A step against the task loss, of a sample of its own, and lambda times the hinge."""
         del masks
-        batch = next(self.batches)
+        batch, budget = next(self.batches), self.problem.budget
         loss = task_loss(training.population.logits(batch, self.masks(progress)), batch.labels)
-        problem = self.problem
         shares = {space: alpha.softmax(-1) for space, alpha in self.alpha.items()}
         chosen = {
             space: functional.one_hot(share.argmax(-1), share.shape[-1]).to(share.dtype)
             for space, share in shares.items()
         }
         expected, actual = (
-            problem.budget.cost.expected({s: self._survival(s, part) for s, part in parts.items()})
+            budget.cost.expected({s: self._survival(s, part) for s, part in parts.items()})
             for parts in (shares, chosen)
         )
-        target = self.target_ratio * problem.budget.full
-        hinge = self.flops_weight * hinge_loss(expected, actual, target, self.tolerance)
-        self.optimizer.step(self.gradients(loss), self.gradients(hinge))
+        hinge = hinge_loss(expected, actual, self.target_ratio * budget.full, self.tolerance)
+        self.optimizer.step(self.gradients(loss), self.gradients(self.flops_weight * hinge))
         return {
             "alpha_loss": loss.detach(),
-            "expected_ratio": expected.detach() / problem.budget.full,
-            "open_ratio": actual / problem.budget.full,
+            "expected_ratio": expected.detach() / budget.full,
+            "open_ratio": actual / budget.full,
         }
 
     def architecture(self, place: int) -> BertArchitecture:
@@ -237,3 +192,8 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
     def _of_units(self, space: str, places: Tensor) -> Tensor:
         """(K, layers, places) as (K, layers, units)."""
         return places.gather(-1, self.ranks[space].expand(len(places), -1, -1))
+
+
+def _candidates(shares: Sequence[float], units: int) -> list[int]:
+    """The widths of a layer of so many units, rising; of equal ones one stays."""
+    return sorted({round(share * units) for share in shares})

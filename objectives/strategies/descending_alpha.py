@@ -1,28 +1,144 @@
-"""What alphas share that follow gradients: the knobs of each student, and the gradients."""
+"""What searches share whose alpha follows gradients: their knobs, and how alpha moves.
+
+In each optimiser kappa is where it acts: the size of the step. Adam divides by the gradient's own
+scale and the sign has none, so that before them a factor on the gradient would change nothing. The
+gradients of the task loss and of the FLOPs loss come apart because the sign is taken of each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+import abc
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.staged_method import StagedMethod
-from objectives.strategies.alpha_optimizers import AlphaOptimizer
+from objectives.training.optimisation import per_student
+from objectives.training.stages import Stage
 
-Method = TypeVar("Method", bound=StagedMethod)
 
+@dataclass(frozen=True, kw_only=True)
+class DescendingMethod(StagedMethod):
+    """Base of the methods whose alpha follows gradients in the stages that search."""
 
-def knobs_of(members: Sequence[StagedMethod], names: Sequence[str], device: str) -> list[Tensor]:
-    """Fields of all members: for each name (K,) float32."""
-    return [
-        torch.tensor(
-            [getattr(member, name) for member in members], dtype=torch.float32, device=device
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
+
+    flops_weight: float
+    """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0."""
+    grad_rescale: float = 0.1
+    """kappa: step size of alpha's optimiser. > 0."""
+    stages: tuple[Stage, ...] = (
+        Stage(name="search", epochs=2, searches=True),
+        Stage(name="recover", epochs=1),
+    )
+    """What the weights go through, those that search first."""
+    temperature: tuple[float, float]
+    """Of the masks at the start and at the end of a search. > 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        falls = len(self.temperature) == 2 and min(self.temperature) > 0
+        check_ranges(
+            self,
+            flops_weight=(self.flops_weight >= 0, ">= 0"),
+            grad_rescale=(self.grad_rescale > 0, "> 0"),
+            temperature=(falls, "two numbers > 0"),
         )
-        for name in names
-    ]
+        if not any(stage.searches for stage in self.stages):
+            raise UserError(
+                f"{type(self).__name__}.stages: none of them searches; alpha would learn nothing"
+            )
+
+
+Gradients = Mapping[str, Tensor]
+"""Of each space, of the shape of its alpha: (K, layers, *units)."""
+
+
+class AlphaOptimizer(abc.ABC):
+    """Moves alpha in place."""
+
+    def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
+        """`step_size` is kappa, (K,)."""
+        self._alpha, self._step_size = alpha, step_size
+
+    @abc.abstractmethod
+    def step(self, task: Gradients, flops: Gradients) -> None:
+        """Against the gradients of the task loss, and of lambda times the FLOPs loss."""
+
+
+class AlphaSgd(AlphaOptimizer):
+    """Plain gradient descent: kappa times the gradient."""
+
+    @torch.no_grad()
+    def step(self, task: Gradients, flops: Gradients) -> None:
+        for space, alpha in self._alpha.items():
+            alpha.sub_(per_student(self._step_size, alpha) * (task[space] + flops[space]))
+
+
+class AlphaAdam(AlphaOptimizer):
+    """Adam with a step size for each student (Kingma & Ba 2015, no weight decay).
+
+    While a gradient keeps its size an alpha moves by about kappa a step; where gradients grow, by
+    more: 3.2 kappa when a large one follows small ones, 6.6 after a dozen large ones, and never
+    more than 7.3.
+    """
+
+    _BETAS = (0.9, 0.999)
+    _EPSILON = 1e-8
+
+    def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
+        super().__init__(alpha, step_size)
+        self._mean = {space: torch.zeros_like(value) for space, value in alpha.items()}
+        self._square = {space: torch.zeros_like(value) for space, value in alpha.items()}
+        self._steps = 0
+
+    @torch.no_grad()
+    def step(self, task: Gradients, flops: Gradients) -> None:
+        self._steps += 1
+        first, second = self._BETAS
+        for space, alpha in self._alpha.items():
+            gradient = task[space] + flops[space]
+            mean = self._mean[space].lerp_(gradient, 1 - first)
+            square = self._square[space].lerp_(gradient.square(), 1 - second)
+            unbiased = mean / (1 - first**self._steps)
+            scale = (square / (1 - second**self._steps)).sqrt_().add_(self._EPSILON)
+            alpha.sub_(per_student(self._step_size, alpha) * unbiased / scale)
+
+
+class AlphaSign(AlphaOptimizer):
+    """kappa times the signs of both gradients, of the largest entries only (DAP-BERT).
+
+    Of each gradient the share `kept` of the entries of a space is taken, rounded up, that is
+    largest in absolute value. lambda has no effect on a sign: the FLOPs loss counts or, at lambda
+    0, does not.
+    """
+
+    def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor, kept: float):
+        """`step_size` is kappa, (K,); `kept` is rho, in (0, 1]."""
+        super().__init__(alpha, step_size)
+        self._kept = kept
+
+    @torch.no_grad()
+    def step(self, task: Gradients, flops: Gradients) -> None:
+        for space, alpha in self._alpha.items():
+            direction = self._signs(task[space]) + self._signs(flops[space])
+            alpha.sub_(per_student(self._step_size, alpha) * direction)
+
+    def _signs(self, gradient: Tensor) -> Tensor:
+        flat = gradient.flatten(1)
+        taken = math.ceil(round(self._kept * flat.shape[1], 6))  # 0.07 * 100 is over 7
+        dropped = flat.shape[1] - taken
+        order = flat.abs().argsort(dim=1, stable=True)  # of equals the first is dropped first
+        return flat.sign().scatter(1, order[:, :dropped], 0.0).view_as(gradient)
+
+
+Method = TypeVar("Method", bound=DescendingMethod)
 
 
 class DescendingAlpha(Generic[Method]):
@@ -35,8 +151,10 @@ class DescendingAlpha(Generic[Method]):
     def __init__(self, members: Sequence[Method], problem: Problem, seed: int):
         self.members, self.method, self.problem = members, members[0], problem
         self.generator = torch.Generator().manual_seed(seed)
-        self.flops_weight, self.target_ratio, self.tolerance, self.step_size = knobs_of(
-            members, ("flops_weight", "target_ratio", "tolerance", "grad_rescale"), problem.device
+        knobs = [(m.flops_weight, m.target_ratio, m.tolerance, m.grad_rescale) for m in members]
+        self.flops_weight, self.target_ratio, self.tolerance, self.step_size = (
+            torch.tensor(values, dtype=torch.float32, device=problem.device)
+            for values in zip(*knobs, strict=True)
         )
 
     def of(self, place: int) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from transformers import BertForSequenceClassification
 
 from objectives.problem import Problem
 from objectives.strategies.ranking import per_cost
-from objectives.students.bert.architecture import BertShape, units_of
+from objectives.students.bert.architecture import units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch, Split
 from objectives.training.losses import sequence_losses
@@ -60,21 +60,15 @@ def row_gradients(
 def gradients_of_rows(
     model: BertForSequenceClassification,
     split: Split,
-    shape: BertShape,
-    spaces: tuple[str, ...],
+    masks: Mapping[str, Tensor],
     squares: Squares,
     device: str,
-    masks: Mapping[str, Tensor] | None = None,
 ) -> RowGradients:
-    """The gradients of all rows at these masks, (1, layers, *units_of) of each space, else at open
-    ones; a batch at a time."""
+    """The gradients of all rows at these masks, (1, layers, *units_of) of each space; a batch at a
+    time."""
     population = Population.of([model])
     for weight in population.weights.values():
         weight.requires_grad_(False)
-    masks = masks or {
-        space: torch.ones(1, shape.layers, *units_of(shape, space), device=device)
-        for space in spaces
-    }
     for batch in split.in_order(_BATCH_SIZE, device):
         for space, gradient in row_gradients(population, batch, masks, squares).items():
             yield space, gradient[0]
@@ -93,10 +87,8 @@ def mean_over_rows(
 
 
 def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:
-    """Mean over so many rows of the products of any two gradients of a layer, on the CPU.
-
-    (layers, units, units) each: large, so a layer is added at a time, in place.
-    """
+    """Mean over so many rows of the products of any two gradients of a layer, (layers, units,
+    units) on the CPU: large, so a layer is added at a time, in place."""
     total: dict[str, Tensor] = {}
     for space, gradient in gradients:
         _, layers, units = gradient.shape
@@ -108,13 +100,10 @@ def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:
 
 
 def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
-    """Mean |dL/dmask| of the student of a problem on its alpha split (Michel et al. 2019, eq. 2).
-
-    (layers, *units_of) each, worked out once a launch. L is the task's loss of one sequence.
-    """
-    return _worked_out_once(
-        problem, "first order", spaces, "loss", partial(mean_over_rows, of_gradients=Tensor.abs)
-    )
+    """Mean |dL/dmask| of the student of a problem on its alpha split (Michel et al. 2019, eq. 2),
+    (layers, *units_of) each, worked out once a launch. L is the task's loss of one sequence."""
+    mean = partial(mean_over_rows, of_gradients=Tensor.abs)
+    return _worked_out_once(problem, "first order", spaces, "loss", mean)
 
 
 def importance_of_student(
@@ -126,13 +115,8 @@ def importance_of_student(
     (layers, *units_of) each. With the loss, half of it estimates how much the task's loss rises
     when the unit closes.
     """
-    return _worked_out_once(
-        problem,
-        "fisher importance",
-        spaces,
-        squares,
-        partial(mean_over_rows, of_gradients=Tensor.square),
-    )
+    mean = partial(mean_over_rows, of_gradients=Tensor.square)
+    return _worked_out_once(problem, "fisher importance", spaces, squares, mean)
 
 
 def scores_per_cost(
@@ -149,24 +133,14 @@ def importance_at(
     squares: Squares,
 ) -> dict[str, Tensor]:
     """The importance in another student at these masks, (1, layers, *units_of) of each space."""
-    gradients = gradients_of_rows(
-        student,
-        problem.alpha,
-        problem.shape,
-        tuple(masks),
-        squares,
-        problem.device,
-        masks,
-    )
+    gradients = gradients_of_rows(student, problem.alpha, masks, squares, problem.device)
     return mean_over_rows(gradients, len(problem.alpha), Tensor.square)
 
 
 def fisher_blocks_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
-    """The Fisher information of each layer's masks of a space, (layers, units, units) on the CPU.
-
-    Mean over the alpha split of the products of two gradients of the loss; its diagonal is
-    `importance_of_student`. For the spaces heads and ffn.
-    """
+    """The Fisher information of each layer's masks of heads or ffn, (layers, units, units) on the
+    CPU: the mean over the alpha split of the products of two gradients of the loss. Its diagonal is
+    `importance_of_student`."""
     return _worked_out_once(problem, "fisher blocks", spaces, "loss", _mean_products)
 
 
@@ -183,13 +157,15 @@ def _worked_out_once(
     model = problem.student if layers is None else problem.teacher
 
     def work_out() -> dict[str, Tensor]:
-        gradients = gradients_of_rows(
-            model, problem.alpha, shape_of(model.config), spaces, squares, problem.device
-        )
+        shape, device = shape_of(model.config), problem.device
+        opened = {
+            space: torch.ones(1, shape.layers, *units_of(shape, space), device=device)
+            for space in spaces
+        }
+        gradients = gradients_of_rows(model, problem.alpha, opened, squares, device)
         found = mean(gradients, len(problem.alpha))
-        if layers is None:
-            return found
-        return {space: scores[list(layers)] for space, scores in found.items()}
+        kept = slice(None) if layers is None else list(layers)
+        return {space: scores[kept] for space, scores in found.items()}
 
     return problem.once((name, spaces, squares), work_out)
 

@@ -33,10 +33,8 @@ class OneShot(StagedMethod):
 
     def idle(self) -> Mapping[str, str]:
         """Without stages nothing is trained; the scores take batches of their own."""
-        idle = {
-            **super().idle(),
-            "tolerance": "units that are ranked once fill the budget up to R",
-        }
+        full = "units that are ranked once fill the budget up to R"
+        idle = {**super().idle(), "tolerance": full}
         if not self.stages:
             reason = "it acts in stages, and there are none"
             idle |= dict.fromkeys(("batch_size", "precision"), reason)
@@ -97,14 +95,11 @@ class OneShot(StagedMethod):
         )
 
 
-Scope = Literal["global", "layer"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScopedOneShot(OneShot):
     """Base of those whose units compete in the model or in their layer."""
 
-    scope: Scope = "global"
+    scope: Literal["global", "layer"] = "global"
     """Who competes: all units of the model, or those of each layer for equal shares."""
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:

@@ -7,18 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from objectives.students.bert.architecture import BertShape, units_of
-
-
-def constant_alpha(
-    shape: BertShape, spaces: tuple[str, ...], value: float, device: str
-) -> dict[str, Tensor]:
-    """Alpha of each space, (layers, *units_of) float32, all at `value`."""
-    return {
-        space: torch.full((shape.layers, *units_of(shape, space)), value, device=device)
-        for space in spaces
-    }
-
 
 def ranked_alpha(
     importance: Mapping[str, Tensor],

@@ -18,25 +18,19 @@ from objectives.students.bert.cutting import shape_of
 def flops_lost(problem: Problem, architecture: BertArchitecture) -> float:
     """What a student that is cut to `architecture` lacks of the teacher's FLOPs, as a share of
     them: 0 if the two are one and nothing is cut, more if anything is."""
-    return _lost(problem, _of_student(problem).exact(architecture))
+    return _lost(problem, Flops(problem.shape, problem.seq_len).exact(architecture))
 
 
 def flops_to_lose(problem: Problem, target_ratio: float, spaces: tuple[str, ...]) -> float:
-    """What a student will lack at a target ratio of what the study counts.
-
-    If that is not FLOPs, as if the same share of each of the searched kinds of units went.
-    """
-    if isinstance(problem.budget.cost, Flops):
+    """What a student will lack at a target ratio of what the study counts; if that is not FLOPs, as
+    if the same share of each of the searched kinds of units went."""
+    cost, flops = problem.budget.cost, Flops(problem.shape, problem.seq_len)
+    if isinstance(cost, Flops):
         return 1 - target_ratio
-    cost, flops = problem.budget.cost, _of_student(problem)
     least, least_flops = _least(cost, spaces), _least(flops, spaces)
     kept = (target_ratio * problem.budget.full - least) / ((cost.full - least) or 1.0)
     kept = min(1.0, max(0.0, kept))
     return _lost(problem, least_flops + kept * (flops.full - least_flops))
-
-
-def _of_student(problem: Problem) -> Flops:
-    return Flops(problem.shape, problem.seq_len)
 
 
 def _lost(problem: Problem, flops: float) -> float:

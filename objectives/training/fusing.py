@@ -42,16 +42,15 @@ def in_eights(wide: Sequence[Widths[int]]) -> tuple[Widths[int], ...]:
 def fuse(
     states: Sequence[Mapping[str, Tensor]], models: Sequence[Model], wide: Model, hidden: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights of K models that were cut from one, each (K, ...), and what they read.
+    """The weights of K models that were cut from one, each (K, ...), padded to the widths `wide`.
 
-    `states` are their state dicts, `wide` the widths that all are padded to. What a projection
-    reads is (K, inputs) int64 under the name of the projection, where `hidden` stands for a zero;
+    And what a projection reads, (K, inputs) int64 under its name, where `hidden` stands for a zero;
     it is missing where all models read all.
     """
     weights = {
         name: torch.stack(
             [
-                _pad(name, s[name], model, wide, hidden)
+                _resized(name, s[name], model, wide, hidden)
                 for s, model in zip(states, models, strict=True)
             ]
         )
@@ -86,7 +85,7 @@ def take(
     `own` are its widths, `wide` those that the stack was padded to.
     """
     state = {
-        name: _unpad(name, weight[slot], own, wide, hidden) for name, weight in weights.items()
+        name: _resized(name, weight[slot], wide, own, hidden) for name, weight in weights.items()
     }
     for name, rows in reads.items():
         _, (inputs,) = _axes(name + ".weight", own, hidden)
@@ -122,33 +121,16 @@ def _axes(name: str, model: Model, hidden: int) -> tuple[tuple[int, ...], ...]:
     return tuple(_units_along(axis, model[int(match[1])], hidden) for axis in axes)
 
 
-def _pad(name: str, weight: Tensor, own: Model, wide: Model, hidden: int) -> Tensor:
-    narrow, broad = _axes(name, own, hidden), _axes(name, wide, hidden)
-    if narrow == broad:
+def _resized(name: str, weight: Tensor, own: Model, wanted: Model, hidden: int) -> Tensor:
+    """A weight of a model of widths `own` with those that are `wanted`: padded, or cut off."""
+    before, after = _axes(name, own, hidden), _axes(name, wanted, hidden)
+    if before == after:
         return weight
-    if len(halves := _halves(weight, narrow)) > 1:
-        return torch.cat([_pad(name, half, own, wide, hidden) for half in halves])
-    padded = weight.new_zeros([*chain(*broad)])
-    if weight.numel():
-        padded[_corner(narrow)] = weight.reshape([*chain(*narrow)])
-    return padded.reshape([prod(axis) for axis in broad])
-
-
-def _unpad(name: str, weight: Tensor, own: Model, wide: Model, hidden: int) -> Tensor:
-    narrow, broad = _axes(name, own, hidden), _axes(name, wide, hidden)
-    if narrow == broad:
-        return weight
-    if len(halves := _halves(weight, broad)) > 1:
-        return torch.cat([_unpad(name, half, own, wide, hidden) for half in halves])
-    kept = weight.reshape([*chain(*broad)])[_corner(narrow)]
-    return kept.reshape([prod(axis) for axis in narrow])
-
-
-def _halves(weight: Tensor, axes: tuple[tuple[int, ...], ...]) -> Sequence[Tensor]:
-    """The halves of a weight that has more rows than there are units (see `bert.splitting`)."""
-    halves: Sequence[Tensor] = weight.split(max(prod(axes[0]), 1))
-    return halves
-
-
-def _corner(axes: tuple[tuple[int, ...], ...]) -> tuple[slice, ...]:
-    return tuple(slice(size) for size in chain(*axes))
+    # More rows than units: the halves of `bert.splitting`.
+    halves = weight.split(max(prod(before[0]), 1))
+    if len(halves) > 1:
+        return torch.cat([_resized(name, half, own, wanted, hidden) for half in halves])
+    sizes, resized = [*chain(*before)], weight.new_zeros([*chain(*after)])
+    common = tuple(slice(min(pair)) for pair in zip(sizes, resized.shape, strict=True))
+    resized[common] = weight.reshape(sizes)[common]
+    return resized.reshape([prod(axis) for axis in after])

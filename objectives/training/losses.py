@@ -39,9 +39,8 @@ def task_loss(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
 def prediction_loss(student_KBC: Tensor, teacher_BC: Tensor) -> Tensor:
     """Soft cross-entropy of the logits at temperature 1: (K,), the mean over the batch.
 
-    Summed over classes as in the paper; its code divides by their number as well. A single output
-    is a number (regression), learnt by squared error: TinyBERT learns it from the labels instead,
-    but the teacher also has an answer for text that has no label.
+    Summed over classes as in the paper; its code divides by their number as well. A single output,
+    a number, is learnt by squared error (TinyBERT learns it from labels, which text may lack).
     """
     if teacher_BC.shape[-1] == 1:
         return (student_KBC - teacher_BC).square().squeeze(-1).mean(-1)
@@ -57,12 +56,10 @@ def intermediate_loss(
 ) -> Tensor:
     """Attention scores and hidden states of the student against the teacher's: (K,).
 
-    Layer m of the student learns from `teaching_layer` g(m) of the teacher; the squared errors are
-    means over what is compared, summed over the layers. `heads` says for each layer of the student
-    which head of the teacher each of its heads is, (K, H), and whether it takes part, (K, H) of 0
-    and 1: a head that was cut has no scores. Pairs with padding count for nothing (TinyBERT's code
-    takes the mean over all, so scores weigh less in a padded batch). The rest is as in
-    `hidden_loss`.
+    As `hidden_loss`, to which it adds the scores. `heads` says for each layer of the student which
+    head of the teacher each of its heads is, (K, H), and whether it takes part, (K, H) of 0 and 1:
+    a head that was cut has no scores. Pairs with padding count for nothing (TinyBERT's code takes
+    the mean over all, so scores weigh less in a padded batch).
     """
     layers = len(student.scores), len(teacher.scores)
     valid_BS = attended_BS.to(student.hidden[0].dtype)

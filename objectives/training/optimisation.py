@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -36,9 +36,11 @@ def weight_optimizer(weights: Mapping[str, Tensor], learning_rate: float) -> tor
     )
 
 
-def linear_schedule(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
-    """10% linear warm-up, then linear decay to 0 over `steps`."""
-    schedule: LRScheduler = get_linear_schedule_with_warmup(optimizer, int(_WARMUP * steps), steps)
+def linear_schedule(optimizer: torch.optim.Optimizer, steps: int, done: int = 0) -> LRScheduler:
+    """10% linear warm-up, then linear decay to 0 over `steps`, of which some are done."""
+    schedule: LRScheduler = get_linear_schedule_with_warmup(
+        optimizer, int(_WARMUP * steps), steps, done - 1
+    )
     return schedule
 
 
@@ -55,33 +57,31 @@ class PopulationOptimizer:
     ):
         """`weights` are (K, ...), `rates` the peaks, (K,), >= 0; `steps` the length of it all."""
         peak = float(rates.max())
-        self._names, self._weights = list(weights), list(weights.values())
+        self._weights = weights
         self._share = None if peak == 0 or bool((rates == peak).all()) else rates / peak
         self._optimizer = weight_optimizer(weights, peak)
         self._steps, self._kind = steps, schedule
         self._schedule = self._schedule_after(0)
 
     def _schedule_after(self, done: int) -> LRScheduler:
-        warmup, last = int(_WARMUP * self._steps), done - 1
-        schedule: LRScheduler = (
-            get_linear_schedule_with_warmup(self._optimizer, warmup, self._steps, last)
-            if self._kind == "linear"
-            else get_constant_schedule_with_warmup(self._optimizer, warmup, last)
-        )
+        if self._kind == "linear":
+            return linear_schedule(self._optimizer, self._steps, done)
+        warmup = int(_WARMUP * self._steps)
+        schedule: LRScheduler = get_constant_schedule_with_warmup(self._optimizer, warmup, done - 1)
         return schedule
 
     def shapes(self) -> dict[str, torch.Size]:
         """Of what `state` has."""
         return {
             f"{part}.{name}": weight.shape
-            for name, weight in zip(self._names, self._weights, strict=True)
+            for name, weight in self._weights.items()
             for part in ("weight", *_AVERAGES)
         }
 
     def state(self) -> dict[str, Tensor]:
         """The weights and AdamW's two averages of each, after a step at least."""
         state = {}
-        for name, weight in zip(self._names, self._weights, strict=True):
+        for name, weight in self._weights.items():
             state[f"weight.{name}"] = weight.detach()
             for part in _AVERAGES:
                 state[f"{part}.{name}"] = self._optimizer.state[weight][part]
@@ -89,7 +89,7 @@ class PopulationOptimizer:
 
     def resume(self, state: Mapping[str, Tensor], done: int) -> None:
         """Go on from what another like it had after so many steps."""
-        for name, weight in zip(self._names, self._weights, strict=True):
+        for name, weight in self._weights.items():
             weight.data.copy_(state[f"weight.{name}"])
             self._optimizer.state[weight] = {
                 "step": torch.tensor(float(done), device=weight.device),
@@ -98,17 +98,17 @@ class PopulationOptimizer:
             }
         self._schedule = self._schedule_after(done)
 
+    @torch.no_grad()
     def step(self) -> None:
         """Move the weights against their gradients, and drop these."""
-        before = None
+        weights = list(self._weights.values())
+        before: Sequence[Tensor] = ()
         if self._share is not None:
-            with torch.no_grad():
-                before = torch._foreach_mul(self._weights, 1.0)  # copies, by a few kernels on a GPU
+            before = torch._foreach_mul(weights, 1.0)  # copies, by a few kernels on a GPU
         self._optimizer.step()
         self._schedule.step()
         self._optimizer.zero_grad(set_to_none=True)
-        if before is not None and self._share is not None:
+        if self._share is not None:
             # A step of AdamW is linear in the rate: a slower student makes a part of it.
-            with torch.no_grad():
-                for weight, old in zip(self._weights, before, strict=True):
-                    torch.lerp(old, weight, per_student(self._share, weight), out=weight)
+            for weight, old in zip(weights, before, strict=True):
+                torch.lerp(old, weight, per_student(self._share, weight), out=weight)

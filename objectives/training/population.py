@@ -23,9 +23,8 @@ from objectives.students.bert.architecture import BertArchitecture, Widths
 from objectives.students.bert.cutting import head_dim_of, widths_of
 from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.text.data import Batch
+from objectives.training.computed_weights import masked_weights, rounded_inputs, rounded_weights
 from objectives.training.fusing import fuse, in_eights, joint, take
-from objectives.training.masking import masked_weights
-from objectives.training.rounding import rounded_inputs, rounded_weights
 
 EMBEDDINGS = "bert.embeddings."
 """What the names of their weights begin with."""
@@ -156,14 +155,14 @@ class Population:
         B, S = batch.input_ids.shape
         hidden_KTD = self.embedded(batch).flatten(1, 2)
         unseen_N11S = self._unseen(batch.attention_mask, hidden_KTD.dtype)
-        for number, widths in enumerate(self.padded):
+        for number in range(len(self.padded)):
             own = {space: mask[:, :, number] for space, mask in masks.items()}
             if trace is not None:
                 trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
             # The classifier reads the first position only; a trace wants all.
             first_only = trace is None and number == len(self.padded) - 1
             hidden_KTD = self._attention(
-                number, widths.heads, hidden_KTD, unseen_N11S, own, trace, first_only=first_only
+                number, hidden_KTD, unseen_N11S, own, trace, first_only=first_only
             )
             hidden_KTD = self._feed_forward(number, hidden_KTD, own, B)
         if trace is not None:
@@ -193,10 +192,7 @@ class Population:
             unseen_N11S = self._unseen(attended_BS, hidden_KBSD.dtype)
             found = [hidden_KBSD]
             for layer in layers:
-                heads, hidden_KTD = self.padded[layer].heads, found[-1].flatten(1, 2)
-                hidden_KTD = students._attention(
-                    layer, heads, hidden_KTD, unseen_N11S, {}, None, first_only=False
-                )
+                hidden_KTD = students._attention(layer, found[-1].flatten(1, 2), unseen_N11S, {})
                 fed_KTD = students._feed_forward(layer, hidden_KTD, {}, sequences)
                 found.append(fed_KTD.unflatten(1, (sequences, -1)))
             if len(self.padded) - 1 not in layers:
@@ -206,8 +202,7 @@ class Population:
     def _unseen(self, attended_BS: Tensor, dtype: torch.dtype) -> Tensor:
         """What is added to scores, (N, 1, 1, S): each layer would make it of a mask of bools
         anew."""
-        B, S = attended_BS.shape
-        device = attended_BS.device
+        (B, S), device = attended_BS.shape, attended_BS.device
         scores_dtype = dtype if device.type == "cpu" else self.matmul_dtype
         unseen_BS = torch.zeros(B, S, dtype=scores_dtype, device=device)
         unseen_BS.masked_fill_(~attended_BS, -torch.inf)
@@ -221,19 +216,18 @@ class Population:
     def _attention(
         self,
         layer: int,
-        heads: int,
         hidden_KTD: Tensor,
         unseen_N11S: Tensor,
         masks: Mapping[str, Tensor],
-        trace: Trace | None,
+        trace: Trace | None = None,
         *,
-        first_only: bool,
+        first_only: bool = False,
     ) -> Tensor:
         """(K, T, D); (K, B, D) if only what each first position attends to is wanted."""
         name = f"bert.encoder.layer.{layer}.attention."
         weight_KDV = self.weights[name + "output.dense.weight"]
         bias_K1D = self.weights[name + "output.dense.bias"][:, None]
-        sequences = len(unseen_N11S) // self.size
+        heads, sequences = self.padded[layer].heads, len(unseen_N11S) // self.size
         residual_KTD = _first(hidden_KTD, sequences) if first_only else hidden_KTD
         if heads:
             read = self._inputs(name + "self.", hidden_KTD, sequences, masks)
@@ -257,10 +251,7 @@ class Population:
                 unseen_N11S,
                 self.head_dim**-0.5,
             )
-            mask_KBH = masks.get("heads")
-            context_NSHP = _masked(
-                context_NHSP.transpose(1, 2), None if mask_KBH is None else mask_KBH[..., None]
-            )
+            context_NSHP = _masked(context_NHSP.transpose(1, 2), masks.get("heads"))
             context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
             context_KTV = rounded_inputs(context_KTV, self.rounding, layer)
             attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
@@ -285,17 +276,12 @@ class Population:
                 for mask_KBD in mask_KBRD.unbind(2)
             ]
         names = [name + which for which in ("query", "key", "value")]
-        return {
-            name: self._select(name, inputs)
-            for name, inputs in zip(names, read if len(read) == 3 else read * 3, strict=True)
-        }
-
-    def _select(self, name: str, hidden_KTD: Tensor) -> Tensor:
-        """The dimensions of the hidden state that a projection reads."""
-        if name not in self.reads:
-            return hidden_KTD
-        places_KTI = self.reads[name][:, None].expand(-1, hidden_KTD.shape[1], -1)
-        return functional.pad(hidden_KTD, (0, 1)).gather(-1, places_KTI)
+        found = dict(zip(names, read if len(read) == 3 else read * 3, strict=True))
+        for name in names:
+            if name in self.reads:
+                places_KTI = self.reads[name][:, None].expand(-1, hidden_KTD.shape[1], -1)
+                found[name] = functional.pad(found[name], (0, 1)).gather(-1, places_KTI)
+        return found
 
     def _feed_forward(
         self, layer: int, hidden_KTD: Tensor, masks: Mapping[str, Tensor], sequences: int
@@ -349,10 +335,8 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, unseen: Tensor, scale: fl
 
 
 def _by_inputs(weight: Tensor) -> Tensor:
-    """The same weight; a matrix (K, O, I) lies in memory as (K, I, O), for so does its gradient.
-
-    Where the two lie differently autograd copies the gradient at each step.
-    """
+    """The same weight; a matrix (K, O, I) lies in memory as (K, I, O), for so does its gradient:
+    where the two lie differently autograd copies the gradient at each step."""
     return weight.mT.contiguous().mT if weight.ndim == 3 else weight
 
 
@@ -367,10 +351,11 @@ def _first(hidden_KTD: Tensor, sequences: int) -> Tensor:
     return first_KBD
 
 
-def _masked(heads_NSHP: Tensor, mask_KBHP: Tensor | None) -> Tensor:
-    """Heads times their mask, (K, B, H, 1 or P), at every position."""
-    if mask_KBHP is None:
+def _masked(heads_NSHP: Tensor, mask: Tensor | None) -> Tensor:
+    """Heads times their mask, (K, B, H) or (K, B, H, P), at every position."""
+    if mask is None:
         return heads_NSHP
-    heads_KBSHP = heads_NSHP.unflatten(0, (len(mask_KBHP), -1))
+    mask_KBHP = mask[..., None] if mask.ndim == 3 else mask
+    heads_KBSHP = heads_NSHP.unflatten(0, (len(mask), -1))
     masked: Tensor = (heads_KBSHP * mask_KBHP[:, :, None]).flatten(0, 1)
     return masked

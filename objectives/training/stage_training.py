@@ -8,6 +8,7 @@ from itertools import islice
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from objectives.device import autocast
 from objectives.problem import Problem
@@ -23,7 +24,7 @@ from objectives.training.stages import Stage
 from objectives.training.teacher_states import teacher_trace
 
 Masks = Mapping[str, Tensor]
-"""Of each space (K, layers, *units), or as `masking.masked_weights` takes them: see there."""
+"""Of each space (K, layers, *units): see `computed_weights.masked_weights`."""
 
 
 class StageTraining:
@@ -86,28 +87,24 @@ class StageTraining:
 
         What was measured is read back here, all at once, so that no step waits for the device.
         """
-        columns = {
-            name: torch.stack([row[name] for row in self.measured], dim=1).tolist()
-            for name in self.measured[0]
-        }
-        return {
-            slot: [
-                {
-                    "stage": self.stage.name,
-                    "step": step,
-                    **{name: column[place][step] for name, column in columns.items()},
-                }
-                for step in range(len(self.measured))
+        names = list(self.measured[0])
+        columns = [
+            torch.stack([row[name] for row in self.measured], dim=1).tolist() for name in names
+        ]
+        curves: dict[int, list[CurvePoint]] = {}
+        for slot, *own in zip(self.slots, *columns, strict=True):
+            rows = enumerate(zip(*own, strict=True))
+            curves[slot] = [
+                {"stage": self.stage.name, "step": step, **dict(zip(names, row, strict=True))}
+                for step, row in rows
             ]
-            for place, slot in enumerate(self.slots)
-        }
+        return curves
 
     def loss(self, population: Population, batch: Batch, masks: Masks) -> Tensor:
         """What the weights learn here, of these students on this batch, (K,)."""
         trace = self.trace()
         logits = population.logits(batch, masks, trace)
-        dtype = population.matmul_dtype
-        return self.compared(logits, trace, self.teacher(batch), batch, dtype)
+        return self.compared(logits, trace, self.teacher(batch), batch)
 
     def trace(self) -> Trace | None:
         """What is to be noted of a forward pass for the loss."""
@@ -116,22 +113,15 @@ class StageTraining:
         return Trace(with_scores=self.stage.loss == "intermediate")
 
     def compared(
-        self,
-        logits: Tensor,
-        student: Trace | None,
-        teacher: Trace | None,
-        batch: Batch,
-        dtype: torch.dtype,
+        self, logits: Tensor, student: Trace | None, teacher: Trace | None, batch: Batch
     ) -> Tensor:
-        """The loss of students whose matmuls are in `dtype` where they answer so on this batch,
-        (K,)."""
+        """The loss of students that answer so on this batch, (K,)."""
         wanted = self.problem.teacher_logits[batch.rows]
         if student is None or teacher is None:
             return prediction_loss(logits, wanted)
         attended = batch.attention_mask
         fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
-        # For the matmul of the projection.
-        with autocast(dtype, self.problem.device):
+        with autocast(self.population.matmul_dtype, self.problem.device):  # of the projection
             if self.stage.loss == "intermediate":
                 return intermediate_loss(student, teacher, attended, self.heads, fit)
             hidden = hidden_loss(student, teacher, attended, fit)
@@ -146,14 +136,13 @@ class StageTraining:
 
 
 class BestWeights:
-    """The best weights so far of each model, by their worth on the selection split."""
+    """The best weights so far of each model, by slot, by their worth on the selection split."""
 
     def __init__(
         self,
         models: Mapping[int, PrunedBertForSequenceClassification],
         worth: Callable[[int, PrunedBertForSequenceClassification], float],
     ):
-        """`models` are those of the students by slot; `worth` says that of a slot's model."""
         self.models, self.worth = models, worth
         self.scores = dict.fromkeys(models, -math.inf)
         self.states: dict[int, Mapping[str, Tensor]] = {}
@@ -165,11 +154,8 @@ class BestWeights:
             self.models[slot].load_state_dict(state)
             score = self.worth(slot, self.models[slot])
             if score >= self.scores[slot]:
-                self.scores[slot] = score
-                self.states[slot] = {
-                    name: value.clone() if name in learns else value
-                    for name, value in state.items()
-                }
+                learnt = {name: state[name].clone() for name in state.keys() & learns.keys()}
+                self.scores[slot], self.states[slot] = score, {**state, **learnt}
 
     def restore(self) -> None:
         """Give each model its best weights."""
@@ -178,10 +164,8 @@ class BestWeights:
 
 
 def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
-    """Steps that see as many rows as so many passes over the train split, if all batches are full.
-
-    Rounded up. The last batch of a pass may not be full, so that they see a few rows less.
-    """
+    """Steps that see as many rows as so many passes over the train split, rounded up; a few rows
+    less, as the last batch of a pass may not be full."""
     steps = round(epochs * len(problem.train) / batch_size, 6)  # 0.1 * 3 * 1000 is over 300
     return max(1, math.ceil(steps))
 
@@ -190,29 +174,19 @@ def _matching_heads(
     problem: Problem, size: int, architectures: Sequence[BertArchitecture] | None
 ) -> list[tuple[Tensor, Tensor]]:
     """For each layer which head of the teacher a student's is, and whether it is there: (K, H)."""
-    shape = problem.shape
-    kept: list[list[Sequence[int]]] = (
-        [[range(shape.heads)] * shape.layers] * size
-        if architectures is None
-        else [[layer.heads for layer in architecture.layers] for architecture in architectures]
-    )
+    kept = architectures or [BertArchitecture.full(problem.shape)] * size
     matching = []
-    for layer in range(shape.layers):
-        widest = max(len(student[layer]) for student in kept)
-        which = torch.zeros(size, widest, dtype=torch.int64)
-        part = torch.zeros(size, widest)
-        for slot, student in enumerate(kept):
-            heads = torch.tensor(list(student[layer]), dtype=torch.int64)
-            which[slot, : len(heads)], part[slot, : len(heads)] = heads, 1
+    for layers in zip(*(architecture.layers for architecture in kept), strict=True):
+        heads = [torch.tensor(layer.heads, dtype=torch.int64) for layer in layers]
+        which = pad_sequence(heads, batch_first=True)
+        part = pad_sequence([torch.ones(len(own)) for own in heads], batch_first=True)
         matching.append((which.to(problem.device), part.to(problem.device)))
     return matching
 
 
 def _new_fit(problem: Problem, size: int, seed: int) -> dict[str, Tensor]:
-    """The projection from the student's hidden states to the teacher's; none if equally wide.
-
-    Each stage begins with a random one. (TinyBERT's is a part of the student, and so goes on.)
-    """
+    """The projection from the student's hidden states to the teacher's, a random one in each stage;
+    none if equally wide. (TinyBERT's is a part of the student, and so goes on.)"""
     own, wanted = problem.student.config.hidden_size, problem.teacher.config.hidden_size
     if own == wanted:
         return {}

@@ -69,6 +69,8 @@ class Stage:
             )
 
 
+RECOVER = Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden", keep="best")
+"""What a cut student goes through by default."""
 FOUR_STEPS = (
     Stage(
         name="search, intermediate",
@@ -104,14 +106,9 @@ def check_order(stages: Sequence[Stage]) -> None:
         raise UserError(
             f"stages: two are called '{twice[0]}'; a learning curve tells them apart by their names"
         )
-    searches = [stage.searches for stage in stages]
-    if searches != sorted(searches, reverse=True):
-        late = next(
-            after.name
-            for before, after in pairwise(stages)
-            if after.searches and not before.searches
-        )
-        raise UserError(
-            f"stages: '{late}' searches after a stage that does not; the student is cut after the "
-            "last stage that searches, so these come first"
-        )
+    for before, after in pairwise(stages):
+        if after.searches and not before.searches:
+            raise UserError(
+                f"stages: '{after.name}' searches after a stage that does not; the student is cut "
+                "after the last stage that searches, so these come first"
+            )

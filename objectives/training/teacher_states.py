@@ -1,4 +1,5 @@
-"""The teacher's hidden states, in half precision: computed once a row, kept on disk, looked up.
+"""What the teacher says of the train rows, computed once for all workers and launches of a run: its
+logits, and its hidden states, in half precision, kept on disk and looked up.
 
 To run the whole teacher costs more than a step of a student that was cut to a third. A device that
 trains all students of a population at once runs it once for all of them; a CPU trains one student
@@ -19,16 +20,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.cache import atomic_write, kernel_lock, read_array
-from objectives.measures.evaluate import EVALUATION_BATCH
+from objectives.cache import atomic_write, cached_array, kernel_lock, read_array
+from objectives.measures.evaluate import EVALUATION_BATCH, predict
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.text.data import Batch
+from objectives.session import Session
+from objectives.students.bert.cutting import count_labels
+from objectives.students.bert.pretrained import Classifier, fingerprint_of
+from objectives.text.data import Batch, Split
 from objectives.training.population import Population, Trace
-from objectives.training.teacher_logits import fingerprint_of_answers
 
 _LIMIT = 4 * 2**30
 """Bytes of a file at most: 800,000 tokens of MiniLM-L6, 215,000 of BERT-base."""
+
+
+def kept_logits(teacher: Classifier, train: Split, *, session: Session) -> Tensor:
+    """`evaluate.predict`, or what it has left in the cache; the caller holds a lock."""
+    device, progress = session.device, session.progress
+    key = {"train": train.fingerprint, "how": torch.device(device).type}
+    file = session.cache / f"teacher-logits-{fingerprint_of(teacher, key)}.npy"
+
+    def answer() -> NDArray[np.float32]:
+        progress.begin("let the teacher answer train", math.ceil(len(train) / EVALUATION_BATCH))
+        answers: NDArray[np.float32] = predict(teacher, train, device, progress).numpy()
+        return answers
+
+    shape = (len(train), count_labels(teacher.config))
+    return torch.from_numpy(cached_array(file, shape, np.float32, progress.note, answer))
 
 
 def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> None:
@@ -52,15 +70,16 @@ def _read_or_written(
     size = 2 * int(np.prod(shape))
     if size > _LIMIT:
         return None
-    name = fingerprint_of_answers(problem.teacher, problem.train, str(dtype))
-    file = problem.cache / f"teacher-states-{name}.npy"
+    key = {"train": problem.train.fingerprint, "how": str(dtype)}
+    file = problem.cache / f"teacher-states-{fingerprint_of(problem.teacher, key)}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
     with kernel_lock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
         states = read_array(file, shape, np.float16, progress.note, mapped=True)
         if states is None:
             if size > shutil.disk_usage(problem.cache).free // 2:
                 return None
-            _write(file, shape, problem, dtype, progress)
+            # Another, which is let go with its copy of the weights.
+            _Teacher(problem.teacher, dtype).write(file, shape, problem.train, progress)
             states = read_array(file, shape, np.float16, progress.note, mapped=True)
             assert states is not None, f"{file} was written and is not there"
     starts = np.empty_like(lengths)
@@ -118,6 +137,20 @@ class _Teacher:
             trace.hidden = [hidden.half().float() for hidden in trace.hidden]
         return trace
 
+    def write(self, file: Path, shape: tuple[int, ...], train: Split, progress: Progress) -> None:
+        """Run it on every row, longest first; rows lie in the file in this order."""
+        steps = math.ceil(len(train) / EVALUATION_BATCH)
+        progress.begin("keep the teacher's hidden states", steps)
+        header = {"descr": "<f2", "fortran_order": False, "shape": shape}
+        with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
+            np.lib.format.write_array_header_2_0(stream, header)
+            for batch in train.in_order(EVALUATION_BATCH, "cpu"):
+                trace = self.run(batch, with_scores=False)
+                states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
+                rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()
+                stream.write(rows.tobytes())
+                progress.advance()
+
 
 @dataclass(frozen=True, eq=False)
 class _KeptStates:
@@ -136,26 +169,3 @@ class _KeptStates:
         places_BS = torch.minimum(places_BS, self.last[batch.rows][:, None])
         states = self.states.index_select(0, places_BS.flatten()).float()
         return Trace(hidden=[h[None] for h in states.unflatten(0, (B, S)).unbind(2)])
-
-
-def _write(
-    file: Path,
-    shape: tuple[int, ...],
-    problem: Problem,
-    dtype: torch.dtype,
-    progress: Progress,
-) -> None:
-    """Run the teacher on every row, longest first; rows lie in the file in this order."""
-    progress.begin(
-        "keep the teacher's hidden states", math.ceil(len(problem.train) / EVALUATION_BATCH)
-    )
-    teacher = _Teacher(problem.teacher, dtype)  # let go with its copy of the weights
-    header = {"descr": "<f2", "fortran_order": False, "shape": shape}
-    with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
-        np.lib.format.write_array_header_2_0(stream, header)
-        for batch in problem.train.in_order(EVALUATION_BATCH, "cpu"):
-            trace = teacher.run(batch, with_scores=False)
-            states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
-            rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()
-            stream.write(rows.tobytes())
-            progress.advance()

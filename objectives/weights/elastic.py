@@ -33,6 +33,7 @@ from objectives.training.population import EMBEDDINGS, Population, Trace
 from objectives.training.stage_training import StageTraining, steps_in
 from objectives.training.stages import Stage
 from objectives.training.teacher_states import keep_states
+from objectives.weights.independent import not_finite
 from objectives.weights.slices import Model, Order, row_masks, sliced, smaller
 
 _LOSSES, _DRAWS = "losses", "draws"
@@ -43,7 +44,7 @@ _POINTS = 200
 
 @dataclass(frozen=True, eq=False)
 class SharedStudent:
-    """The student of a run that was trained at many sizes."""
+    """The student of a run that was trained at many sizes, and the curve of its training."""
 
     model: BertForSequenceClassification
     curve: Sequence[CurvePoint]
@@ -57,14 +58,8 @@ def shared_student(
 ) -> SharedStudent:
     """The student of a run: trained if the run has none, read once a launch.
 
-    Args:
-        problem: what it is trained on.
-        ingredients: all that decides it beside the problem, as JSON.
-        prepare: makes its training.
-        progress: what is told of the training.
-
-    Raises:
-        FloatingPointError: if a loss is not finite.
+    `ingredients` are all that decides it beside the problem, as JSON; `prepare` makes its training.
+    Raises FloatingPointError if a loss is not finite.
     """
 
     def make(folder: Path, begun: Path) -> None:
@@ -72,7 +67,7 @@ def shared_student(
         training.run(progress, begun / _CHECKPOINT)
         own = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
         save_file({name: weight.contiguous() for name, weight in own.items()}, folder / _WEIGHTS)
-        curve = training.curve()
+        curve = training.training.curves()[0]
         (folder / _CURVE).write_text(json.dumps(curve[:: math.ceil(len(curve) / _POINTS)]))
 
     def read() -> SharedStudent:
@@ -92,9 +87,7 @@ def rows_of(batch: Batch, turn: int, turns: int) -> Batch:
 
 
 def _rows_of_trace(trace: Trace | None, turn: int, turns: int) -> Trace | None:
-    if trace is None:
-        return None
-    return Trace(hidden=[hidden_KBSD[:, turn::turns] for hidden_KBSD in trace.hidden])
+    return trace and Trace(hidden=[hidden_KBSD[:, turn::turns] for hidden_KBSD in trace.hidden])
 
 
 class ElasticTraining:
@@ -141,19 +134,17 @@ class ElasticTraining:
         if self.training.stage.loss == "prediction+hidden":
             keep_states(self.problem, self.population.matmul_dtype, progress)
         done = self._resume(checkpoint, progress)
-        a_pass = steps_in(1, self.problem, self.training.batch_size)
+        an_epoch = steps_in(1, self.problem, self.training.batch_size)
         for step, batch in enumerate(self.training.batches(0, progress, done), start=done + 1):
             self.step(batch, self.draw())
             progress.advance()
-            if step % a_pass == 0 or step == self.training.steps:
+            if step % an_epoch == 0 or step == self.training.steps:
                 self._write(checkpoint)
 
     def _write(self, checkpoint: Path) -> None:
         losses = torch.cat([row["loss"] for row in self.training.measured])
-        if not losses.isfinite().all():
-            step = int(losses.isfinite().logical_not().nonzero()[0])
-            name = self.training.stage.name
-            raise FloatingPointError(f"the loss is {losses[step]} at step {step} of stage {name}")
+        if failure := not_finite(0, self.training.curves()[0]):
+            raise FloatingPointError(failure.reason)
         tensors = {**self.training.optimizer.state(), _LOSSES: losses}
         write_checkpoint(checkpoint, tensors, {_DRAWS: self._draws.bit_generator.state})
 
@@ -224,7 +215,6 @@ class ElasticTraining:
                 _rows_of_trace(student, turn, turns),
                 _rows_of_trace(teacher, turn, turns),
                 part,
-                self.population.matmul_dtype,
             )
             for turn, part in enumerate(parts)
         ]
@@ -233,7 +223,3 @@ class ElasticTraining:
     def state(self) -> dict[str, Tensor]:
         """The state of the whole student, its units where they were."""
         return self.order.reverse.applied(self.training.state(0))
-
-    def curve(self) -> list[CurvePoint]:
-        """The rows of its learning curve."""
-        return self.training.curves()[0]

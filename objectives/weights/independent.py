@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from objectives.device import matmul_dtype, to_device
@@ -25,7 +24,7 @@ from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import quantised, round_embeddings
 from objectives.training.population import EMBEDDINGS, Population
-from objectives.training.stage_training import BestWeights, Masks, StageTraining, steps_in
+from objectives.training.stage_training import BestWeights, StageTraining, steps_in
 from objectives.training.teacher_states import keep_states
 from objectives.weights.alpha import Alpha
 
@@ -68,18 +67,14 @@ def not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
     """What is told of a student one of whose losses is not finite."""
     for point in curve:
         if not math.isfinite(float(point["loss"])):
-            return SearchFailure(
-                slot,
-                f"the loss is {point['loss']} at step {point['step']} of stage {point['stage']}",
-            )
+            where = f"at step {point['step']} of stage {point['stage']}"
+            return SearchFailure(slot, f"the loss is {point['loss']} {where}")
     return None
 
 
 def _groups(slots: Sequence[int], device: str) -> list[Sequence[int]]:
-    """The slots that train together once they are cut.
-
-    A GPU trains all as one program; a CPU gains nothing by that and would pay for the padding.
-    """
+    """The slots that train together once they are cut: on a GPU all; a CPU gains nothing by that
+    and would pay for the padding."""
     return [slots] if device.startswith("cuda") else [[slot] for slot in slots]
 
 
@@ -98,8 +93,11 @@ class _Run:
         self.members, self.problem, self.alpha = members, problem, alpha
         self.progress, self.students = progress, students
         self.stages = members[0].stages
-        self.training = partial(StageTraining, problem, batch_size=members[0].batch_size, seed=seed)
-        self.search_steps = sum(self.steps(stage.epochs) for stage in self.stages if stage.searches)
+        batch_size = members[0].batch_size
+        self.training = partial(StageTraining, problem, batch_size=batch_size, seed=seed)
+        self.search_steps = sum(
+            steps_in(stage.epochs, problem, batch_size) for stage in self.stages if stage.searches
+        )
         self.dtype = matmul_dtype(members[0].precision, problem.device)
         self.slots = range(len(members))
         self.population: Population
@@ -108,9 +106,10 @@ class _Run:
 
     def search(self) -> None:
         """Train weights and alpha of all students through the stages that search."""
-        stages = [stage for stage in self.stages if stage.searches]
         done = 0
-        for number, stage in enumerate(stages):
+        for number, stage in enumerate(self.stages):
+            if not stage.searches:
+                return
             if stage.start == "student" or number == 0:
                 self.population = Population.of(self.students, self.dtype)
             rates = [self._rate(slot, number, None) for slot in self.slots]
@@ -118,7 +117,9 @@ class _Run:
             for batch in training.batches(number, self.progress):
                 progress, done = done / self.search_steps, done + 1
                 masks = self.alpha.masks(progress)
-                own = masks if self.alpha.from_train else _detached(masks)
+                own = masks
+                if not self.alpha.from_train:
+                    own = {space: mask.detach() for space, mask in masks.items()}
                 loss = training.step(batch, own)
                 training.measured.append(
                     {"loss": loss, **self.alpha.learn(training, masks, progress)}
@@ -133,31 +134,39 @@ class _Run:
 
     def finish(self, slots: Sequence[int]) -> Iterator[Outcome]:
         """Discretise, cut and distil these students, as one population."""
-        going: list[int] = []
         architectures: dict[int, BertArchitecture] = {}
         for slot in slots:
-            failure = not_finite(slot, self.curves[slot])
-            if failure:
+            if failure := not_finite(slot, self.curves[slot]):
                 yield failure
-            else:
-                try:
-                    architectures[slot] = self.alpha.architecture(slot)
-                    going.append(slot)
-                except FloatingPointError as error:
-                    yield SearchFailure(slot, str(error))
-        if not going:
+                continue
+            try:
+                architectures[slot] = self.alpha.architecture(slot)
+            except FloatingPointError as error:
+                yield SearchFailure(slot, str(error))
+        if not architectures:
             return
-        models = self._distil(self._cut_out(slots, going, architectures), architectures)
-        for slot in going:
-            failure = not_finite(slot, self.curves[slot])
-            if failure:
+        models = self._cut(
+            {
+                slot: self.population.slot(slot)
+                if self.search_steps
+                else self.students[slot].state_dict()
+                for slot in architectures
+            },
+            architectures,
+        )
+        if self.search_steps and self.slots[-1] in slots:
+            del self.population
+        models = self._distil(models, architectures)
+        for slot, model in models.items():
+            if failure := not_finite(slot, self.curves[slot]):
                 yield failure
-            elif not _all_finite(models[slot].parameters()):
+            elif not all(weight.isfinite().all() for weight in model.parameters()):
                 yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
             else:
-                _own_embeddings(models[slot])
-                member, units, curve = self.members[slot], architectures[slot], self.curves[slot]
-                yield member.result(slot, self.problem, models[slot], units, curve)
+                for weight in _embeddings(model).values():  # whoever trains it on changes no other
+                    weight.data = weight.data.clone()
+                units, curve = architectures[slot], self.curves[slot]
+                yield self.members[slot].result(slot, self.problem, model, units, curve)
 
     def _distil(
         self,
@@ -166,16 +175,10 @@ class _Run:
     ) -> dict[int, PrunedBertForSequenceClassification]:
         """Take cut models through the stages after the search. Their architectures change where a
         method changes its models on the way."""
-        if not any(
-            self._rate(slot, number, architectures[slot])
-            for slot in models
-            for number, stage in enumerate(self.stages)
-            if not stage.searches
-        ):
+        stages = [(n, stage) for n, stage in enumerate(self.stages) if not stage.searches]
+        if not any(self._rate(slot, n, architectures[slot]) for slot in models for n, _ in stages):
             return models
-        for number, stage in enumerate(self.stages):
-            if stage.searches:
-                continue
+        for number, stage in stages:
             if stage.start == "student":
                 states = {slot: self.students[slot].state_dict() for slot in models}
                 models = self._cut(states, architectures)
@@ -186,38 +189,31 @@ class _Run:
             self._recover(number, models, architectures)
         return models
 
-    def _cut_out(
-        self,
-        slots: Sequence[int],
-        going: Sequence[int],
-        architectures: Mapping[int, BertArchitecture],
-    ) -> dict[int, PrunedBertForSequenceClassification]:
-        """The models of those of a group that go on; after the last group nobody is left uncut."""
-        models = self._cut({slot: self._searched(slot) for slot in going}, architectures)
-        if self.search_steps and self.slots[-1] in slots:
-            del self.population
-        return models
-
-    def _searched(self, slot: int) -> Mapping[str, Tensor]:
-        """The weights of a student as the search leaves them."""
-        if not self.search_steps:
-            return self.students[slot].state_dict()
-        return self.population.slot(slot)
-
     def _recover(
         self,
         number: int,
         models: Mapping[int, PrunedBertForSequenceClassification],
         architectures: Mapping[int, BertArchitecture],
     ) -> None:
-        """Train cut models in one stage."""
+        """Train cut models in one stage, their weights with the bits in which they learn."""
         stage = self.stages[number]
         learned = {
-            slot: self.members[slot].in_bits(units) if stage.quantised else units
-            for slot, units in architectures.items()
+            slot: self.members[slot].in_bits(architectures[slot])
+            if stage.quantised
+            else architectures[slot]
+            for slot in models
         }
-        training = self._training_of(number, models, learned)
-        best = None
+        for slot, model in models.items():
+            round_embeddings(model, learned[slot].embedding_bits)
+        population = Population.of(list(models.values()), self.dtype)
+        training = self.training(
+            list(models),
+            replace(population, rounding=tuple(learned.values())),
+            stage,
+            [self._rate(slot, number, units) for slot, units in learned.items()],
+            list(learned.values()),
+        )
+        best, an_epoch = None, steps_in(1, self.problem, training.batch_size)
         if stage.keep == "best":
             best = BestWeights(
                 models,
@@ -226,7 +222,7 @@ class _Run:
         for step, batch in enumerate(training.batches(number, self.progress), start=1):
             training.measured.append({"loss": training.step(batch, {})})
             self.progress.advance()
-            if best and (step == training.steps or step % self.steps(1) == 0):
+            if best and (step == training.steps or step % an_epoch == 0):
                 best.take(training)
         self._note(training)
         for slot in training.slots:
@@ -234,29 +230,9 @@ class _Run:
         if best:
             best.restore()
 
-    def _training_of(
-        self,
-        number: int,
-        models: Mapping[int, PrunedBertForSequenceClassification],
-        architectures: Mapping[int, BertArchitecture],
-    ) -> StageTraining:
-        """The stage of this number, of cut models whose weights learn with these bits."""
-        for slot, model in models.items():
-            round_embeddings(model, architectures[slot].embedding_bits)
-        own = [architectures[slot] for slot in models]
-        population = Population.of(list(models.values()), self.dtype)
-        return self.training(
-            list(models),
-            replace(population, rounding=tuple(own)),
-            self.stages[number],
-            [self._rate(slot, number, architectures[slot]) for slot in models],
-            own,
-        )
-
     def _rate(self, slot: int, stage: int, architecture: BertArchitecture | None) -> float:
         """The peak of a student's learning rate in the stage of this number."""
-        member = self.members[slot]
-        own = member.stages[stage]
+        member, own = self.members[slot], self.members[slot].stages[stage]
         share = 1.0 if own.quantised else member.rate_share(self.problem, architecture)
         return own.learning_rate * share
 
@@ -274,27 +250,11 @@ class _Run:
                 model = copy.deepcopy(student)
             else:
                 model = to_device(cut(state, config, architectures[slot]), device)
-            for name, weight in model.named_parameters():
-                if name.startswith(EMBEDDINGS):
-                    weight.data = state[name]
+            for name, weight in _embeddings(model).items():
+                weight.data = state[name]
             models[slot] = model
         return models
 
-    def steps(self, epochs: float) -> int:
-        """Steps in so many passes over the train split."""
-        return steps_in(epochs, self.problem, self.members[0].batch_size)
 
-
-def _own_embeddings(model: PrunedBertForSequenceClassification) -> None:
-    """A result shares nothing: whoever trains it on changes nobody else."""
-    for name, weight in model.named_parameters():
-        if name.startswith(EMBEDDINGS):
-            weight.data = weight.data.clone()
-
-
-def _detached(masks: Masks) -> Masks:
-    return {space: mask.detach() for space, mask in masks.items()}
-
-
-def _all_finite(weights: Iterable[Tensor]) -> bool:
-    return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
+def _embeddings(model: PrunedBertForSequenceClassification) -> dict[str, Tensor]:
+    return {name: w for name, w in model.named_parameters() if name.startswith(EMBEDDINGS)}

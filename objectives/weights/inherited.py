@@ -15,17 +15,10 @@ from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassifica
 def inherited(
     trials: Path, number: int
 ) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
-    """What a run keeps of trial 7: 00007/architecture.json and 00007/model/.
+    """What the folder of a run's trials has of trial 7: 00007/architecture.json and 00007/model/,
+    the model on the CPU, in evaluation mode.
 
-    Args:
-        trials: the folder of its trials.
-        number: of the trial.
-
-    Returns:
-        What is left of the student, and its model on the CPU, in evaluation mode.
-
-    Raises:
-        UserError: if there is no such trial, or one that cannot be trained on.
+    Raises UserError if there is no such trial, or one that cannot be trained on.
     """
     folder = trials / f"{number:05d}"
     try:

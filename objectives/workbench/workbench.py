@@ -35,7 +35,7 @@ from objectives.text.data import Split
 from objectives.text.task import ROLES, Examples, tokenise
 from objectives.text.vocabulary import Vocabulary
 from objectives.training.population import EMBEDDINGS
-from objectives.training.teacher_logits import kept_logits
+from objectives.training.teacher_states import kept_logits
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
 from objectives.workbench.rows import notes_on_rows, rows_of_students

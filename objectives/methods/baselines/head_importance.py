@@ -17,9 +17,6 @@ from objectives.strategies.importance import first_order_of_student
 from objectives.strategies.one_shot import OneShot
 from objectives.strategies.ranking import per_cost
 
-_LEAST = 1e-30
-"""Least norm of a layer: one that does not matter at all has importances of 0."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class HeadImportance(OneShot):
@@ -35,9 +32,9 @@ class HeadImportance(OneShot):
         """The importance of each unit per cost, which for heads alone keeps their order."""
         del seed
         scores = first_order_of_student(problem, self.spaces)
-        if self.normalise:
+        if self.normalise:  # a layer that does not matter at all has importances of 0
             scores = {
-                space: normalize(value.flatten(1), eps=_LEAST).view_as(value)
+                space: normalize(value.flatten(1), eps=1e-30).view_as(value)
                 for space, value in scores.items()
             }
         return per_cost(scores, problem.budget.cost)

@@ -73,18 +73,17 @@ class Adapter:
 
     def state(self, own: Mapping[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
         """The weights of a classifier under BERT's names."""
-        state = {self._name(name): weight for name, weight in own.items()}
+        state = {}
+        for name, weight in own.items():
+            for theirs, ours in self.weights.items():
+                name = name.replace(theirs, ours)
+            state[name] = weight
         positions = "bert.embeddings.position_embeddings.weight"
         state[positions] = state[positions][self.first_position(config) :]
         types = "bert.embeddings.token_type_embeddings.weight"
         if types not in state:  # of a model that does not tell the second text from the first
             state[types] = torch.zeros(self.fixed["type_vocab_size"], config.hidden_size)
         return state
-
-    def _name(self, name: str) -> str:
-        for theirs, ours in self.weights.items():
-            name = name.replace(theirs, ours)
-        return name
 
 
 _DENSE_HEAD = {"classifier.dense.": "bert.pooler.dense.", "classifier.out_proj.": "classifier."}
@@ -148,9 +147,8 @@ class AdaptedBert(BertForSequenceClassification):
 
 def settings_of(config: BertConfig) -> dict[str, Any]:
     """What of a configuration, beside the weights, decides what a model computes and learns."""
-    return {
-        name: getattr(config, name, None) for name in (*_FIELDS, "pooler_act", "embedding_size")
-    }
+    names = (*_FIELDS, "pooler_act", "embedding_size")
+    return {name: getattr(config, name, None) for name in names}
 
 
 def as_bert(model: PreTrainedModel) -> BertForSequenceClassification:

@@ -33,18 +33,17 @@ Count = TypeVar("Count", covariant=True)
 
 def check_spaces(owner: str, spaces: Sequence[str], searchable: Sequence[str]) -> None:
     """Raise UserError unless the owner's are spaces that can be searched, and together."""
-    unknown = [space for space in spaces if space not in searchable]
-    if unknown or not spaces:
-        raise UserError(
-            f"{owner}.spaces is {tuple(spaces)!r}; it must name some of {', '.join(searchable)}"
+    wrong = None
+    if not spaces or not set(spaces) <= set(searchable):
+        wrong = f"it must name some of {', '.join(searchable)}"
+    elif len(set(spaces)) < len(spaces):
+        wrong = "it must name each one once"
+    elif {"input", "input_qkv"} <= set(spaces):
+        wrong = (
+            "'input' (one set for Q, K and V) and 'input_qkv' (a set for each) exclude one another"
         )
-    if len(set(spaces)) < len(spaces):
-        raise UserError(f"{owner}.spaces is {tuple(spaces)!r}; it must name each one once")
-    if {"input", "input_qkv"} <= set(spaces):
-        raise UserError(
-            f"{owner}.spaces is {tuple(spaces)!r}; 'input' (one set for Q, K and V) and "
-            "'input_qkv' (a set for each) exclude one another"
-        )
+    if wrong:
+        raise UserError(f"{owner}.spaces is {tuple(spaces)!r}; {wrong}")
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,9 @@ class Widths(NamedTuple, Generic[Count]):
 
 @dataclass(frozen=True)
 class LayerUnits:
-    """Units of one layer that survive: indices into the unpruned layer, ascending.
-
-    None stands for all of them, and is the only way to say so; it is also what a layer without
-    heads has in place of the units that belong to heads.
-    """
+    """Units of one layer that survive: indices into the unpruned layer, ascending; None stands for
+    all of them, and is the only way to say so. It is also what a layer without heads has in place
+    of the units that belong to heads."""
 
     heads: tuple[int, ...]
     ffn: tuple[int, ...]
@@ -210,23 +207,17 @@ class BertArchitecture:
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """By the names of `Widths`; heads and FFN neurons alone where the shape is not known. And
         the bits, if there are any but `FULL_BITS`."""
-        bits = self._bits_per_layer()
-        if self.shape is None:
-            return {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer, **bits}
-        of_layers = zip(*self.widths(self.shape), strict=True)
-        return {**dict(zip(Widths._fields, of_layers, strict=True)), **bits}
-
-    def _bits_per_layer(self) -> dict[str, tuple[int, ...]]:
-        """Of what has few bits in some layer."""
-        found = {
-            "weight_bits": [layer.bits_of_a_weight for layer in self.layers],
-            "input_bits": [layer.input_bits for layer in self.layers],
-        }
-        return {
-            name: tuple(own or FULL_BITS for own in bits)
-            for name, bits in found.items()
-            if any(bits)
-        }
+        sizes = {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer}
+        if self.shape is not None:
+            of_layers = zip(*self.widths(self.shape), strict=True)
+            sizes = dict(zip(Widths._fields, of_layers, strict=True))
+        for name, bits in (
+            ("weight_bits", [layer.bits_of_a_weight for layer in self.layers]),
+            ("input_bits", [layer.input_bits for layer in self.layers]),
+        ):
+            if any(bits):
+                sizes[name] = tuple(own or FULL_BITS for own in bits)
+        return sizes
 
     @property
     def has_bits(self) -> bool:
@@ -283,17 +274,12 @@ class BertArchitecture:
                     f"architecture: layer {number} has bits of its own; cutting keeps weights as "
                     "they are, so leave these out"
                 )
-            for name, size in (
-                ("heads", shape.heads),
-                ("ffn", shape.ffn),
-                ("query_key", shape.head_dim),
-                ("value", shape.head_dim),
-                ("query_inputs", shape.hidden),
-                ("key_inputs", shape.hidden),
-                ("value_inputs", shape.hidden),
-            ):
+            per_head = dict.fromkeys(("query_key", "value"), shape.head_dim)
+            inputs = dict.fromkeys(("query_inputs", "key_inputs", "value_inputs"), shape.hidden)
+            sizes = {"heads": shape.heads, "ffn": shape.ffn, **per_head, **inputs}
+            for name, size in sizes.items():
                 kept = getattr(layer, name) or ()
-                rows = kept if name in ("query_key", "value") else (kept,)
+                rows = kept if name in per_head else (kept,)
                 for row in rows:
                     if row and row[-1] >= size:
                         raise UserError(
@@ -308,30 +294,27 @@ class BertArchitecture:
 
     def to_json(self) -> str:
         """One line of JSON; `from_json` reads it back to an equal BertArchitecture."""
-        layers = [
-            {name: units for name, units in asdict(layer).items() if units is not None}
-            for layer in self.layers
-        ]
-        of_model = {name: getattr(self, name) for name in _OF_MODEL}
-        said = {name: number for name, number in of_model.items() if number is not None}
-        return json.dumps({"format": _FORMAT, "layers": layers, **said})
+
+        def said(owner: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in owner.items() if value is not None}
+
+        layers = [said(asdict(layer)) for layer in self.layers]
+        of_model = said({name: getattr(self, name) for name in _OF_MODEL})
+        return json.dumps({"format": _FORMAT, "layers": layers, **of_model})
 
     @classmethod
     def from_json(cls, text: str) -> BertArchitecture:
         """Read what `to_json` wrote. Raises UserError for anything else."""
         try:
             document: dict[str, Any] = json.loads(text)
-            if document["format"] != _FORMAT:
-                raise UserError(
-                    f"architecture: format {document['format']!r}, expected {_FORMAT!r}"
-                )
-            return cls(
-                tuple(
-                    LayerUnits(**{name: _to_tuples(units) for name, units in layer.items()})
-                    for layer in document["layers"]
-                ),
-                **{name: _to_tuples(document.get(name)) for name in _OF_MODEL},
-            )
+            if (known := document["format"]) != _FORMAT:
+                raise UserError(f"architecture: format {known!r}, expected {_FORMAT!r}")
+            layers = [
+                LayerUnits(**{name: _to_tuples(units) for name, units in layer.items()})
+                for layer in document["layers"]
+            ]
+            of_model = {name: _to_tuples(document.get(name)) for name in _OF_MODEL}
+            return cls(tuple(layers), **of_model)
         except UserError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -381,7 +364,7 @@ def _layer_mask(shape: BertShape, layer: LayerUnits, space: str) -> list[Any]:
         return [unit in units for unit in range(size)]
 
     if space in ("heads", "ffn"):
-        return row(*{"heads": (layer.heads, shape.heads), "ffn": (layer.ffn, shape.ffn)}[space])
+        return row(getattr(layer, space), *units_of(shape, space))
     if space in ("qk", "v"):
         rows = layer.query_key if space == "qk" else layer.value
         of_head = dict(zip(layer.heads, rows or [None] * len(layer.heads), strict=True))

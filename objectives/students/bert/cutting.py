@@ -67,26 +67,21 @@ def _widths(layer: PrunedBertConfig) -> Widths[int]:
 
 def head_dim_of(config: BertConfig) -> int:
     """The size of a whole head."""
-    if isinstance(config, PrunedBertConfig):
-        return config.head_dim
-    return shape_of(config).head_dim
+    return config.head_dim if isinstance(config, PrunedBertConfig) else shape_of(config).head_dim
 
 
 def cut(
     weights: Mapping[str, Tensor], config: BertConfig, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
-    """Build the smaller model: only the units of `architecture`, with their weights.
+    """The smaller model: only the units of `architecture`, with their weights from the state dict
+    of the unpruned classifier of `config`, under BERT's names; in evaluation mode on the CPU.
 
-    `weights` is the state dict of the unpruned classifier of `config`, under BERT's names. Returns
-    a model in evaluation mode on the CPU. Raises UserError if the architecture does not fit.
+    Raises UserError if the architecture does not fit.
     """
     shape = shape_of(config)
     architecture.check(shape)
-    own = {
-        name: value
-        for name, value in config.to_dict().items()
-        if name not in ("model_type", "architectures", "per_layer_config", *FOREIGN)
-    }
+    left_out = ("model_type", "architectures", "per_layer_config", *FOREIGN)
+    own = {name: value for name, value in config.to_dict().items() if name not in left_out}
     sizes = {number: _layer_config(layer) for number, layer in enumerate(architecture.layers)}
     pruned_config = PrunedBertConfig.from_dict(
         {**own, "head_dim": shape.head_dim, "per_layer_config": sizes}

@@ -43,11 +43,9 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceClassification | None:
-    """The same model as transformers' own class, or None where that cannot be said.
-
-    BERT knows one number of FFN neurons for all layers, at least one, and heads that fill the
-    hidden size; and no pooler or embeddings but its own.
-    """
+    """The same model as transformers' own class, or None where that cannot be said: BERT knows one
+    number of FFN neurons for all layers, at least one, and heads that fill the hidden size; and no
+    pooler or embeddings but its own."""
     config, widths = model.config, widths_of(model.config)
     hidden, heads = config.hidden_size, config.hidden_size // config.head_dim
     ffn = widths[0].ffn
@@ -58,11 +56,9 @@ def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceCla
     if not ffn or not as_bert_does or any(layer != whole for layer in widths):
         return None
     said = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}
-    plain_config = BertConfig.from_dict(
-        {**said, "num_attention_heads": heads, "intermediate_size": ffn}
-    )
+    said |= {"num_attention_heads": heads, "intermediate_size": ffn}
     with no_init_weights():  # they are loaded below
-        plain: BertForSequenceClassification = BertForSequenceClassification(plain_config)
+        plain = BertForSequenceClassification(BertConfig.from_dict(said))
     plain.load_state_dict(model.state_dict())
     plain.train(False)
     return plain

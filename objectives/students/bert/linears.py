@@ -83,14 +83,12 @@ class Matmul(NamedTuple):
 
 def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> list[Matmul]:
     """Of a classifier of `shape` that is cut to `architecture`, for one sequence."""
+    hidden, embedding = shape.hidden, shape.embedding
     found = []
-    if shape.embedding is not None:
-        found.append(
-            Matmul("bert.embeddings.project", seq_len, shape.hidden, shape.embedding, True)
-        )
+    if embedding is not None:
+        found.append(Matmul("bert.embeddings.project", seq_len, hidden, embedding, True))
     for number, units in enumerate(architecture.layers):
-        fixed = {"hidden": shape.hidden, "tokens": seq_len}
-        sizes: dict[str, int] = units.widths(shape)._asdict() | fixed
+        sizes = {**units.widths(shape)._asdict(), "hidden": hidden, "tokens": seq_len}
         found += [
             Matmul(
                 f"bert.encoder.layer.{number}.{linear.name}",
@@ -103,11 +101,9 @@ def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> l
             )
             for linear in LINEARS + PRODUCTS
         ]
-    return [
-        *found,
-        Matmul("bert.pooler.dense", 1, shape.hidden, shape.hidden, True),
-        Matmul("classifier", 1, shape.labels, shape.hidden, True),
-    ]
+    found.append(Matmul("bert.pooler.dense", 1, hidden, hidden, True))
+    found.append(Matmul("classifier", 1, shape.labels, hidden, True))
+    return found
 
 
 def areas(

@@ -43,10 +43,8 @@ _PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twic
 
 
 def read_config(checkpoint: str) -> BertConfig:
-    """The configuration of a checkpoint, a folder or a name on the hub, as that of a BERT.
-
-    Raises UserError if nothing is found there, or if it is no encoder that computes what BERT does.
-    """
+    """The configuration of a checkpoint, a folder or a name on the hub, as that of a BERT. Raises
+    UserError if nothing is found there, or if it is no encoder that computes what BERT does."""
     own = _own_config(checkpoint)
     return own if isinstance(own, BertConfig) else ADAPTERS[own.model_type].config(own)
 
@@ -58,9 +56,9 @@ def load_classifier(
 
     `outputs` renames its outputs. Weights that it lacks are drawn from torch's random numbers.
     """
-    names = {} if outputs is None else dict(enumerate(outputs))
-    labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
-    renamed = {} if outputs is None else {**labels, "problem_type": problem_type}
+    renamed: dict[str, object] = {}
+    if outputs is not None:
+        renamed = {**_labels(outputs), "problem_type": problem_type}
     model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
         checkpoint,
         use_safetensors=True,
@@ -96,10 +94,8 @@ def has_tokenizer(checkpoint: str) -> bool:
 
 
 def has_classifier(checkpoint: str) -> bool:
-    """Whether the checkpoint was fine-tuned: it holds the weights of a classifier of texts.
-
-    Raises UserError if it holds another kind of classifier, such as one of tokens.
-    """
+    """Whether the checkpoint was fine-tuned: it holds the weights of a classifier of texts. Raises
+    UserError if it holds another kind of classifier, such as one of tokens."""
     config, names = _own_config(checkpoint), _weight_names(checkpoint)
     if names.issuperset(ADAPTERS[config.model_type].head):
         return True
@@ -168,8 +164,8 @@ def take_outputs(
     for weight in model.classifier.parameters():
         weight.data = weight.data[list(order)]
     model.num_labels = model.classifier.out_features = len(order)
-    model.config.id2label = dict(enumerate(names))
-    model.config.label2id = {name: index for index, name in enumerate(names)}
+    for field, labels in _labels(names).items():
+        setattr(model.config, field, labels)
 
 
 def fingerprint_of(model: Classifier, made_of: Mapping[str, object] | None = None) -> str:
@@ -200,12 +196,8 @@ def fingerprint_with_tokenizer(checkpoint: str, tokenizer: PreTrainedTokenizerBa
 
     Not of the tokenizer's files, which each version of transformers writes in its own way.
     """
-    made_of = {
-        "model": fingerprint(checkpoint),
-        "vocabulary": tokenizer.get_vocab(),
-        "line": tokenizer(_PROBE)["input_ids"],
-    }
-    return content_key(made_of)
+    vocabulary, line = tokenizer.get_vocab(), tokenizer(_PROBE)["input_ids"]
+    return content_key({"model": fingerprint(checkpoint), "vocabulary": vocabulary, "line": line})
 
 
 def check_token(checkpoint: str, tokenizer: PreTrainedTokenizerBase, last: int) -> None:
@@ -236,17 +228,13 @@ def _own_config(checkpoint: str) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
     except Exception as error:  # a config.json makes transformers raise almost anything
         reason = first_line(error).rstrip(":")
+        problem = f"its config.json cannot be read ({reason}); repair it, or save it anew"
         if not Path(checkpoint).is_dir():
-            problem = (
-                f"no such folder, and no model of that name could be loaded from the hub ({reason})"
-            )
+            where = "no such folder, and no model of that name could be loaded from the hub"
+            problem = f"{where} ({reason})"
         elif not (Path(checkpoint) / "config.json").is_file():
-            problem = (
-                "no config.json in the folder; name the one that save_pretrained of transformers "
-                "wrote the model to"
-            )
-        else:
-            problem = f"its config.json cannot be read ({reason}); repair it, or save it anew"
+            wanted = "name the one that save_pretrained of transformers wrote the model to"
+            problem = f"no config.json in the folder; {wanted}"
         raise UserError(f"model '{checkpoint}': {problem}") from error
     differs = None
     if config.model_type not in ADAPTERS:
@@ -267,6 +255,12 @@ def _own_config(checkpoint: str) -> PreTrainedConfig:
             f"{_listed(list(ADAPTERS), 'and')}"
         )
     return config
+
+
+def _labels(names: Sequence[str]) -> dict[str, object]:
+    """What a configuration says of outputs of these names."""
+    numbers = {name: number for number, name in enumerate(names)}
+    return {"id2label": dict(enumerate(names)), "label2id": numbers}
 
 
 def _architecture(config: PreTrainedConfig) -> str:

@@ -133,17 +133,6 @@ class Projection(nn.Linear):
         return super().forward(units)
 
 
-def projection(config: PrunedBertConfig, inputs: int, width: int) -> nn.Module:
-    """A linear layer with the bits that the configuration of an encoder layer says; torch's own
-    wherever that is possible: quantisers look for its type."""
-    if not inputs or not width:
-        return Projection(inputs, width)
-    if config.weight_bits is not None:
-        bits, into, halves = config.weight_bits, config.input_bits, config.halves
-        return PackedLinear(inputs, width, bits, into, halves)
-    return nn.Linear(inputs, width)
-
-
 class InputProjection(Projection):
     """A linear layer that reads the dimensions `inputs` of its input."""
 
@@ -157,12 +146,17 @@ class InputProjection(Projection):
         return super().forward(hidden_BSD[..., self.inputs])
 
 
-def reading(config: PrunedBertConfig, inputs: int, width: int) -> nn.Module:
-    """A projection that reads some dimensions of the hidden state."""
-    if config.weight_bits is not None and width:
+def projection(
+    config: PrunedBertConfig, inputs: int, width: int, *, selects: bool = False
+) -> nn.Module:
+    """A linear layer with the bits that the configuration of an encoder layer says, which may
+    select what it reads; torch's own wherever that is possible: quantisers look for its type."""
+    if config.weight_bits is not None and inputs and width:
         bits, into, halves = config.weight_bits, config.input_bits, config.halves
-        return PackedLinear(inputs, width, bits, into, halves, selects=True)
-    return InputProjection(inputs, width)
+        return PackedLinear(inputs, width, bits, into, halves, selects)
+    if selects:
+        return InputProjection(inputs, width)
+    return nn.Linear(inputs, width) if inputs and width else Projection(inputs, width)
 
 
 class PrunedBertOutput(nn.Module):
@@ -189,38 +183,32 @@ class PrunedBertAttention(nn.Module):
         self.heads, self.scale = config.num_attention_heads, config.head_dim**-0.5
         query_key = self.heads * (config.qk_head_dim or config.head_dim)
         value = self.heads * (config.v_head_dim or config.head_dim)
-        self.self = nn.ModuleDict(
-            {
-                name: projection(config, config.hidden_size, width)
-                if not inputs or inputs == config.hidden_size
-                else reading(config, inputs, width)
-                for name, inputs, width in (
-                    ("query", config.query_inputs, query_key),
-                    ("key", config.key_inputs, query_key),
-                    ("value", config.value_inputs, value),
-                )
-            }
-        )
+        self.self, hidden = nn.ModuleDict(), config.hidden_size
+        for name, inputs, width in (
+            ("query", config.query_inputs or hidden, query_key),
+            ("key", config.key_inputs or hidden, query_key),
+            ("value", config.value_inputs or hidden, value),
+        ):
+            self.self[name] = projection(config, inputs, width, selects=inputs != hidden)
         self.output = PrunedBertOutput(config, value)
         self.eager = config._attn_implementation == "eager"
         self.attention_dropout = config.attention_probs_dropout_prob
 
     def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
-        context = self._context(hidden_BSD, mask_B11S) if self.heads else hidden_BSD[..., :0]
+        context = hidden_BSD[..., :0]
+        if self.heads:
+            query, key, value = (
+                self.self[name](hidden_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                for name in ("query", "key", "value")
+            )
+            attend = _eager_attention if self.eager else nn.functional.scaled_dot_product_attention
+            dropout = self.attention_dropout if self.training else 0.0
+            seen = attend(
+                query, key, value, attn_mask=mask_B11S, dropout_p=dropout, scale=self.scale
+            )
+            context = seen.transpose(1, 2).flatten(2)
         attended: Tensor = self.output(context, hidden_BSD)
         return attended
-
-    def _context(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
-        query, key, value = (
-            self.self[name](hidden_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for name in ("query", "key", "value")
-        )
-        attend = _eager_attention if self.eager else nn.functional.scaled_dot_product_attention
-        dropout = self.attention_dropout if self.training else 0.0
-        context = attend(
-            query, key, value, attn_mask=mask_B11S, dropout_p=dropout, scale=self.scale
-        )
-        return context.transpose(1, 2).flatten(2)
 
 
 class PrunedBertLayer(GradientCheckpointingLayer):
@@ -270,11 +258,8 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
                 "pooler": pooler_of(config),
             }
         )
-        self.dropout = nn.Dropout(
-            config.hidden_dropout_prob
-            if config.classifier_dropout is None
-            else config.classifier_dropout
-        )
+        own = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -304,9 +289,8 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
             mask = mask[:, None, None, :].bool()
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        states: tuple[Tensor, ...] | None = None  # each is let go unless they are asked for
-        if output_hidden_states:
-            states = (hidden,)
+        # Each is let go unless they are asked for.
+        states: tuple[Tensor, ...] | None = (hidden,) if output_hidden_states else None
         for layer in self.bert.get_submodule("encoder.layer").children():
             hidden = layer(hidden, mask)
             states = states and (*states, hidden)

@@ -104,14 +104,11 @@ def round_embeddings(model: PrunedBertForSequenceClassification, bits: int | Non
 def keep_pieces(model: PrunedBertForSequenceClassification, kept: Sequence[int]) -> None:
     """Leave the word embeddings of these ids, ascending and the padding's among them, in a model
     that is not quantised; their places are the new ids."""
-    embeddings = model.get_input_embeddings()
-    assert isinstance(embeddings, nn.Embedding)
-    rows = torch.tensor(kept, device=embeddings.weight.device)
+    weight = model.get_parameter(WORDS).detach()
+    rows = weight[torch.tensor(kept, device=weight.device)]
     padding = kept.index(model.config.pad_token_id or 0)
     model.set_input_embeddings(
-        nn.Embedding.from_pretrained(
-            embeddings.weight.detach()[rows], freeze=False, padding_idx=padding
-        )
+        nn.Embedding.from_pretrained(rows, freeze=False, padding_idx=padding)
     )
     model.config.full_vocab_size = model.config.full_vocab_size or model.config.vocab_size
     model.config.vocab_size, model.config.pad_token_id = len(kept), padding

@@ -15,10 +15,8 @@ from objectives.students.bert.adapters import as_bert
 
 
 def check_student(checkpoint: str, teacher_checkpoint: str, label_names: Sequence[str]) -> None:
-    """Raise UserError unless the student reads the teacher's tokens and may learn the labels.
-
-    Without a classifier it learns any; with one it must know them, as a teacher must.
-    """
+    """Raise UserError unless the student reads the teacher's tokens and may learn the labels:
+    without a classifier it learns any; with one it must know them, as a teacher must."""
     size, wanted = (
         pretrained.read_config(name).vocab_size for name in (checkpoint, teacher_checkpoint)
     )
@@ -43,9 +41,9 @@ def load_student(
     Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
     """
     fine_tuned = pretrained.has_classifier(checkpoint)
+    outputs = None if fine_tuned else label_names
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        outputs = None if fine_tuned else label_names
         student = as_bert(pretrained.load_classifier(checkpoint, outputs))
     if fine_tuned:
         order = pretrained.label_order(checkpoint, label_names)
@@ -63,15 +61,10 @@ def keep_layers(
     )
     with no_init_weights():  # they are loaded below
         student = type(teacher)(config)
-    weights = {
-        name: weight
-        for name, weight in teacher.state_dict().items()
-        if not name.startswith("bert.encoder.layer.")
-    }
-    for place, layer in enumerate(layers):
-        for name, weight in teacher.bert.encoder.layer[layer].state_dict().items():
-            weights[f"bert.encoder.layer.{place}.{name}"] = weight
-    student.load_state_dict(weights)
+    rest = {n: w for n, w in teacher.state_dict().items() if not n.startswith("bert.encoder.")}
+    student.load_state_dict(rest, strict=False)
+    for own, layer in zip(student.bert.encoder.layer, layers, strict=True):
+        own.load_state_dict(teacher.bert.encoder.layer[layer].state_dict())
     return _frozen_beside(teacher, student)
 
 

@@ -24,12 +24,8 @@ class GatedConvolution(nn.Module):
     def __init__(self, width: int, kernel: int, dilation: int = 1):
         super().__init__()
         self.gated = nn.Linear(width, 2 * width)
-        self.along = nn.Conv1d(
-            *(width, width, kernel),
-            padding=dilation * (kernel // 2),
-            dilation=dilation,
-            groups=width,
-        )
+        padding = dilation * (kernel // 2)
+        self.along = nn.Conv1d(width, width, kernel, 1, padding, dilation, groups=width)
         self.out = nn.Linear(width, width)
 
     def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:

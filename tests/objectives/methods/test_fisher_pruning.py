@@ -19,14 +19,13 @@ from objectives.compression.reconstruction import _factors, reconstructed
 from objectives.errors import UserError
 from objectives.measures.budget import discretise
 from objectives.measures.evaluate import predict
-from objectives.methods.fisher_pruning import FisherPruning
+from objectives.methods.fisher_pruning import FisherPruning, rearranged
 from objectives.problem import Problem
 from objectives.strategies.importance import (
     fisher_blocks_of_student,
     importance_of_student,
     row_gradients,
 )
-from objectives.strategies.rearrangement import rearranged
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
 from objectives.training.population import Population

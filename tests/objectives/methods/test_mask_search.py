@@ -115,6 +115,15 @@ def test_lambda_changes_the_way_unless_signs_lose_it(problem: Problem, name: str
     assert same == (preset(name).alpha_optimizer == "sign")
 
 
+def test_a_uniform_start_has_a_value_for_every_unit_of_its_spaces(problem: Problem) -> None:
+    method = replace(QUICK, start="uniform", initial_alpha=4.0, spaces=("ffn",))
+    alpha = GradientAlpha([method], problem, seed=0).alpha
+    assert alpha.keys() == {"ffn"}
+    assert torch.equal(alpha["ffn"], torch.full((1, 3, 48), 4.0))
+    other = replace(method, spaces=("qk", "input_qkv"))
+    assert GradientAlpha([other], problem, seed=0).alpha["qk"].shape == (1, 3, 4, 8)
+
+
 def test_alpha_of_dap_moves_on_the_integers(problem: Problem) -> None:
     alpha = GradientAlpha([preset("dap")], problem, seed=0)
     training = training_of(problem)

@@ -16,9 +16,9 @@ from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.packing import PackedEmbedding, PackedLinear
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import dense, quantised
+from objectives.training.computed_weights import rounded_weights
 from objectives.training.losses import prediction_loss
 from objectives.training.population import Population
-from objectives.training.rounding import rounded_weights
 from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
 from tests.conftest import TINY

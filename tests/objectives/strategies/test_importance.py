@@ -31,7 +31,7 @@ def squares_of(
     model: BertForSequenceClassification, split: Split, spaces: tuple[str, ...], of: Squares
 ) -> dict[str, Tensor]:
     """Fisher information of the masks of a tiny model."""
-    gradients = gradients_of_rows(model, split, TINY, spaces, of, "cpu")
+    gradients = gradients_of_rows(model, split, open_masks(spaces), of, "cpu")
     return mean_over_rows(gradients, len(split), Tensor.square)
 
 

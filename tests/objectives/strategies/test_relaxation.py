@@ -16,7 +16,6 @@ from torch import Tensor
 from objectives.measures.budget import hinge_loss
 from objectives.measures.cost import Units
 from objectives.strategies.relaxation import (
-    constant_alpha,
     draw_two,
     geometric_temperature,
     gumbel_noise,
@@ -26,7 +25,6 @@ from objectives.strategies.relaxation import (
     two_sampled,
 )
 from objectives.students.bert.architecture import BertShape
-from tests.conftest import TINY
 
 PRICE = {"heads": 30, "ffn": 7}
 
@@ -59,13 +57,6 @@ def test_equal_alphas_share_out_open_heads() -> None:
 def test_the_temperature_falls_by_a_constant_factor() -> None:
     temperatures = [geometric_temperature(1.0, 0.01, progress) for progress in (0, 0.5, 1)]
     assert temperatures == pytest.approx([1.0, 0.1, 0.01])
-
-
-def test_constant_alpha_has_a_value_for_every_unit_of_its_spaces() -> None:
-    alpha = constant_alpha(TINY, ("ffn",), 5.0, "cpu")
-    assert alpha.keys() == {"ffn"}
-    assert torch.equal(alpha["ffn"], torch.full((3, 48), 5.0))
-    assert constant_alpha(TINY, ("qk", "input_qkv"), 1.0, "cpu")["qk"].shape == (3, 4, 8)
 
 
 importances = st.fixed_dictionaries(

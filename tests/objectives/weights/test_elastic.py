@@ -219,7 +219,7 @@ def test_after_a_kill_it_goes_on_from_the_last_pass_to_the_same_weights(
     found = trained(progress, checkpoint)
     assert progress.began == [2 * a_pass]
     assert progress.taken == progress.wanted == [wanted.training.steps]
-    assert found.curve() == wanted.curve()
+    assert found.training.curves() == wanted.training.curves()
     assert all(found.state()[name].equal(weight) for name, weight in wanted.state().items())
 
 

@@ -39,7 +39,7 @@ from objectives.students.bert.pretrained import load_tokenizer, take_outputs
 from objectives.text.data import Split
 from objectives.text.roles import load
 from objectives.text.task import Task
-from objectives.training import teacher_logits
+from objectives.training import teacher_states
 from objectives.workbench import scoring
 from objectives.workbench import workbench as workbench_module
 from objectives.workbench.inputs import read_inputs
@@ -122,7 +122,7 @@ def test_the_teacher_answers_train_once_for_all_launches(
     def again(*_: object) -> torch.Tensor:
         pytest.fail("computed again")
 
-    monkeypatch.setattr(teacher_logits, "predict", again)
+    monkeypatch.setattr(teacher_states, "predict", again)
     assert torch.equal(answers(), first)
 
 
@@ -132,7 +132,7 @@ def test_the_teachers_answers_are_never_half_trusted(workbench: Workbench, tmp_p
     def answers() -> tuple[torch.Tensor, RecordingProgress]:
         progress = RecordingProgress()
         session = Session(cache=tmp_path, progress=progress)
-        return teacher_logits.kept_logits(teacher, train, session=session), progress
+        return teacher_states.kept_logits(teacher, train, session=session), progress
 
     first, _ = answers()
     (file,) = tmp_path.iterdir()

@@ -1,0 +1,95 @@
+"""The weights with which students compute: under masks, and with the few bits that they learn with.
+
+To multiply a unit touches every token; to multiply the column that reads it touches a weight once.
+Rounding is forward `bert.quantising` and `bert.packing`; backward it is not there (straight
+through: Bengio et al. 2013). Shapes as in `population`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from objectives.students.bert import packing
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.linears import AXES, LINEARS
+from objectives.students.bert.quantising import rounded
+
+_POOLER = "bert.pooler.dense.weight"
+
+
+def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights, by BERT's names, with which K students compute what they do under masks.
+
+    `masks` maps a space to (K, layers, *units_of).
+    """
+    masked = dict(weights)
+    for space, of_layers in masks.items():
+        for layer, mask in enumerate(of_layers.unbind(1)):
+            _mask(masked, f"bert.encoder.layer.{layer}.", space, mask)
+    return masked
+
+
+def _mask(weights: dict[str, Tensor], layer: str, space: str, mask: Tensor) -> None:
+    """Put the mask of a layer, (K, *units_of), into its weights: the columns that read a unit."""
+    if space == "qk":  # no weight reads them: rows, of the query alone
+        query, mask_KP = layer + "attention.self.query.", mask.flatten(1)
+        weights[query + "weight"] = weights[query + "weight"] * mask_KP[..., None]
+        weights[query + "bias"] = weights[query + "bias"] * mask_KP
+        return
+    readers = [linear.name for linear in LINEARS if linear.inputs in AXES[space]]
+    own = mask.flatten(1)[:, None] if len(readers) == 1 else mask.expand(-1, 3, -1)
+    for reader, mask_KU in zip(readers, own.unbind(1), strict=True):
+        name = f"{layer}{reader}.weight"
+        by_unit_KDUP = weights[name].unflatten(-1, (mask_KU.shape[1], -1))
+        weights[name] = (by_unit_KDUP * mask_KU[:, None, :, None]).flatten(-2)
+
+
+def rounded_weights(
+    weights: dict[str, Tensor],
+    architectures: Sequence[BertArchitecture],
+    layers: Sequence[int] | None = None,
+) -> dict[str, Tensor]:
+    """The weights, by BERT's names, with the bits that the students' architectures say: those of
+    these layers (by default all) and of the pooler; without architectures as they are. Students in
+    halves (see `bert.splitting`) are split alike."""
+    if not any(architecture.has_bits for architecture in architectures):
+        return weights
+    found = dict(weights)
+    for layer in range(len(architectures[0].layers)) if layers is None else layers:
+        bits = [architecture.layers[layer].weight_bits for architecture in architectures]
+        for linear in LINEARS:
+            name = f"bert.encoder.layer.{layer}.{linear.name}.weight"
+            found[name] = _rounded(weights[name], bits, architectures[0].layers[layer].halves)
+    pooler = [architecture.pooler_bits for architecture in architectures]
+    halves = architectures[0].pooler_halves
+    return {**found, _POOLER: _rounded(weights[_POOLER], pooler, halves)}
+
+
+def rounded_inputs(
+    inputs_KTI: Tensor, architectures: Sequence[BertArchitecture], layer: int
+) -> Tensor:
+    """What enters the weights of a layer, rounded for those students whose architectures say so."""
+    bits = [architecture.layers[layer].input_bits for architecture in architectures]
+    return _through(packing.rounded_inputs, inputs_KTI, bits) if any(bits) else inputs_KTI
+
+
+def _rounded(weight_KOI: Tensor, bits: Sequence[int | None], halves: int | None) -> Tensor:
+    if not any(bits) or not weight_KOI.numel():
+        return weight_KOI
+    found = _through(rounded, weight_KOI, bits)
+    return found if halves is None else found.unflatten(1, (halves, -1)).sum(1)
+
+
+def _through(
+    rounding: Callable[[Tensor, int], Tensor], exact: Tensor, bits: Sequence[int | None]
+) -> Tensor:
+    """The rounded numbers of each student, with the gradient of the exact ones."""
+    return torch.stack(
+        [
+            own if few is None else own + (rounding(own.detach(), few) - own).detach()
+            for own, few in zip(exact.unbind(), bits, strict=True)
+        ]
+    )
