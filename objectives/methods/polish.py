@@ -7,16 +7,16 @@ few of its models can spend more on these alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
 from objectives.bert_method import WeightBits
 from objectives.device import to_device
-from objectives.errors import check_ranges
+from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import Outcome
+from objectives.search_method import Outcome, SearchFailure
 from objectives.staged_method import Staged
 from objectives.students.bert.architecture import SPACES, check_spaces
 from objectives.training.stages import Stage
@@ -54,13 +54,22 @@ class Polish(Staged, WeightBits):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Take the model of each member through the stages."""
-        found = [inherited(Path(member.trials), member.trial) for member in members]
-        return staged_search(
-            members,
+        """Take the model of each member through the stages; one that has none fails alone."""
+        found = {}
+        for slot, member in enumerate(members):
+            try:
+                found[slot] = inherited(Path(member.trials), member.trial)
+            except UserError as error:
+                yield SearchFailure(slot, str(error))
+        if not found:
+            return
+        slots = list(found)
+        for outcome in staged_search(
+            [members[slot] for slot in slots],
             problem,
-            Chosen([architecture for architecture, _ in found]),
+            Chosen([architecture for architecture, _ in found.values()]),
             seed=seed,
             progress=progress,
-            students=[to_device(model, problem.device) for _, model in found],
-        )
+            students=[to_device(model, problem.device) for _, model in found.values()],
+        ):
+            yield replace(outcome, slot=slots[outcome.slot])
