@@ -14,8 +14,7 @@ SamplerName = Literal["tpe", "gp", "nsgaii", "random"]
 SamplerFactory = Callable[[int], BaseSampler]
 """From a seed to a sampler: of OptunaHub, or of one's own."""
 
-_RANDOM_TRIALS = 8
-"""Random trials before a sampler models the outcome."""
+_RANDOM_TRIALS = 8  # random trials before a sampler models the outcome
 
 
 def make_sampler(

@@ -35,8 +35,7 @@ from orchestrator.storage.connect import read_storage
 from orchestrator.storage.urls import hidden, parse_url, remember_password
 from orchestrator.workers.heartbeat import WorkerRecord, is_alive, workers_of
 
-_RECENT = 20
-"""Finished trials from which the rate is taken."""
+_RECENT = 20  # finished trials from which the rate is taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +43,15 @@ class Status:
     """A study at one moment."""
 
     name: str
-    wanted: int | None
-    """Trials that the last launch wants."""
-    trials: dict[str, int]
-    """How many are finished, failed, running and waiting."""
-    per_hour: float | None
-    """Of the last trials that finished; None before there are any."""
-    seconds_left: float | None
-    """At this rate; None if no worker is alive."""
+    wanted: int | None  # trials that the last launch wants
+    trials: dict[str, int]  # how many are finished, failed, running and waiting
+    per_hour: float | None  # of the last trials that finished; None before there are any
+    seconds_left: float | None  # at this rate; None if no worker is alive
     workers: tuple[dict[str, Any], ...]
     """Of each worker that has not ended: name, host, pid, device, running trials, whether alive,
     seconds since its last beat."""
     front: tuple[FinishedTrial, ...]
-    failures: dict[str, int]
-    """How often trials failed, by reason."""
+    failures: dict[str, int]  # how often trials failed, by reason
     damaged: dict[int, list[str]]
     """A line on each damaged file of a finished trial, where the files are at hand."""
 

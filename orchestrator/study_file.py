@@ -13,8 +13,7 @@ from orchestrator.errors import RunError
 if TYPE_CHECKING:
     from orchestrator.study import Study
 
-_MODULE = "maskfront_study"
-"""The name under which a study file is imported."""
+_MODULE = "maskfront_study"  # the name under which a study file is imported
 
 
 def load_study(path: str | Path, name: str = "study") -> Study:

@@ -31,13 +31,11 @@ from reports.exporting.export import Exported, check_free, export
 from reports.page.page import write_report
 from reports.speed import Speed, TimedModel, Worth, bench_front, keep_speeds, read_speeds
 
-RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
-"""Shares of the FLOPs that are tried."""
+RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # shares of the FLOPs that are tried
 _ENGINE: Engine = "onnxruntime-int8"
 _MOST = 1000
 """Texts that choose, that judge, and that the weights are solved on: more would take longer."""
-_FEWEST = 20
-"""Texts: fewer tell no two sizes apart."""
+_FEWEST = 20  # texts: fewer tell no two sizes apart
 
 
 @dataclass(frozen=True)

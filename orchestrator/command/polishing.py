@@ -25,8 +25,7 @@ from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.runs.run_folder import RunFolder, link_or_copy
 from orchestrator.study import PopulationSize, Study
 
-_MOST = 99_999
-"""The largest number of a trial that its folder is named for."""
+_MOST = 99_999  # the largest number of a trial that its folder is named for
 
 
 def polish(

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from reports.exporting.export import Exported
 
 
-_WIDE = 200
-"""Of a line that nobody breaks."""
+_WIDE = 200  # of a line that nobody breaks
 
 
 class Run(RunRecord):

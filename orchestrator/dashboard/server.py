@@ -22,8 +22,7 @@ from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
 
-HOST = "127.0.0.1"
-"""The dashboard has no authentication: it is never bound wider."""
+HOST = "127.0.0.1"  # the dashboard has no authentication: it is never bound wider
 
 
 def serve(source: str | Path, port: int = 8080, started: Callable[[str], object] = print) -> None:

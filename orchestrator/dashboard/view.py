@@ -31,8 +31,7 @@ _IDS = 10**9
 this."""
 _CONSTRAINTS = "constraints"
 """System attribute in which the dashboard looks for constraints; Optuna 5 has one for each."""
-_ARTIFACTS = "artifacts:"
-"""System attributes with this prefix are files of a trial."""
+_ARTIFACTS = "artifacts:"  # system attributes with this prefix are files of a trial
 _OF_TRIAL = re.compile(r"(dashboard:)(\d+)(:.*)")
 """The dashboard keeps the notes of a trial at its study, under the trial's id."""
 _NOTES = re.compile(r"dashboard:(\d+:)?note_(ver|str:\d+)")
@@ -43,8 +42,7 @@ class Source:
     """A storage, or one study of a storage that holds those of other runs too."""
 
     storage: BaseStorage
-    study_name: str | None = None
-    """Of the only study that is looked at; None if all are."""
+    study_name: str | None = None  # of the only study that is looked at; None if all are
 
     def studies(self) -> list[FrozenStudy]:
         """Those that are looked at."""
@@ -71,8 +69,7 @@ class DashboardView(BaseStorage):
     def __init__(self, find: Callable[[], Sources]):
         self._find = find
         self._lock = Lock()
-        self._known: list[tuple[str, Source]] = []
-        """By place."""
+        self._known: list[tuple[str, Source]] = []  # by place
         self._places()
 
     def _places(self) -> list[int]:

@@ -27,8 +27,7 @@ from orchestrator.runs.records import ARTIFACTS
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.retry import reason_of
 
-_SECONDS = 10
-"""Until a bucket that does not answer is given up."""
+_SECONDS = 10  # until a bucket that does not answer is given up
 
 
 class LinkingStore(FileSystemArtifactStore):

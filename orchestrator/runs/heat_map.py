@@ -7,8 +7,7 @@ from pathlib import Path
 from orchestrator.runs.sizes import Sizes, in_words, shown
 
 _ROW, _CELL = 26, 19
-_BAR, _KIND = 176, 320
-"""Widths of a bar, and of a bar with its number."""
+_BAR, _KIND = 176, 320  # widths of a bar, and of a bar with its number
 _MARGIN = 70
 _GROUND, _INK, _GONE, _KEPT = "#ffffff", "#222222", "#d9d9d9", "#0072b2"
 

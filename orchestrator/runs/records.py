@@ -20,46 +20,32 @@ from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, Unprune
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 
-REPEATS = "repeats"
-"""Trial attribute: the number of the finished trial that it was told from."""
-RESULT = "result"
-"""Trial attribute: a TrialResult as JSON."""
-FAILURE = "failure"
-"""Trial attribute: why a trial failed."""
-WORKER = "worker"
-"""Trial attribute: the name of the worker that runs it."""
+REPEATS = "repeats"  # trial attribute: the number of the finished trial that it was told from
+RESULT = "result"  # trial attribute: a TrialResult as JSON
+FAILURE = "failure"  # trial attribute: why a trial failed
+WORKER = "worker"  # trial attribute: the name of the worker that runs it
 POPULATION = "population"
 """Trial attribute: how many trials trained together, this one among them, when it last began."""
 PRECISION = "precision"
 """Trial attribute: of the matmuls of its training, "float32" or "bfloat16": what "auto" became."""
-DEVICE = "device"
-"""Trial attribute: the kind of device it trained on, "cpu" or "cuda"."""
-BEGAN = "began"
-"""Trial attribute: when its worker claimed it, in seconds since 1970."""
+DEVICE = "device"  # trial attribute: the kind of device it trained on, "cpu" or "cuda"
+BEGAN = "began"  # trial attribute: when its worker claimed it, in seconds since 1970
 LAST_SEEN = "last_seen"
 """Trial attribute: the last beat of the worker that died with it, in seconds since 1970; 0 if it
 died before it said that the trial was its own."""
-UNPRUNED = "unpruned"
-"""Study attribute: the UnprunedResult as JSON."""
-NOTES = "notes"
-"""Study attribute: what the launch said of rows, labels and teacher."""
+UNPRUNED = "unpruned"  # study attribute: the UnprunedResult as JSON
+NOTES = "notes"  # study attribute: what the launch said of rows, labels and teacher
 DEFINITION = "definition"
 """Study attribute: what decides a trial's result, to tell one study from another."""
-VERSIONS = "versions"
-"""Study attribute: versions and device of the last launch, not of each worker."""
-SOURCES = "sources"
-"""Study attribute: `Study.sources`, what the user named."""
-HOME = "home"
-"""Study attribute: the run folder with its files, if the storage lies elsewhere."""
+VERSIONS = "versions"  # study attribute: versions and device of the last launch, not of each worker
+SOURCES = "sources"  # study attribute: `Study.sources`, what the user named
+HOME = "home"  # study attribute: the run folder with its files, if the storage lies elsewhere
 ARTIFACTS = "artifacts"
 """Study attribute: the bucket that its artifacts go to, if it is not the run folder."""
-WANTED = "wanted"
-"""Study attribute: finished trials wanted by the last launch."""
-BUDGET = "budget"
-"""Constraint: abs(reached - R) - t R, at most 0 where the budget is met."""
+WANTED = "wanted"  # study attribute: finished trials wanted by the last launch
+BUDGET = "budget"  # constraint: abs(reached - R) - t R, at most 0 where the budget is met
 
-_SPACE = "space."
-"""What the names of the knobs begin with in a study's definition."""
+_SPACE = "space."  # what the names of the knobs begin with in a study's definition
 _FIDELITY = "fidelity."
 """What the names of its entries begin with in a study's definition; a full one has none."""
 State = Literal["finished", "failed", "running"]

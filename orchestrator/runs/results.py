@@ -7,15 +7,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-DIVERGENCE = "divergence"
-"""What people call that objective."""
+DIVERGENCE = "divergence"  # what people call that objective
 _COST_NAMES = {
     **{"flops": "FLOPs", "params": "params", "units": "units", "ms": "latency"},
     **{"bytes": "bytes", "bitops": "bit operations"},
 }
 """What to call a cost, by its unit up to the "@"."""
-_ROUNDING = 1e-9
-"""A ratio outside its band by less than this is on the edge of it."""
+_ROUNDING = 1e-9  # a ratio outside its band by less than this is on the edge of it
 
 
 def cost_name_of(unit: str) -> str:

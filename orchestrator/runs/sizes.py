@@ -21,8 +21,7 @@ _WORDS = {
     "weight_bits": "bits of weights",
     "input_bits": "bits of what enters them",
 }
-_FULL_BITS = 32
-"""Of a layer that is not quantised. The unpruned model has none that is."""
+_FULL_BITS = 32  # of a layer that is not quantised. The unpruned model has none that is
 _OF_HEADS, _OF_ATTENTION = ("query_key", "value"), ("query_inputs", "key_inputs", "value_inputs")
 """Kinds that leave with each head, and with the last."""
 

@@ -29,10 +29,8 @@ from orchestrator.storage.journal import RepairedJournal
 from orchestrator.storage.retry import reason_of, retried
 from orchestrator.storage.urls import hidden, is_file, kind_of, parse_url, sqlite_url, with_password
 
-CONNECT_SECONDS = 5
-"""How long a server may take to answer the first time."""
-_STUDIES = "studies"
-"""A table of every database of Optuna."""
+CONNECT_SECONDS = 5  # how long a server may take to answer the first time
+_STUDIES = "studies"  # a table of every database of Optuna
 
 
 def open_storage(text: str, *, create: bool = True) -> BaseStorage:

@@ -12,8 +12,7 @@ from optuna.storages.journal import JournalFileBackend
 from objectives.cache import kernel_lock
 from orchestrator.errors import RunError
 
-_BLOCK = 1 << 16
-"""Bytes that are read at once."""
+_BLOCK = 1 << 16  # bytes that are read at once
 
 
 class RepairedJournal(JournalFileBackend):

@@ -14,8 +14,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from orchestrator.errors import RunError
 
-RETRY_SECONDS = 120.0
-"""Seconds for which a server may be away before a worker ends."""
+RETRY_SECONDS = 120.0  # seconds for which a server may be away before a worker ends
 _LONGEST_PAUSE = 5.0
 
 _Storage = TypeVar("_Storage", bound=BaseStorage)

@@ -19,15 +19,13 @@ from orchestrator.runs.records import BEGAN, FAILURE, HOME, LAST_SEEN, POPULATIO
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.workers.heartbeat import Watch, end_record, workers_of
 
-HALT = "halt"
-"""Study attribute: the token of a launch whose workers are to claim nothing more."""
+HALT = "halt"  # study attribute: the token of a launch whose workers are to claim nothing more
 RETRY_OF = "retry_of"
 """Trial attribute: the number of the trial that was cut off, and whose knobs this one has."""
 DEATHS_ALONE = "deaths_alone"
 """Trial attribute: how often a worker died while it trained these knobs and no others. A trial that
 has it, be it 0, is trained alone: a worker has died with it, and may do so again."""
-_MOST_DEATHS = 2
-"""After one more the knobs are dropped: they may be what kills."""
+_MOST_DEATHS = 2  # after one more the knobs are dropped: they may be what kills
 ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)
 """What Optuna raises for an attribute, and for the values, of a trial that has ended already."""
 Retry = Literal["never", "always", "limited"]

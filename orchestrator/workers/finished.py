@@ -13,8 +13,7 @@ from orchestrator.runs.records import FinishedTrial, trial_record
 from orchestrator.runs.run_folder import MODEL, RunFolder
 from orchestrator.study import Study
 
-Member = tuple[int, SearchMethod]
-"""A trial's number and its method."""
+Member = tuple[int, SearchMethod]  # a trial's number and its method
 
 
 class Finished:

@@ -25,14 +25,10 @@ import optuna
 from objectives.cache import is_free, kernel_lock
 from orchestrator.runs.run_folder import RunFolder
 
-WORKERS = "worker:"
-"""Study attributes with this prefix are `WorkerRecord`s, one a worker."""
-BEAT = 30.0
-"""Seconds from one beat to the next."""
-GRACE = 120.0
-"""Seconds without a beat after which a worker on another machine is dead."""
-FAREWELL = 5.0
-"""Seconds that a worker waits at its end until the storage knows of it."""
+WORKERS = "worker:"  # study attributes with this prefix are `WorkerRecord`s, one a worker
+BEAT = 30.0  # seconds from one beat to the next
+GRACE = 120.0  # seconds without a beat after which a worker on another machine is dead
+FAREWELL = 5.0  # seconds that a worker waits at its end until the storage knows of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +41,8 @@ class WorkerRecord:
     """Of the running kernel: containers of one machine share it, whatever their host names."""
     pid: int
     device: str
-    beat: int
-    """How often it has beaten: others compare this, not their clocks with its."""
-    at: float
-    """When, in seconds since 1970 by its own clock; for people only."""
+    beat: int  # how often it has beaten: others compare this, not their clocks with its
+    at: float  # when, in seconds since 1970 by its own clock; for people only
     ended: bool = False
 
     @property

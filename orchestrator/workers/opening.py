@@ -34,8 +34,7 @@ _CONTENTS = {
 }
 """Entries of a definition that may be fingerprints, and what it means where two of them differ."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-JOURNAL_WORKERS = 8
-"""Each worker reads all that all others write: docs/scaling.md has the figures."""
+JOURNAL_WORKERS = 8  # each worker reads all that all others write: docs/scaling.md has the figures
 
 
 def _directions(study: Study) -> list[StudyDirection]:

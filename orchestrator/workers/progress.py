@@ -17,8 +17,7 @@ from rich.progress import (
 from orchestrator.study import Study
 from orchestrator.terminal import say
 
-_DAY = 86400.0
-"""Seconds."""
+_DAY = 86400.0  # seconds
 
 
 class LaunchProgress:

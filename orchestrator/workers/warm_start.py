@@ -18,8 +18,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.study import Study
 
-WARM_START = "warm_start"
-"""Trial attribute: the run and trial whose knobs this one has."""
+WARM_START = "warm_start"  # trial attribute: the run and trial whose knobs this one has
 _RATIO = "target_ratio"
 
 

@@ -64,8 +64,7 @@ Callback = Callable[[RunRecord], object]
 _MOST_FAILURES = 8
 """A worker gives up when so many trials in a row have failed, in two populations at least, or when
 all of its first two populations have."""
-_IDLE = 2.0
-"""Seconds at most until a worker without a trial looks again."""
+_IDLE = 2.0  # seconds at most until a worker without a trial looks again
 
 
 class Worker:
@@ -83,10 +82,8 @@ class Worker:
         self.study, self.folder, self.outer, self.claims = study, folder, outer, claims
         self.progress, self.bench = progress, bench
         self.running: dict[int, optuna.Trial] = {}
-        self.counted = 0
-        """Trials of this worker that brought the study on."""
-        self.failed: list[str] = []
-        """Why its latest trials failed, since the last that did not."""
+        self.counted = 0  # trials of this worker that brought the study on
+        self.failed: list[str] = []  # why its latest trials failed, since the last that did not
         self.finished = Finished(study, outer, folder)
         self.most: float = math.inf
         """Trials of one population that memory holds, as far as is known."""

@@ -40,10 +40,8 @@ from orchestrator.workers.loop import address, opened, work, writing
 from orchestrator.workers.opening import finished_trials
 from orchestrator.workers.worker import Callback, call_back
 
-_LOOK = 1.0
-"""Seconds between two looks at the workers and at the study."""
-_FAREWELL = 30.0
-"""Seconds that processes have to end after Ctrl-C, before they are killed."""
+_LOOK = 1.0  # seconds between two looks at the workers and at the study
+_FAREWELL = 30.0  # seconds that processes have to end after Ctrl-C, before they are killed
 
 
 @dataclass(frozen=True)
