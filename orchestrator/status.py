@@ -57,15 +57,9 @@ class Status:
 
     def document(self) -> dict[str, Any]:
         """As plain data: what `maskfront status --json` prints."""
+        columns = ("metric", "divergence", "cost", "unit", "ratio")
         front = [
-            {
-                "trial": trial.number,
-                "metric": trial.result.metric,
-                "divergence": trial.result.divergence,
-                "cost": trial.result.cost,
-                "unit": trial.result.unit,
-                "ratio": trial.result.ratio,
-            }
+            {"trial": trial.number} | {name: getattr(trial.result, name) for name in columns}
             for trial in self.front
         ]
         return {**vars(self), "workers": list(self.workers), "front": front}
@@ -124,13 +118,10 @@ def storage_status(url: str, name: str | None) -> Status:
 
 def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
     """The status of an Optuna study; `folder` lets workers of this machine be known for sure.
-
-    Raises RunError if it is another tool's.
-    """
+    Raises RunError if it is another tool's."""
     if folder is None and DEFINITION not in study.user_attrs:
         raise RunError(f"maskfront did not make the study '{study.study_name}'")
-    trials = study.get_trials(deepcopy=False)
-    wanted = study.user_attrs.get(WANTED)
+    trials, wanted = study.get_trials(deepcopy=False), study.user_attrs.get(WANTED)
     records = [trial_record(trial) for trial in trials if trial.state is not TrialState.WAITING]
     rate = trials_per_second(records)
     workers = [record for record in workers_of(study).values() if not record.ended]
@@ -193,16 +184,10 @@ def _end(trial: TrialRecord) -> float:
 def _worker(
     record: WorkerRecord, trials: Sequence[FrozenTrial], folder: RunFolder | None
 ) -> dict[str, Any]:
+    running = [trial for trial in trials if trial.state is TrialState.RUNNING]
     return {
-        "name": record.name,
-        "host": record.host,
-        "pid": record.pid,
-        "device": record.device,
+        **{name: getattr(record, name) for name in ("name", "host", "pid", "device")},
         "alive": is_alive(record, folder),
         "seconds_since_beat": max(0.0, time.time() - record.at),
-        "running": [
-            trial.number
-            for trial in trials
-            if trial.state is TrialState.RUNNING and trial.user_attrs.get(WORKER) == record.name
-        ],
+        "running": [t.number for t in running if t.user_attrs.get(WORKER) == record.name],
     }

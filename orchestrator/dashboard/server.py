@@ -127,8 +127,7 @@ def _of_storage(url: str) -> App:
 
 
 def _guarded_view(sources: Callable[[], Sources], artifacts: Callable[[], list[Any]]) -> App:
-    # What a view does not define is defined to refuse.
-    view = DashboardView(sources)  # type: ignore[abstract]
+    view = DashboardView(sources)  # type: ignore[abstract]  # what it lacks is defined to refuse
     app: App = optuna_dashboard.wsgi(view, artifact_store=ArtifactsView(artifacts))
     return guarded(app)
 

@@ -46,11 +46,8 @@ class Source:
 
     def studies(self) -> list[FrozenStudy]:
         """Those that are looked at."""
-        return [
-            study
-            for study in self.storage.get_all_studies()
-            if self.study_name in (None, study.study_name)
-        ]
+        studies = self.storage.get_all_studies()
+        return [study for study in studies if self.study_name in (None, study.study_name)]
 
 
 Sources = Mapping[str, Source]
@@ -91,12 +88,9 @@ class DashboardView(BaseStorage):
         return name if prefix in ("", name) else f"{prefix}: {name}"
 
     def _trial(self, trial: FrozenTrial, place: int) -> FrozenTrial:
-        attributes = {
-            name: value
-            for name, value in trial.system_attrs.items()
-            # The files of one that failed are gone.
-            if trial.state is not TrialState.FAIL or not name.startswith(_ARTIFACTS)
-        }
+        attributes = dict(trial.system_attrs)
+        if trial.state is TrialState.FAIL:  # its files are gone
+            attributes = {k: v for k, v in attributes.items() if not k.startswith(_ARTIFACTS)}
         if trial.constraints:
             attributes[_CONSTRAINTS] = list(trial.constraints.values())
         return shown_trial(trial, place * _IDS + id_of(trial), attributes)
@@ -106,8 +100,6 @@ class DashboardView(BaseStorage):
             return f"{found[1]}{place * _IDS + int(found[2])}{found[3]}"
 
         return {_OF_TRIAL.sub(shared, name): value for name, value in attributes.items()}
-
-    # What can be looked at.
 
     def get_all_studies(self) -> list[FrozenStudy]:
         studies = []
@@ -145,17 +137,11 @@ class DashboardView(BaseStorage):
         return self._trial(storage.get_trial(own), place)
 
     def get_all_trials(
-        self,
-        study_id: int,
-        deepcopy: bool = True,
-        states: Container[TrialState] | None = None,
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
         place, storage, own = self._own(study_id)
-        return [
-            self._trial(trial, place) for trial in storage.get_all_trials(own, deepcopy, states)
-        ]
-
-    # What can be written: notes.
+        trials = storage.get_all_trials(own, deepcopy, states)
+        return [self._trial(trial, place) for trial in trials]
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         if not _NOTES.fullmatch(key):
@@ -195,10 +181,4 @@ class ArtifactsView:
                 return found
         raise ArtifactNotFound("not found")
 
-    def write(self, artifact_id: str, content_body: BinaryIO) -> None:
-        """Refused."""
-        raise PermissionError("the dashboard keeps no files")
-
-    def remove(self, artifact_id: str) -> None:
-        """Refused."""
-        raise PermissionError("the dashboard deletes no files")
+    write = remove = _refuse

@@ -31,10 +31,8 @@ _SECONDS = 10  # until a bucket that does not answer is given up
 
 
 class LinkingStore(FileSystemArtifactStore):
-    """A store whose artifacts are hard links to the files they were made from, where a disk can.
-
-    So the weights of a trial are an artifact and take no room of their own.
-    """
+    """A store whose artifacts are hard links to the files they were made from, where a disk can: so
+    the weights of a trial take no room of their own."""
 
     def __init__(self, folder: Path):
         super().__init__(folder)

@@ -9,6 +9,8 @@ import csv
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from orchestrator.runs.run_folder import MODEL, link_or_copy
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from objectives.search_method import CurvePoint, SearchResult
+    from objectives.search_method import SearchResult
     from orchestrator.runs.results import TrialResult
 
 _ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
@@ -44,7 +46,10 @@ def write_trial(
         unfinished.mkdir(parents=True)
         (unfinished / _ARCHITECTURE).write_text(found.architecture.to_json())
         (unfinished / _RESULT).write_text(result.to_json())
-        _write_curve(unfinished / _CURVE, found.curve)
+        with (unfinished / _CURVE).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, dict.fromkeys(chain.from_iterable(found.curve)))
+            writer.writeheader()
+            writer.writerows(found.curve)
         draw_heat_map(found.architecture.sizes(), full, unfinished / _HEAT_MAP)
         save_model(found.model, unfinished / MODEL)
         save_tokenizer(tokenizer, unfinished / MODEL)
@@ -67,32 +72,18 @@ def shown_files(folder: Path) -> list[Path]:
 
 def read_curve(folder: Path) -> list[dict[str, str]]:
     """The rows of a trial's learning curve, as text; none where the file is gone."""
-    path = folder / _CURVE
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+    with (
+        suppress(FileNotFoundError),
+        (folder / _CURVE).open(newline="", encoding="utf-8", errors="replace") as file,
+    ):
         return list(csv.DictReader(file))
+    return []
 
 
 def read_layers(folder: Path) -> list[dict[str, Any]]:
-    """The layers of a trial's architecture.json, each unit list by its name; none if it is gone
-    or damaged (`damage` says so).
-
-    What `BertArchitecture.from_json` reads and checks, without torch.
-    """
-    path = folder / _ARCHITECTURE
-    if not path.is_file():
-        return []
-    try:
-        layers: list[dict[str, Any]] = json.loads(path.read_bytes())["layers"]
-    except (ValueError, KeyError, TypeError):
-        return []
-    return layers
-
-
-def _write_curve(path: Path, curve: Sequence[CurvePoint]) -> None:
-    columns = list(dict.fromkeys(name for point in curve for name in point))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(curve)
+    """The layers of a trial's architecture.json, each unit list by its name; none if it is gone or
+    damaged (`damage` says so). `BertArchitecture.from_json` would need torch."""
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        layers: list[dict[str, Any]] = json.loads((folder / _ARCHITECTURE).read_bytes())["layers"]
+        return layers
+    return []

@@ -19,11 +19,8 @@ HOST = "127.0.0.1"
 
 
 def serve_storage(url: str, port: int, started: Callable[[str], None], host: str = HOST) -> None:
-    """Serve a storage until Ctrl-C; `started` is called with the URL for its workers.
-
-    Port 0 takes a free one. Raises RunError for a storage that cannot be served, or a port that is
-    taken.
-    """
+    """Serve a storage until Ctrl-C; `started` is called with the URL for its workers. Raises
+    RunError for a storage that cannot be served, or a port that is taken."""
     kind = kind_of(parse_url(url))
     if kind in ("journal", "grpc"):
         raise RunError(

@@ -47,8 +47,7 @@ class Finished:
         for number in self._numbers.get(method.canonical(), ()):
             record = trial_record(self._outer.get_trials(deepcopy=False)[number])
             folder = self._folder.trial(number)
-            files = [*folder.glob("*"), *folder.glob("*/*.safetensors")]
-            whole = (folder / MODEL).is_dir() and not damages(folder, files)
+            whole = (folder / MODEL).is_dir() and not damages(folder)
             if isinstance(record, FinishedTrial) and whole:
                 return record
         return None
