@@ -17,11 +17,8 @@ Member = tuple[int, SearchMethod]  # a trial's number and its method
 
 
 class Finished:
-    """The finished trials of a study, by the canonical spelling of their methods.
-
-    All else that decides a result (data, teacher, seed) is the study's, so that trials of equal
-    methods have equal results.
-    """
+    """The finished trials of a study, by the canonical spelling of their methods: all else that
+    decides a result (data, teacher, seed) is the study's."""
 
     def __init__(self, study: Study, outer: optuna.Study, folder: RunFolder):
         self._study, self._outer, self._folder = study, outer, folder

@@ -52,10 +52,8 @@ def run_study(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """Run the study in this process, without a report: see `orchestrator.launch`.
-
-    The callbacks are called with the run after each population.
-    """
+    """Run the study in this process, without a report: see `orchestrator.launch`. The callbacks are
+    called with the run after each population."""
     study, folder = options.applied(study)
     device = choose_device(options.device)
     with writing(folder), opened(study, folder, options, device) as (outer, inputs):
@@ -134,10 +132,8 @@ def opened(
 
 
 def address(folder: RunFolder, storage: str | None) -> str:
-    """The URL of the storage of a launch: as asked, or as the folder remembers it.
-
-    Raises RunError if the two differ.
-    """
+    """The URL of the storage of a launch: as asked, or as the folder remembers it. Raises RunError
+    if the two differ."""
     if storage is None:
         return folder.storage
     known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))
@@ -180,19 +176,17 @@ def writing(folder: RunFolder) -> Iterator[None]:
     """Turn what a disk or a database raises when it refuses a write into a RunError."""
     try:
         yield
-    except OSError as error:
-        raise _unwritable(error.filename or folder.path, error.strerror or error) from error
-    except (StorageInternalError, OperationalError) as error:
-        raise _unwritable(folder.storage, reason_of(error)) from error
-
-
-def _unwritable(path: object, reason: object) -> RunError:
-    full = any(word in str(reason) for word in ("No space", "full", "quota"))
-    return RunError(
-        f"'{path}' could not be written ({reason}); finished trials are kept: "
-        f"{'free the disk or ' * full}choose another folder, and launch again",
-        "out",
-    )
+    except (OSError, StorageInternalError, OperationalError) as error:
+        if isinstance(error, OSError):
+            path, reason = error.filename or folder.path, str(error.strerror or error)
+        else:
+            path, reason = folder.storage, reason_of(error)
+        full = any(word in reason for word in ("No space", "full", "quota"))
+        raise RunError(
+            f"'{path}' could not be written ({reason}); finished trials are kept: "
+            f"{'free the disk or ' if full else ''}choose another folder, and launch again",
+            "out",
+        ) from error
 
 
 def _serve(

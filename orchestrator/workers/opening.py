@@ -56,12 +56,10 @@ def open_study(
     *,
     own: bool,
 ) -> optuna.Study:
-    """The Optuna study of the folder, made or continued; the caller holds the folder's lock.
+    """The Optuna study of the folder, made or continued; the caller holds the folder's lock. A
+    storage of the folder's `own` has this study and no other.
 
-    A storage of the folder's `own` has this study and no other.
-
-    Raises RunError if folder or storage hold another study, and says in what it differs; and if the
-    folder holds trials of a study that is gone.
+    Raises RunError if folder or storage hold another study, or trials of one that is gone.
     """
     begun = any(
         known.study_name == study.name and DEFINITION in known.user_attrs
@@ -102,7 +100,10 @@ def check_no_trials(folder: RunFolder) -> None:
 def describe(outer: optuna.Study, study: Study, device: str) -> None:
     """Note what this launch wants, and with what it works."""
     _ask_first(outer, study)  # a later launch may want others
-    outer.set_user_attr(VERSIONS, _versions(device))
+    packages = ("maskfront", "torch", "transformers", "optuna")
+    versions = {name: version(name) for name in packages}
+    machine = {"python": platform.python_version(), "machine": platform.platform()}
+    outer.set_user_attr(VERSIONS, {**versions, **machine, "device": device})
     outer.set_user_attr(SOURCES, study.sources())
     outer.set_user_attr(WANTED, study.trials)
 
@@ -127,10 +128,8 @@ def _ask_first(outer: optuna.Study, study: Study) -> None:
 def join_study(
     study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str]
 ) -> optuna.Study:
-    """The Optuna study that a launch has opened, for one more worker.
-
-    Raises RunError if there is none, if it is another, or if its files lie in another folder.
-    """
+    """The Optuna study that a launch has opened, for one more worker. Raises RunError if there is
+    none, or if it is another."""
     if study.name not in optuna.get_all_study_names(storage):
         raise RunError(
             f"the storage holds no study '{study.name}'; start it with `maskfront run STUDY.py`"
@@ -140,10 +139,8 @@ def join_study(
 
 
 def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
-    """Bind folder and study to each other, if the storage lies elsewhere.
-
-    `storage` is its URL without a password. Raises RunError if either is bound to another.
-    """
+    """Bind folder and study to each other, if the storage, a URL without a password, lies
+    elsewhere. Raises RunError if either is bound to another."""
     if folder.is_own(storage):
         return
     home = outer.user_attrs.get(HOME)
@@ -213,15 +210,6 @@ def _difference(key: str, was: str, now: str) -> str:
     if key in _CONTENTS and _FINGERPRINT.fullmatch(was) and _FINGERPRINT.fullmatch(now):
         return _CONTENTS[key]
     return f"{key} was {was}, is now {now}"
-
-
-def _versions(device: str) -> dict[str, str]:
-    packages = ("maskfront", "torch", "transformers", "optuna")
-    return {name: version(name) for name in packages} | {
-        "python": platform.python_version(),
-        "device": device,
-        "machine": platform.platform(),
-    }
 
 
 def check_room(text: str, alive: Mapping[str, WorkerRecord], more: int = 1) -> None:

@@ -130,10 +130,8 @@ class Worker:
         return int(min(self.most, self.study.at_once(device, workers)))
 
     def _record_unpruned(self) -> None:
-        """Keep the score of the teacher, and name the two objectives.
-
-        Raises RunError if the run's earlier trials were measured otherwise than this launch would.
-        """
+        """Keep the score of the teacher, and name the two objectives. Raises RunError if the run's
+        earlier trials were measured otherwise than this launch would."""
         unpruned = UnprunedResult(
             **asdict(self.bench.unpruned),
             **self._yardstick(),
@@ -165,10 +163,8 @@ class Worker:
         }
 
     def _population(self) -> bool:
-        """Claim, search and tell trials; none is left running, if the storage answers.
-
-        False if there was none to claim.
-        """
+        """Claim, search and tell trials; none is left running, if the storage answers. False if
+        there was none to claim."""
         try:
             claimed = self.claims.take(self._at_once(), self.progress.note)
             self.running = {trial.number: trial for trial in claimed}
@@ -294,16 +290,15 @@ class Worker:
             told = self.outer.tell(trial, [float(result.value()), float(result.cost)])
             assert told.state is TrialState.COMPLETE, told.state
             missed = "" if result.violation <= 0 else ", outside its budget"
-            of_bits = result.budget_name != result.cost_name
-            reached = f"{result.budget_name} ratio {ratio_text(result.reached)}, " * of_bits
-            self._ended(
-                number,
+            reached = ""
+            if result.budget_name != result.cost_name:
+                reached = f"{result.budget_name} ratio {ratio_text(result.reached)}, "
+            line = (
                 f"{divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
                 f"(held out {result.heldout_metric:.4f}) at {result.cost_name} ratio "
                 f"{ratio_text(result.ratio)}, {reached}asked {ratio_text(result.target_ratio)}"
-                f"{missed}{missing}{how}",
-                counts=True,
             )
+            self._ended(number, f"{line}{missed}{missing}{how}", counts=True)
 
     @contextmanager
     def _still_ours(self, number: int) -> Iterator[None]:

@@ -59,11 +59,8 @@ def launch_workers(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """`run_study` with several workers: one a GPU where there are any, else the cores divided.
-
-    A worker that dies is told of, and its trials are tried again by the others. The callbacks are
-    called when more trials have finished, once a second at most. Ctrl-C ends all workers.
-    """
+    """`run_study` with several workers. One that dies is told of, and its trials are tried again by
+    the others. The callbacks are called when more trials have finished, once a second at most."""
     workers, device = options.workers, options.device
     backend, cluster = options.backend, options.cluster
     if cluster is not None and backend == "loky":
@@ -157,10 +154,8 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int 
 
 
 def _end_with(parent: int) -> None:
-    """Leave Ctrl-C in the terminal to the launch, and end when that has died.
-
-    A launch in the background of a script ignores SIGINT, and its children with it: not these.
-    """
+    """Leave Ctrl-C in the terminal to the launch, and end when that has died. A launch in the
+    background of a script ignores SIGINT, and its children with it: not these."""
     os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -236,15 +231,13 @@ def _results(future: Future[Any], number: int) -> list[Ended]:
 
 
 def _unfinished(study: Study, outer: optuna.Study, ended: Sequence[Ended]) -> str:
-    reasons = {one.reason for one in ended if one.reason is not None}
-    said = (
-        reasons.pop()
-        if len(reasons) == 1
-        else "; ".join(f"worker {one.number}: {one.reason}" for one in ended)
-    )
-    if finished_trials(outer) == 0:
+    reasons, finished = {one.reason for one in ended} - {None}, finished_trials(outer)
+    said = "; ".join(f"worker {one.number}: {one.reason}" for one in ended)
+    if len(reasons) == 1:
+        said = str(reasons.pop())
+    if not finished:
         return said
     return (
-        f"no worker is left ({said}); {finished_trials(outer)} of {study.trials} trials are "
-        "finished and kept: launch again to go on"
+        f"no worker is left ({said}); {finished} of {study.trials} trials are finished and kept: "
+        "launch again to go on"
     )
