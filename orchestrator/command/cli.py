@@ -132,8 +132,7 @@ def status(
     ] = None,
     storage: Storage = None,
     name: Annotated[
-        str | None,
-        typer.Option("--study", help="Name of the study, if the storage holds several."),
+        str | None, typer.Option("--study", help="Name of the study, if the storage holds several.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -170,10 +169,7 @@ def serve_storage(
 
 
 @app.command()
-def front(
-    run: Run,
-    as_json: AsJson = False,
-) -> None:
+def front(run: Run, as_json: AsJson = False) -> None:
     """Show the Pareto front of a run."""
     from orchestrator.runs.records import front_document, read_run
 

@@ -109,12 +109,7 @@ def compress(
     launch(study, command=command, console=console)
     run = load_run(Path("runs") / study.name)
     timed = bench_front(
-        run,
-        study,
-        engines=("onnxruntime", _ENGINE),
-        batches=(1, 8),
-        lengths=(max_length,),
-        say=say,
+        run, study, engines=("onnxruntime", _ENGINE), batches=(1, 8), lengths=(max_length,), say=say
     )
     keep_speeds(run, timed)
     write_report([run], run.folder / "report.html")

@@ -32,12 +32,10 @@ def export(
     ] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file too.")] = False,
     int8: Annotated[
-        bool,
-        typer.Option("--int8", help="ONNX in int8 too, measured on the data of --study-file."),
+        bool, typer.Option("--int8", help="ONNX in int8 too, measured on the data of --study-file.")
     ] = False,
     int4: Annotated[
-        bool,
-        typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8."),
+        bool, typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8.")
     ] = False,
     study_file: Annotated[
         Path | None,
@@ -71,12 +69,7 @@ def export(
     quiet_libraries()
     study = None if study_file is None else load_study_of(study_file, record.name)
     exported = export_model(
-        record,
-        number,
-        out,
-        onnx=onnx,
-        int8=study if int8 else None,
-        int4=study if int4 else None,
+        record, number, out, onnx=onnx, int8=study if int8 else None, int4=study if int4 else None
     )
     result = next(trial.result for trial in record.finished if trial.number == number)
     typer.echo(
@@ -93,8 +86,7 @@ def polish(
     context: typer.Context,
     run: Run,
     study_file: Annotated[
-        Path,
-        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+        Path, typer.Option(metavar="STUDY.py", help="The file that the run was launched from.")
     ],
     trial: Annotated[
         list[int] | None, typer.Option(help="This finished trial, repeatable; else the front.")

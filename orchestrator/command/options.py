@@ -25,8 +25,7 @@ Storage = Annotated[
 ]
 Name = Annotated[str, typer.Option("--study", help="Variable or name of the study.")]
 Trials = Annotated[
-    int | None,
-    typer.Option(help="Trials wanted; by default the study's own number."),
+    int | None, typer.Option(help="Trials wanted; by default the study's own number.")
 ]
 Population = Annotated[
     Any,  # int, or "auto": typer takes no other union than that with None

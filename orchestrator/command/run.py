@@ -58,11 +58,7 @@ class Run(RunRecord):
         return pd.DataFrame(rows)
 
     def best(
-        self,
-        *,
-        max_ratio: float | None = None,
-        min_metric: float | None = None,
-        knee: bool = False,
+        self, *, max_ratio: float | None = None, min_metric: float | None = None, knee: bool = False
     ) -> FinishedTrial:
         """The trial of the front that is chosen in exactly one way.
 

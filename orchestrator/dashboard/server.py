@@ -43,8 +43,7 @@ def serve(source: str | Path, port: int = 8080, started: Callable[[str], object]
         server = waitress.create_server(application(source), host=HOST, port=port)
     except OSError as error:
         raise RunError(
-            f"port {port} of {HOST} cannot be used ({error.strerror}); choose another",
-            "port",
+            f"port {port} of {HOST} cannot be used ({error.strerror}); choose another", "port"
         ) from error
     started(f"http://{HOST}:{server.effective_port}/dashboard")
     try:

@@ -17,13 +17,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.optuna_private import (
-    FrozenStudy,
-    id_of,
-    shown_study,
-    shown_trial,
-    study_id_of,
-)
+from orchestrator.optuna_private import FrozenStudy, id_of, shown_study, shown_trial, study_id_of
 from orchestrator.storage.retry import reason_of
 
 _IDS = 10**9

@@ -13,13 +13,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus, urlencode
 
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.storages import (
-    BaseStorage,
-    GrpcStorageProxy,
-    JournalStorage,
-    RDBStorage,
-    get_storage,
-)
+from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage, get_storage
 from sqlalchemy import NullPool, create_engine, event, inspect
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.exc import SQLAlchemyError

@@ -36,8 +36,7 @@ def serve_storage(url: str, port: int, started: Callable[[str], None], host: str
             port = probe.getsockname()[1]
         except OSError as error:
             raise RunError(
-                f"port {port} of {host} cannot be used ({error.strerror}); choose another",
-                "port",
+                f"port {port} of {host} cannot be used ({error.strerror}); choose another", "port"
             ) from error
     started(f"grpc://{host}:{port}")
     with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):

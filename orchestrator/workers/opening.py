@@ -49,12 +49,7 @@ def finished_trials(outer: optuna.Study) -> int:
 
 
 def open_study(
-    study: Study,
-    folder: RunFolder,
-    storage: BaseStorage,
-    definition: dict[str, str],
-    *,
-    own: bool,
+    study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str], *, own: bool
 ) -> optuna.Study:
     """The Optuna study of the folder, made or continued; the caller holds the folder's lock. A
     storage of the folder's `own` has this study and no other.
@@ -72,10 +67,7 @@ def open_study(
     if not begun:
         check_no_trials(folder)
     outer = optuna.create_study(
-        storage=storage,
-        study_name=study.name,
-        directions=_directions(study),
-        load_if_exists=True,
+        storage=storage, study_name=study.name, directions=_directions(study), load_if_exists=True
     )
     if DEFINITION not in outer.user_attrs:
         _ask_first(outer, study)
@@ -164,12 +156,7 @@ def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
 
 
 def _check_same(
-    study: Study,
-    folder: RunFolder,
-    storage: BaseStorage,
-    definition: dict[str, str],
-    *,
-    own: bool,
+    study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str], *, own: bool
 ) -> None:
     """Refuse another study of the same name, and in a run's own database any other study."""
     for known in storage.get_all_studies():

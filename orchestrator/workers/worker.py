@@ -18,13 +18,7 @@ from optuna.trial import TrialState
 from objectives.device import free_memory, matmul_dtype, out_of_memory
 from objectives.errors import MaskfrontError, UserError
 from objectives.measures.measured import WrongCostError
-from objectives.search_method import (
-    Outcome,
-    SearchFailure,
-    SearchMethod,
-    SearchResult,
-    populations,
-)
+from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, populations
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
 from orchestrator.runs.artifacts import upload
