@@ -151,7 +151,7 @@ class Study:
                 "Study.student and Study.student_layers are both set; a student is either a "
                 "checkpoint of its own or some layers of the teacher"
             )
-        engines, samplers = ", ".join(ENGINES), get_args(SamplerName)
+        samplers = get_args(SamplerName)
         check_ranges(
             self,
             {
@@ -163,7 +163,7 @@ class Study:
                     ">= 1, or 'auto'",
                 ),
                 "latency_batch": (self.latency_batch >= 1, ">= 1"),
-                "engine": (self.engine in ENGINES, f"one of {engines}"),
+                "engine": (self.engine in ENGINES, f"one of {', '.join(ENGINES)}"),
                 "seq_len": (self.seq_len is None or self.seq_len >= 1, ">= 1, or None"),
                 "sampler": (
                     callable(self.sampler) or self.sampler in (None, *samplers),
@@ -254,17 +254,11 @@ class Study:
             if self._allows(knobs):
                 self.trial_method(knobs).check_shapes(student, teacher)
 
-    def least(self, setting: str) -> float:
-        """The lowest number that a trial may have at this place of its method.
-
-        Args:
-            setting: the place, of a number; one that the method does not have counts as 1.
-
-        Returns:
-            That number.
-        """
-        known = self.space.get(setting)
-        return float(min(_extremes(known)) if known else getattr(self.method, setting, 1))
+    @property
+    def least_vocabulary(self) -> float:
+        """The smallest share of the word pieces that a trial may keep."""
+        known = self.space.get("vocabulary")
+        return float(min(_extremes(known)) if known else getattr(self.method, "vocabulary", 1))
 
     def _corners(self) -> Iterator[dict[str, Any]]:
         """The extreme values of all knobs, in every combination; of very many the first ones."""
@@ -352,10 +346,8 @@ class Study:
             "teacher license": license_of(self.teacher.checkpoint),
         }
         if self.student is not None:
-            named |= {
-                "student": _end_of_path(self.student),
-                "student license": license_of(self.student),
-            }
+            named["student"] = _end_of_path(self.student)
+            named["student license"] = license_of(self.student)
         return {name: text for name, text in named.items() if text is not None}
 
     def definition(
@@ -398,7 +390,6 @@ class Study:
         return {name: str(value) for name, value in parts.items()}
 
     def _settings(self) -> Iterator[tuple[str, object]]:
-        """Settings of objective, teacher, fidelity and method that are not tuned, by entry."""
         for name in ("objective", "engine", "latency_batch"):
             if getattr(self, name) != getattr(Study, name):
                 yield name, getattr(self, name)
@@ -445,7 +436,8 @@ def _data_names(task: Task) -> dict[str, str]:
             "unlabelled data": task.unlabelled_split,
         }
         return {what: names[split] for what, split in of_splits.items() if split}
-    name = _end_of_path(data) if isinstance(data, str) else f"{_name_of(data)}()"
+    function = getattr(data, "__name__", type(data).__name__)
+    name = _end_of_path(data) if isinstance(data, str) else f"{function}()"
     return {"data": " ".join(filter(None, [name, task.subset]))}
 
 
@@ -453,7 +445,3 @@ def _end_of_path(name: str) -> str:
     """A name on the hub as it is; of a folder that is there its last two parts."""
     path = Path(name)
     return "/".join(path.resolve().parts[-2:]) if path.exists() else name
-
-
-def _name_of(function: object) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))

@@ -18,16 +18,7 @@ from rich.console import Console
 
 from objectives.errors import MaskfrontError
 from orchestrator.command.models import bench, compress, export, polish
-from orchestrator.command.options import (
-    AsJson,
-    Device,
-    Name,
-    Population,
-    Run,
-    Runs,
-    Storage,
-    Trials,
-)
+from orchestrator.command.options import AsJson, Device, Name, Population, Run, Storage
 from orchestrator.command.shared import flag, interrupted, show_end, show_front
 from orchestrator.errors import RunError
 from orchestrator.terminal import say, say_to_stderr
@@ -48,7 +39,9 @@ def run(
         Path, typer.Argument(metavar="STUDY.py", help="A file that ends in study = Study(...).")
     ],
     name: Name = "study",
-    trials: Trials = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials wanted; by default the study's own number.")
+    ] = None,
     population: Population = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME by default.")] = None,
     device: Device = "auto",
@@ -182,7 +175,10 @@ def front(run: Run, as_json: AsJson = False) -> None:
 
 @app.command()
 def report(
-    runs: Runs,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs; several share the same axes."),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -232,8 +228,7 @@ for verb in (export, polish, bench, compress):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: an error that the user can mend is one line and exit code 2. The arguments are
-    those of the process where none are given."""
+    """Entry point: an error that the user can mend is one line and exit code 2."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         app(given, obj=given)

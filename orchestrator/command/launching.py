@@ -112,14 +112,12 @@ def _command() -> str:
     main = sys.modules["__main__"]
     if main.__spec__ is not None:
         return f"python -m {main.__spec__.name}"
-    script = Path(getattr(main, "__file__", None) or "")
-    return f"python {shlex.quote(_shown(script))}" if script.is_file() else "launch(study)"
-
-
-def _shown(script: Path) -> str:
-    """The path of a script from here, or its name: a report tells no home directory."""
-    here = Path.cwd()
-    return str(script.relative_to(here)) if script.is_relative_to(here) else script.name
+    script, here = Path(getattr(main, "__file__", None) or ""), Path.cwd()
+    if not script.is_file():
+        return "launch(study)"
+    # From here, or its name: a report tells no home directory.
+    shown = str(script.relative_to(here)) if script.is_relative_to(here) else script.name
+    return f"python {shlex.quote(shown)}"
 
 
 def _source(study: Study) -> str:

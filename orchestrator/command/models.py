@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from orchestrator.command.options import AsJson, Device, Run
+from orchestrator.command.options import AsJson, Device, Run, StudyFile
 from orchestrator.command.shared import interrupted, show_end
 from orchestrator.errors import RunError
 from orchestrator.terminal import say_to_stderr
@@ -37,10 +37,7 @@ def export(
     int4: Annotated[
         bool, typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8.")
     ] = False,
-    study_file: Annotated[
-        Path | None,
-        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
-    ] = None,
+    study_file: StudyFile = None,
     push_to_hub: Annotated[
         str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
     ] = None,
@@ -174,10 +171,11 @@ def bench(
     record = read_run(models[0]) if of_front else None
     if record is None and study_file is not None:
         raise RunError("models alone were made from no study: name their run", "study_file")
-    study = None if record is None or study_file is None else load_study_of(study_file, record.name)
-    time_all = (
-        partial(bench_models, models) if record is None else partial(bench_front, record, study)
-    )
+    if record is None:
+        time_all = partial(bench_models, models)
+    else:
+        study = None if study_file is None else load_study_of(study_file, record.name)
+        time_all = partial(bench_front, record, study)
     timed = time_all(
         against=against,
         batches=batch or (1, 8, 32),

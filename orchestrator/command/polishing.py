@@ -95,13 +95,8 @@ def _study(
             )
     if not wanted:
         raise RunError(f"'{run.folder}' has no front to polish; name one of its trials")
-    known = (
-        [int(trial.knobs["trial"]) for trial in read_run(out).trials]
-        if RunFolder(out).exists()
-        else []
-    )
-    numbers = list(dict.fromkeys([*known, *wanted]))
-    stage = Polish.stages[0]
+    known = read_run(out).trials if RunFolder(out).exists() else ()
+    numbers = list(dict.fromkeys([*(int(trial.knobs["trial"]) for trial in known), *wanted]))
     return replace(
         study,
         name=f"{study.name}-polished",
@@ -109,7 +104,7 @@ def _study(
             trials=str((run.folder / "trials").absolute()),
             parent=content_key(run.definition),
             spaces=spaces_of(study.method) or Polish.spaces,
-            stages=(replace(stage, epochs=epochs),),
+            stages=(replace(Polish.stages[0], epochs=epochs),),
         ),
         space={"trial": IntDistribution(0, _MOST)},
         first=tuple({"trial": number} for number in numbers),
@@ -121,8 +116,8 @@ def _study(
 
 
 def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:
-    """The teacher, its answers and states again: files that are written once, under names that say
-    what they are of."""
+    """The teacher, its answers and states again: files that are written once, named after
+    content."""
     if lender.cache.is_dir() and not taker.cache.exists():
         with atomic_write(taker.cache) as unfinished:
             own = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet

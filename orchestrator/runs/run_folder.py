@@ -84,7 +84,6 @@ class RunFolder:
 
     @property
     def report(self) -> Path:
-        """The HTML page."""
         return self.path / "report.html"
 
     @property

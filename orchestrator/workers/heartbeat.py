@@ -117,7 +117,6 @@ def living(outer: optuna.Study, folder: RunFolder) -> dict[str, WorkerRecord]:
 
 
 def end_record(outer: optuna.Study, record: WorkerRecord) -> None:
-    """Say of a worker that it has ended."""
     outer.set_user_attr(WORKERS + record.name, asdict(replace(record, ended=True)))
 
 

@@ -15,6 +15,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
+from orchestrator.optuna_private import study_id_of
 from orchestrator.runs.records import DEFINITION, HOME, SOURCES, VERSIONS, WANTED
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
@@ -38,7 +39,6 @@ JOURNAL_WORKERS = 8  # each worker reads all that all others write: docs/scaling
 
 
 def _directions(study: Study) -> list[StudyDirection]:
-    """Of the objective and of the cost."""
     up = study.objective == "metric"
     return [StudyDirection.MAXIMIZE if up else StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]
 
@@ -168,7 +168,10 @@ def _check_same(
                 f"{study.objective} and cost; give yours another name"
             )
         was = known.user_attrs.get(DEFINITION, {})
-        if not was and _has_begun(known.study_name, storage):
+        if not was and any(
+            trial.state is not TrialState.WAITING
+            for trial in storage.get_all_trials(study_id_of(known), deepcopy=False)
+        ):
             raise RunError(
                 f"the storage has a study '{known.study_name}' that maskfront did not make; "
                 "give yours another name"
@@ -184,12 +187,6 @@ def _check_same(
                 "Choose another folder, or give the study another name",
                 "out",
             )
-
-
-def _has_begun(name: str, storage: BaseStorage) -> bool:
-    """Whether a study has trials that do not wait."""
-    trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
-    return any(trial.state is not TrialState.WAITING for trial in trials)
 
 
 def _difference(key: str, was: str, now: str) -> str:

@@ -71,11 +71,9 @@ class LaunchProgress:
         self.note(line)
 
     def note(self, line: str) -> None:
-        """What the user should know of the study."""
         say(self._console, f"{self._speaker}{line}")
 
     def begin(self, stage: str, steps: int, done: int = 0) -> None:
-        """A stage of `steps` steps starts, `done` of which were done before."""
         self._bars.reset(
             self._stage, description=f"  {stage}", total=steps, completed=done, visible=True
         )
@@ -83,7 +81,6 @@ class LaunchProgress:
         self._line(f"  {stage}: {steps} steps{before}")
 
     def advance(self) -> None:
-        """A step is done."""
         self._bars.advance(self._stage)
 
     def _line(self, line: str) -> None:

@@ -21,21 +21,9 @@ from objectives.measures.measured import WrongCostError
 from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, populations
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
+from orchestrator.runs import records
 from orchestrator.runs.artifacts import upload
-from orchestrator.runs.records import (
-    BUDGET,
-    DEVICE,
-    FAILURE,
-    NOTES,
-    POPULATION,
-    PRECISION,
-    REPEATS,
-    RESULT,
-    UNPRUNED,
-    RunRecord,
-    record_of,
-    unpruned_result,
-)
+from orchestrator.runs.records import RunRecord, record_of, unpruned_result
 from orchestrator.runs.results import (
     DIVERGENCE,
     TrialResult,
@@ -117,7 +105,6 @@ class Worker:
             )
 
     def _at_once(self) -> int:
-        """Trials of the next population."""
         device, workers = self.bench.problem.device, 1
         if self.study.population == "auto" and device.startswith("cuda"):
             workers = max(1, len(living(self.outer, self.folder)))
@@ -131,16 +118,16 @@ class Worker:
             **self._yardstick(),
             student_is_new=self.bench.problem.student_is_new,
         )
-        if UNPRUNED in self.outer.user_attrs:
-            known = unpruned_result(self.outer.user_attrs[UNPRUNED])
+        if records.UNPRUNED in self.outer.user_attrs:
+            known = unpruned_result(self.outer.user_attrs[records.UNPRUNED])
             if (known.unit, known.cost_full) != (unpruned.unit, unpruned.cost_full):
                 raise RunError(
                     f"'{self.folder.path}': ratio 1 was {known.cost_full} {known.unit}, would now "
                     f"be {unpruned.cost_full} {unpruned.unit}; go on where it began (device, "
                     "threads, torch, cache folder), or give the study another name"
                 )
-        self.outer.set_user_attr(NOTES, self.bench.notes)
-        self.outer.set_user_attr(UNPRUNED, asdict(unpruned))
+        self.outer.set_user_attr(records.NOTES, self.bench.notes)
+        self.outer.set_user_attr(records.UNPRUNED, asdict(unpruned))
         with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
             by = DIVERGENCE if unpruned.objective == "divergence" else self.bench.metric
             self.outer.set_metric_names([by, unpruned.unit])
@@ -251,9 +238,9 @@ class Worker:
         this worker dies, how many trained together says whether the knobs may be to blame."""
         device = self.bench.problem.device
         for number, method in group:
-            how = {POPULATION: len(group), DEVICE: device.partition(":")[0]}
+            how = {records.POPULATION: len(group), records.DEVICE: device.partition(":")[0]}
             if (precision := getattr(method, "precision", None)) is not None:
-                how[PRECISION] = str(matmul_dtype(precision, device)).removeprefix("torch.")
+                how[records.PRECISION] = str(matmul_dtype(precision, device)).removeprefix("torch.")
             with suppress(UpdateFinishedTrialError):  # others took this worker for dead
                 for name, value in how.items():
                     self.running[number].set_user_attr(name, value)
@@ -274,13 +261,12 @@ class Worker:
             self._tell_result(number, result)
 
     def _tell_result(self, number: int, result: TrialResult, how: str = "") -> None:
-        """Tell a trial whose folder is written."""
         trial = self.running[number]
         with self._still_ours(number):
             files = shown_files(self.folder.trial(number))
             missing = upload(files, trial, self.outer, self.folder)
-            trial.set_constraint(BUDGET, result.violation)
-            trial.set_user_attr(RESULT, asdict(result))
+            trial.set_constraint(records.BUDGET, result.violation)
+            trial.set_user_attr(records.RESULT, asdict(result))
             told = self.outer.tell(trial, [float(result.value()), float(result.cost)])
             assert told.state is TrialState.COMPLETE, told.state
             missed = "" if result.violation <= 0 else ", outside its budget"
@@ -313,10 +299,14 @@ class Worker:
             return
         with self._still_ours(number):
             trial = self.running[number]
-            for name in (POPULATION, DEVICE, PRECISION):  # how the twin was trained
+            for name in (
+                records.POPULATION,
+                records.DEVICE,
+                records.PRECISION,
+            ):  # how the twin was trained
                 if name in twin.attributes:
                     trial.set_user_attr(name, twin.attributes[name])
-            trial.set_user_attr(REPEATS, twin.number)
+            trial.set_user_attr(records.REPEATS, twin.number)
             copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
             self._tell_result(number, twin.result, f", as trial {twin.number}")
 
@@ -336,7 +326,7 @@ class Worker:
 
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
         for number in list(numbers):
-            fail_trial(self.outer, self.folder, number, {FAILURE: reason}, retry)
+            fail_trial(self.outer, self.folder, number, {records.FAILURE: reason}, retry)
             self.failed.append(reason)
             self._ended(number, f"failed: {reason}", counts=False)
 
