@@ -65,7 +65,6 @@ class Status:
         return {**vars(self), "workers": list(self.workers), "front": front}
 
     def lines(self) -> list[str]:
-        """For people."""
         wanted = "" if self.wanted is None else f" of {self.wanted} wanted"
         counts = [f"{count} {state}" for state, count in self.trials.items() if count]
         lines = [f"study      {self.name}", f"trials     {', '.join(counts) or 'none'}{wanted}"]
@@ -126,19 +125,18 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
     rate = trials_per_second(records)
     workers = [record for record in workers_of(study).values() if not record.ended]
     shown = tuple(_worker(record, trials, folder) for record in workers)
-    states = Counter(record.state for record in records)
+    states: Counter[str] = Counter(record.state for record in records)
     failures = Counter(record.failure for record in records if record.failure)
+    states["waiting"] = len(trials) - len(records)
+    left = None
+    if rate is not None and wanted is not None and any(worker["alive"] for worker in shown):
+        left = max(0, wanted - states["finished"]) / rate
     return Status(
         name=study.study_name,
         wanted=wanted,
-        trials={
-            **{state: states[state] for state in ("finished", "failed", "running")},
-            "waiting": len(trials) - len(records),
-        },
+        trials={state: states[state] for state in ("finished", "failed", "running", "waiting")},
         per_hour=None if rate is None else 3600 * rate,
-        seconds_left=None
-        if rate is None or wanted is None or not any(worker["alive"] for worker in shown)
-        else max(0, wanted - states["finished"]) / rate,
+        seconds_left=left,
         workers=shown,
         front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
         failures=dict(failures.most_common()),
@@ -155,8 +153,7 @@ def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
     """
     counted = [t for t in records if t.state == "finished" and t.seconds]
     running = [t for t in records if t.state == "running" and t.started]
-    claimed: dict[Any, float] = {}
-    """When each worker, which has one population at a time, claimed what it runs."""
+    claimed: dict[Any, float] = {}  # by worker, which has one population at a time
     for trial in running:
         worker, began = trial.attributes.get(WORKER), trial.started or 0.0
         claimed[worker] = min(began, claimed.get(worker, math.inf))

@@ -214,18 +214,13 @@ class Study:
         methods = self._extreme_methods()
         for name in self.space:
             idle = [method.idle().get(name) for method in methods]
-            if all(idle) and all(
-                name in self.trial_method(knobs).idle()
-                for knobs in self._corners()
-                if self._allows(knobs)
-            ):
+            allowed = (self.trial_method(knobs) for knobs in self._corners() if self._allows(knobs))
+            if all(idle) and all(name in method.idle() for method in allowed):
                 raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
 
     def _extreme_methods(self) -> list[SearchMethod]:
-        """The method, and with each extreme value of each knob alone.
-
-        Raises UserError for a value that the method refuses, whatever the other knobs are.
-        """
+        """The method, and with each extreme value of each knob alone. Raises UserError for a value
+        that the method refuses, whatever the other knobs are."""
         methods = [self.trial_method({})]
         for name, knob in self.space.items():
             for value in _extremes(knob):
@@ -237,9 +232,8 @@ class Study:
         return methods
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Refuse settings that do not go with these sizes and that a trial may get.
-
-        Each knob is asked for at its extremes, the others at their lowest.
+        """Refuse settings that a trial may get and that do not go with these sizes: each knob at
+        its extremes, the others at their lowest.
 
         Args:
             student: the configuration of the unpruned student.
@@ -326,10 +320,8 @@ class Study:
         return with_knobs(self.method, knobs).shortened(self.fidelity.epochs)
 
     def sources(self) -> dict[str, str]:
-        """What the user named, for people to read: it decides nothing.
-
-        Of a folder only the end of its path and of a file its name, so that a model card tells no
-        home directory.
+        """What the user named, for people to read: of a folder the end of its path and of a file
+        its name, so that a model card tells no home directory.
 
         Returns:
             Task, data, columns, checkpoints and their licences, by name.
@@ -358,8 +350,7 @@ class Study:
         augmentation: Mapping[str, object] | None = None,
     ) -> dict[str, str]:
         """All that decides a trial's result, flat and printable; two runs with an equal one agree.
-
-        Neither a folder's name nor a function's identity counts, but what they hold.
+        A folder's name and a function's identity do not count, but what they hold does.
 
         Args:
             data: fingerprint of the text.

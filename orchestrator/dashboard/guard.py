@@ -99,9 +99,7 @@ def _best(trials: list[Mapping[str, Any]], directions: list[str]) -> list[Mappin
     losses.sort(key=lambda row: row[0])
     best: list[tuple[list[float], Mapping[str, Any]]] = []
     for loss, trial in losses:  # whatever dominates a trial comes before it
-        if not any(
-            all(a <= b for a, b in zip(other, loss, strict=True)) and other != loss
-            for other, _ in best
-        ):
+        better = (other for other, _ in best if other != loss)
+        if not any(all(a <= b for a, b in zip(one, loss, strict=True)) for one in better):
             best.append((loss, trial))
     return sorted((trial for _, trial in best), key=lambda trial: int(trial["number"]))

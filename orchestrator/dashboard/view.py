@@ -64,7 +64,6 @@ class DashboardView(BaseStorage):
         self._places()
 
     def _places(self) -> list[int]:
-        """Those of the sources that are there now."""
         with self._lock:
             found = list(self._find().items())
             self._known += [source for source in found if source not in self._known]
@@ -168,7 +167,6 @@ class ArtifactsView:
         self._find = find
 
     def open_reader(self, artifact_id: str) -> BinaryIO:
-        """Raises ArtifactNotFound if no store has it."""
         for store in self._find():
             with suppress(ArtifactNotFound):
                 found: BinaryIO = store.open_reader(artifact_id)

@@ -254,21 +254,19 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
     if trial.state not in _STATES:
         raise RunError(f"trial {trial.number} is {trial.state.name}, which maskfront leaves none")
     started, ended = _span(trial)
+    attributes, failed = dict(trial.user_attrs), trial.state is TrialState.FAIL
+    failure = attributes.get(FAILURE, "its process ended before it did") if failed else None
+    for told in (RESULT, FAILURE, BEGAN, LAST_SEEN):  # by the fields
+        attributes.pop(told, None)
     record = TrialRecord(
         number=trial.number,
         state=_STATES[trial.state],
         knobs=dict(trial.params),
         result=None,
-        failure=trial.user_attrs.get(FAILURE, "its process ended before it did")
-        if trial.state is TrialState.FAIL
-        else None,
+        failure=failure,
         started=started,
         ended=ended,
-        attributes={
-            name: value
-            for name, value in trial.user_attrs.items()
-            if name not in (RESULT, FAILURE, BEGAN, LAST_SEEN)
-        },
+        attributes=attributes,
     )
     if trial.state is not TrialState.COMPLETE:
         return record

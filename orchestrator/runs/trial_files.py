@@ -34,10 +34,8 @@ def write_trial(
     tokenizer: PreTrainedTokenizerBase,
     full: Mapping[str, Sequence[int]],
 ) -> None:
-    """Write the folder, whole or not at all.
-
-    `full` are the sizes of the unpruned model. Raises OSError if the disk refuses.
-    """
+    """Write the folder, whole or not at all. `full` are the sizes of the unpruned model. Raises
+    OSError if the disk refuses."""
     # Only where models are trained.
     from objectives.cache import atomic_write
     from objectives.students.bert.exporting import save_model, save_tokenizer

@@ -67,8 +67,7 @@ class Worker:
         self.counted = 0  # trials of this worker that brought the study on
         self.failed: list[str] = []  # why its latest trials failed, since the last that did not
         self.finished = Finished(study, outer, folder)
-        self.most: float = math.inf
-        """Trials of one population that memory holds, as far as is known."""
+        self.most: float = math.inf  # trials of one population that memory is known to hold
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Populations until enough trials are finished, by whomever."""

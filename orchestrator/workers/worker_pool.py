@@ -82,7 +82,9 @@ def launch_workers(
             "device": device,
             "token": token,
         }
-        packed = _packed(study)
+        for module in own_modules():  # a worker has not read the study's own files
+            cloudpickle.register_pickle_by_value(module)
+        packed = bytes(cloudpickle.dumps(study))
         if submit is None:
             jobs = [(packed, n + 1, arguments, os.getpid()) for n in range(workers)]
             running = stack.enter_context(_processes(jobs, environments))
@@ -130,16 +132,7 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
     return [{"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}] * workers
 
 
-def _packed(study: Study) -> bytes:
-    """The study with all that its own file, and those beside it, define, for a process that has
-    not read them."""
-    for module in own_modules():
-        cloudpickle.register_pickle_by_value(module)
-    return bytes(cloudpickle.dumps(study))
-
-
 def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int | None) -> Ended:
-    """Be the worker of this number, in its own process."""
     try:
         if parent is not None:
             _end_with(parent)
