@@ -145,12 +145,10 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
 
 
 def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
-    """Finished trials per second in which any trial was at work.
-
-    Taken over the time in which the latest of them ran. A trial counts for the share of its own
-    time that lies in it, also one that still runs. Populations of which some trials have ended are
-    left out, unless there are no others: on a CPU they search together, and end one by one.
-    """
+    """Finished trials per second in which any trial was at work, over the time in which the latest
+    of them ran. A trial counts for the share of its own time that lies in it, also one that still
+    runs. Populations of which some trials have ended are left out, unless there are no others: on a
+    CPU they search together, and end one by one."""
     counted = [t for t in records if t.state == "finished" and t.seconds]
     running = [t for t in records if t.state == "running" and t.started]
     claimed: dict[Any, float] = {}  # by worker, which has one population at a time

@@ -157,9 +157,8 @@ class Study:
             {
                 "trials": (self.trials >= 1, ">= 1"),
                 "population": (
-                    self.population >= 1
-                    if isinstance(self.population, int)
-                    else self.population == "auto",
+                    self.population == "auto"
+                    or (isinstance(self.population, int) and self.population >= 1),
                     ">= 1, or 'auto'",
                 ),
                 "latency_batch": (self.latency_batch >= 1, ">= 1"),

@@ -1,8 +1,5 @@
-"""`compress`: a smaller and faster model out of a classifier and a handful of texts, in minutes.
-
-A study of a few sizes, whose students answer as the teacher does on text that nobody labelled; its
-models timed in int8; the one that was asked for, exported.
-"""
+"""`compress`: a smaller and faster model out of a classifier and a handful of texts, in minutes. A
+study of a few sizes, its models timed in int8; the one that was asked for, exported."""
 
 from __future__ import annotations
 

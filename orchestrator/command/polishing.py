@@ -1,8 +1,5 @@
-"""`polish`: distil models of a run further, into a run of their own beside it.
-
-The trials of a run have the same training, which its sampler compares. One that had more would
-mislead it, and so goes into another run: the same report, dashboard and export, its parent a knob.
-"""
+"""`polish`: distil models of a run further, into a run of their own beside it. Its sampler compares
+trials of the same training: one that had more would mislead it."""
 
 from __future__ import annotations
 

@@ -67,10 +67,8 @@ def _with_safe_headers(start_response: StartResponse) -> StartResponse:
 
 
 def _detail(app: App, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-    """A study with its best trials among the feasible ones.
-
-    Asked for all trials, whichever the browser lacks: the best may be older than these.
-    """
+    """A study with its best trials among the feasible ones. All trials are asked for, whichever the
+    browser lacks: the best may be older than these."""
     told: dict[str, Any] = {}
 
     def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> None:

@@ -49,12 +49,11 @@ Sources = Mapping[str, Source]
 
 
 class DashboardView(BaseStorage):
-    """Several sources shown as one storage, which is read-only but for notes.
+    """Several sources shown as one storage, which is read-only but for notes: whatever is not
+    defined here raises PermissionError.
 
     `find` gives the sources. It is called whenever studies are listed, so that a new run appears
     and one that was deleted goes. Each source keeps its ids for good: none is another run's later.
-    Whatever is not defined here raises PermissionError: no launch would continue a run that a
-    dashboard had renamed or deleted in part.
     """
 
     def __init__(self, find: Callable[[], Sources]):

@@ -1,8 +1,6 @@
-"""What is damaged of a trial's files: cut short by a full disk or a lost machine, or overwritten.
-
-Told from the files themselves, without torch. A file that is gone is no damage, since weights may
-be deleted to make room, but for the two small ones that say what the trial is.
-"""
+"""What is damaged of a trial's files: cut short by a full disk or a lost machine, or overwritten. A
+file that is gone is no damage, since weights may be deleted to make room, but for the two small
+ones that say what the trial is."""
 
 from __future__ import annotations
 

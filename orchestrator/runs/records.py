@@ -1,7 +1,5 @@
-"""Finished trials as plain rows: the one module through which fronts and reports read a run.
-
-Imports no torch, so that a front opens in a second.
-"""
+"""Finished trials as plain rows: the one module through which fronts and reports read a run. It
+imports no torch, so that a front opens in a second."""
 
 from __future__ import annotations
 
@@ -146,10 +144,8 @@ class RunRecord:
 
 
 def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:
-    """Feasible trials that no other matches in the objective at a lower cost, by rising cost.
-
-    Of equal trials (same objective, same cost) the first stays.
-    """
+    """Feasible trials that no other matches in the objective at a lower cost, by rising cost. Of
+    equal trials (same objective, same cost) the first stays."""
     feasible = [t for t in trials if isinstance(t, FinishedTrial) and t.feasible]
     feasible.sort(key=lambda trial: (trial.result.cost, -trial.result.worth, trial.number))
     front, best = [], float("-inf")

@@ -1,7 +1,5 @@
-"""What a trial leaves in its folder: architecture, result, learning curve, cut model.
-
-Readers leave torch alone, as records.py does.
-"""
+"""What a trial leaves in its folder: architecture, result, learning curve, cut model. Readers need
+no torch."""
 
 from __future__ import annotations
 

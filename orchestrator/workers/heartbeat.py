@@ -1,10 +1,9 @@
 """Which workers live, told twice, since neither way serves all.
 
-A worker holds a lock that ends with its process: those of its machine know at once that it died, so
-that a launch goes on without a wait. Other machines may not see the lock (not every shared folder
-passes locks on, and a machine that is gone releases none): for them it beats into the storage.
-
-Optuna's own heartbeats exist inside `Study.optimize` alone, and not for journals or the proxy.
+A worker holds a lock that ends with its process: those of its machine know at once that it died.
+Other machines may not see the lock (not every shared folder passes locks on, and a machine that is
+gone releases none): for them it beats into the storage. Optuna's own heartbeats exist inside
+`Study.optimize` alone, and not for journals or the proxy.
 """
 
 from __future__ import annotations
