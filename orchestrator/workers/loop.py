@@ -113,9 +113,8 @@ def opened(
     with folder.locked():
         own = folder.is_own(shown)
         if own and not folder.database.exists():
-            opening.check_no_trials(
-                folder
-            )  # before an empty database lies where the lost one belongs
+            # Before an empty database lies where the lost one belongs.
+            opening.check_no_trials(folder)
         opened_storage = server or open_storage(url)
         outer = opening.open_study(study, folder, opened_storage, definition, own=own)
         opening.bind_folder(folder, outer, shown)

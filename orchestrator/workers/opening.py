@@ -93,9 +93,9 @@ def describe(outer: optuna.Study, study: Study, device: str) -> None:
     """Note what this launch wants, and with what it works."""
     _ask_first(outer, study)  # a later launch may want others
     packages = ("maskfront", "torch", "transformers", "optuna")
-    versions = {name: version(name) for name in packages}
-    machine = {"python": platform.python_version(), "machine": platform.platform()}
-    outer.set_user_attr(VERSIONS, {**versions, **machine, "device": device})
+    versions = {name: version(name) for name in packages} | {"python": platform.python_version()}
+    versions |= {"device": device, "machine": platform.platform()}
+    outer.set_user_attr(VERSIONS, versions)
     outer.set_user_attr(SOURCES, study.sources())
     outer.set_user_attr(WANTED, study.trials)
 
