@@ -112,10 +112,10 @@ def _command() -> str:
     main = sys.modules["__main__"]
     if main.__spec__ is not None:
         return f"python -m {main.__spec__.name}"
-    script, here = Path(getattr(main, "__file__", None) or ""), Path.cwd()
+    script = Path(getattr(main, "__file__", None) or "")
     if not script.is_file():
         return "launch(study)"
-    # From here, or its name: a report tells no home directory.
+    here = Path.cwd()  # the path from here, or the name: a report tells no home directory
     shown = str(script.relative_to(here)) if script.is_relative_to(here) else script.name
     return f"python {shlex.quote(shown)}"
 
