@@ -4,7 +4,5 @@ from objectives.errors import MaskfrontError
 
 
 class RunError(MaskfrontError):
-    """It is a run folder, a storage, a study file or the command line.
-
-    No ValueError: that is what Optuna raises for a trial that has ended already.
-    """
+    """It is a run folder, a storage, a study file or the command line. No ValueError: that is what
+    Optuna raises for a trial that has ended already."""

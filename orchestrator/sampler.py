@@ -14,8 +14,7 @@ SamplerName = Literal["tpe", "gp", "nsgaii", "random"]
 SamplerFactory = Callable[[int], BaseSampler]
 """From a seed to a sampler: of OptunaHub, or of one's own."""
 
-_RANDOM_TRIALS = 8
-"""Random trials before a sampler models the outcome."""
+_RANDOM_TRIALS = 8  # random trials before a sampler models the outcome
 
 
 def make_sampler(
@@ -25,14 +24,10 @@ def make_sampler(
     worker: int = 0,
     name: SamplerName | SamplerFactory = "tpe",
 ) -> BaseSampler:
-    """Optuna's sampler of this name, or what a factory makes, seeded so that it never repeats its
-    draws.
+    """Optuna's sampler of this name, or what a factory makes.
 
-    One with a fixed seed does when a study is resumed or a worker joins (Optuna issue 3255), so the
-    seed is mixed with the number of trials that the study already holds and with the worker's own
-    number.
-
-    docs/samplers.md compares them on replayed trials.
+    One with a fixed seed repeats its draws when a study is resumed or a worker joins (Optuna issue
+    3255), so the seed is mixed with the number of trials so far and with the worker's own number.
     """
     mixed = int(np.random.SeedSequence([seed, trials_so_far, worker]).generate_state(1)[0])
     at_random = max(_RANDOM_TRIALS, population)

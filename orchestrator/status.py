@@ -35,8 +35,7 @@ from orchestrator.storage.connect import read_storage
 from orchestrator.storage.urls import hidden, parse_url, remember_password
 from orchestrator.workers.heartbeat import WorkerRecord, is_alive, workers_of
 
-_RECENT = 20
-"""Finished trials from which the rate is taken."""
+_RECENT = 20  # finished trials from which the rate is taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,40 +43,28 @@ class Status:
     """A study at one moment."""
 
     name: str
-    wanted: int | None
-    """Trials that the last launch wants."""
-    trials: dict[str, int]
-    """How many are finished, failed, running and waiting."""
-    per_hour: float | None
-    """Of the last trials that finished; None before there are any."""
-    seconds_left: float | None
-    """At this rate; None if no worker is alive."""
+    wanted: int | None  # trials that the last launch wants
+    trials: dict[str, int]  # how many are finished, failed, running and waiting
+    per_hour: float | None  # of the last trials that finished; None before there are any
+    seconds_left: float | None  # at this rate; None if no worker is alive
     workers: tuple[dict[str, Any], ...]
     """Of each worker that has not ended: name, host, pid, device, running trials, whether alive,
     seconds since its last beat."""
     front: tuple[FinishedTrial, ...]
-    failures: dict[str, int]
-    """How often trials failed, by reason."""
+    failures: dict[str, int]  # how often trials failed, by reason
     damaged: dict[int, list[str]]
     """A line on each damaged file of a finished trial, where the files are at hand."""
 
     def document(self) -> dict[str, Any]:
         """As plain data: what `maskfront status --json` prints."""
+        columns = ("metric", "divergence", "cost", "unit", "ratio")
         front = [
-            {
-                "trial": trial.number,
-                "metric": trial.result.metric,
-                "divergence": trial.result.divergence,
-                "cost": trial.result.cost,
-                "unit": trial.result.unit,
-                "ratio": trial.result.ratio,
-            }
+            {"trial": trial.number} | {name: getattr(trial.result, name) for name in columns}
             for trial in self.front
         ]
         return {**vars(self), "workers": list(self.workers), "front": front}
 
     def lines(self) -> list[str]:
-        """For people."""
         wanted = "" if self.wanted is None else f" of {self.wanted} wanted"
         counts = [f"{count} {state}" for state, count in self.trials.items() if count]
         lines = [f"study      {self.name}", f"trials     {', '.join(counts) or 'none'}{wanted}"]
@@ -130,30 +117,26 @@ def storage_status(url: str, name: str | None) -> Status:
 
 def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
     """The status of an Optuna study; `folder` lets workers of this machine be known for sure.
-
-    Raises RunError if it is another tool's.
-    """
+    Raises RunError if it is another tool's."""
     if folder is None and DEFINITION not in study.user_attrs:
         raise RunError(f"maskfront did not make the study '{study.study_name}'")
-    trials = study.get_trials(deepcopy=False)
-    wanted = study.user_attrs.get(WANTED)
+    trials, wanted = study.get_trials(deepcopy=False), study.user_attrs.get(WANTED)
     records = [trial_record(trial) for trial in trials if trial.state is not TrialState.WAITING]
     rate = trials_per_second(records)
     workers = [record for record in workers_of(study).values() if not record.ended]
     shown = tuple(_worker(record, trials, folder) for record in workers)
-    states = Counter(record.state for record in records)
+    states: Counter[str] = Counter(record.state for record in records)
     failures = Counter(record.failure for record in records if record.failure)
+    states["waiting"] = len(trials) - len(records)
+    left = None
+    if rate is not None and wanted is not None and any(worker["alive"] for worker in shown):
+        left = max(0, wanted - states["finished"]) / rate
     return Status(
         name=study.study_name,
         wanted=wanted,
-        trials={
-            **{state: states[state] for state in ("finished", "failed", "running")},
-            "waiting": len(trials) - len(records),
-        },
+        trials={state: states[state] for state in ("finished", "failed", "running", "waiting")},
         per_hour=None if rate is None else 3600 * rate,
-        seconds_left=None
-        if rate is None or wanted is None or not any(worker["alive"] for worker in shown)
-        else max(0, wanted - states["finished"]) / rate,
+        seconds_left=left,
         workers=shown,
         front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
         failures=dict(failures.most_common()),
@@ -162,16 +145,13 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
 
 
 def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
-    """Finished trials per second in which any trial was at work.
-
-    Taken over the time in which the latest of them ran. A trial counts for the share of its own
-    time that lies in it, also one that still runs. Populations of which some trials have ended are
-    left out, unless there are no others: on a CPU they search together, and end one by one.
-    """
+    """Finished trials per second in which any trial was at work, over the time in which the latest
+    of them ran. A trial counts for the share of its own time that lies in it, also one that still
+    runs. Populations of which some trials have ended are left out, unless there are no others: on a
+    CPU they search together, and end one by one."""
     counted = [t for t in records if t.state == "finished" and t.seconds]
     running = [t for t in records if t.state == "running" and t.started]
-    claimed: dict[Any, float] = {}
-    """When each worker, which has one population at a time, claimed what it runs."""
+    claimed: dict[Any, float] = {}  # by worker, which has one population at a time
     for trial in running:
         worker, began = trial.attributes.get(WORKER), trial.started or 0.0
         claimed[worker] = min(began, claimed.get(worker, math.inf))
@@ -199,16 +179,10 @@ def _end(trial: TrialRecord) -> float:
 def _worker(
     record: WorkerRecord, trials: Sequence[FrozenTrial], folder: RunFolder | None
 ) -> dict[str, Any]:
+    running = [trial for trial in trials if trial.state is TrialState.RUNNING]
     return {
-        "name": record.name,
-        "host": record.host,
-        "pid": record.pid,
-        "device": record.device,
+        **{name: getattr(record, name) for name in ("name", "host", "pid", "device")},
         "alive": is_alive(record, folder),
         "seconds_since_beat": max(0.0, time.time() - record.at),
-        "running": [
-            trial.number
-            for trial in trials
-            if trial.state is TrialState.RUNNING and trial.user_attrs.get(WORKER) == record.name
-        ],
+        "running": [t.number for t in running if t.user_attrs.get(WORKER) == record.name],
     }

@@ -151,18 +151,17 @@ class Study:
                 "Study.student and Study.student_layers are both set; a student is either a "
                 "checkpoint of its own or some layers of the teacher"
             )
-        engines, samplers = ", ".join(ENGINES), get_args(SamplerName)
+        samplers = get_args(SamplerName)
         check_ranges(
             self,
             trials=(self.trials >= 1, ">= 1"),
             population=(
-                self.population >= 1
-                if isinstance(self.population, int)
-                else self.population == "auto",
+                self.population == "auto"
+                or (isinstance(self.population, int) and self.population >= 1),
                 ">= 1, or 'auto'",
             ),
             latency_batch=(self.latency_batch >= 1, ">= 1"),
-            engine=(self.engine in ENGINES, f"one of {engines}"),
+            engine=(self.engine in ENGINES, f"one of {', '.join(ENGINES)}"),
             seq_len=(self.seq_len is None or self.seq_len >= 1, ">= 1, or None"),
             sampler=(
                 callable(self.sampler) or self.sampler in (None, *samplers),
@@ -212,18 +211,13 @@ class Study:
         methods = self._extreme_methods()
         for name in self.space:
             idle = [method.idle().get(name) for method in methods]
-            if all(idle) and all(
-                name in self.trial_method(knobs).idle()
-                for knobs in self._corners()
-                if self._allows(knobs)
-            ):
+            allowed = (self.trial_method(knobs) for knobs in self._corners() if self._allows(knobs))
+            if all(idle) and all(name in method.idle() for method in allowed):
                 raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
 
     def _extreme_methods(self) -> list[SearchMethod]:
-        """The method, and with each extreme value of each knob alone.
-
-        Raises UserError for a value that the method refuses, whatever the other knobs are.
-        """
+        """The method, and with each extreme value of each knob alone. Raises UserError for a value
+        that the method refuses, whatever the other knobs are."""
         methods = [self.trial_method({})]
         for name, knob in self.space.items():
             for value in _extremes(knob):
@@ -235,9 +229,8 @@ class Study:
         return methods
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Refuse settings that do not go with these sizes and that a trial may get.
-
-        Each knob is asked for at its extremes, the others at their lowest.
+        """Refuse settings that a trial may get and that do not go with these sizes: each knob at
+        its extremes, the others at their lowest.
 
         Args:
             student: the configuration of the unpruned student.
@@ -252,17 +245,11 @@ class Study:
             if self._allows(knobs):
                 self.trial_method(knobs).check_shapes(student, teacher)
 
-    def least(self, setting: str) -> float:
-        """The lowest number that a trial may have at this place of its method.
-
-        Args:
-            setting: the place, of a number; one that the method does not have counts as 1.
-
-        Returns:
-            That number.
-        """
-        known = self.space.get(setting)
-        return float(min(_extremes(known)) if known else getattr(self.method, setting, 1))
+    @property
+    def least_vocabulary(self) -> float:
+        """The smallest share of the word pieces that a trial may keep."""
+        known = self.space.get("vocabulary")
+        return float(min(_extremes(known)) if known else getattr(self.method, "vocabulary", 1))
 
     def _corners(self) -> Iterator[dict[str, Any]]:
         """The extreme values of all knobs, in every combination; of very many the first ones."""
@@ -330,10 +317,8 @@ class Study:
         return with_knobs(self.method, knobs).shortened(self.fidelity.epochs)
 
     def sources(self) -> dict[str, str]:
-        """What the user named, for people to read: it decides nothing.
-
-        Of a folder only the end of its path and of a file its name, so that a model card tells no
-        home directory.
+        """What the user named, for people to read: of a folder the end of its path and of a file
+        its name, so that a model card tells no home directory.
 
         Returns:
             Task, data, columns, checkpoints and their licences, by name.
@@ -350,10 +335,8 @@ class Study:
             "teacher license": license_of(self.teacher.checkpoint),
         }
         if self.student is not None:
-            named |= {
-                "student": _end_of_path(self.student),
-                "student license": license_of(self.student),
-            }
+            named["student"] = _end_of_path(self.student)
+            named["student license"] = license_of(self.student)
         return {name: text for name, text in named.items() if text is not None}
 
     def definition(
@@ -364,8 +347,7 @@ class Study:
         augmentation: Mapping[str, object] | None = None,
     ) -> dict[str, str]:
         """All that decides a trial's result, flat and printable; two runs with an equal one agree.
-
-        Neither a folder's name nor a function's identity counts, but what they hold.
+        A folder's name and a function's identity do not count, but what they hold does.
 
         Args:
             data: fingerprint of the text.
@@ -396,7 +378,6 @@ class Study:
         return {name: str(value) for name, value in parts.items()}
 
     def _settings(self) -> Iterator[tuple[str, object]]:
-        """Settings of objective, teacher, fidelity and method that are not tuned, by entry."""
         for name in ("objective", "engine", "latency_batch"):
             if getattr(self, name) != getattr(Study, name):
                 yield name, getattr(self, name)
@@ -443,7 +424,8 @@ def _data_names(task: Task) -> dict[str, str]:
             "unlabelled data": task.unlabelled_split,
         }
         return {what: names[split] for what, split in of_splits.items() if split}
-    name = _end_of_path(data) if isinstance(data, str) else f"{_name_of(data)}()"
+    function = getattr(data, "__name__", type(data).__name__)
+    name = _end_of_path(data) if isinstance(data, str) else f"{function}()"
     return {"data": " ".join(filter(None, [name, task.subset]))}
 
 
@@ -451,7 +433,3 @@ def _end_of_path(name: str) -> str:
     """A name on the hub as it is; of a folder that is there its last two parts."""
     path = Path(name)
     return "/".join(path.resolve().parts[-2:]) if path.exists() else name
-
-
-def _name_of(function: object) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,7 @@ from orchestrator.errors import RunError
 if TYPE_CHECKING:
     from orchestrator.study import Study
 
-_MODULE = "maskfront_study"
-"""The name under which a study file is imported."""
+_MODULE = "maskfront_study"  # the name under which a study file is imported
 
 
 def load_study(path: str | Path, name: str = "study") -> Study:
@@ -38,20 +38,15 @@ def load_study(path: str | Path, name: str = "study") -> Study:
     if not isinstance(study, Study):
         found = f"no name `{name}`" if study is None else f"`{name}` is a {type(study).__name__}"
         studies = [known for known, value in vars(module).items() if isinstance(value, Study)]
-        remedy = (
-            f"its studies are {', '.join(studies)}"
-            if studies
-            else "it must end in `study = Study(...)`"
-        )
+        shown = f"its studies are {', '.join(studies)}"
+        remedy = shown if studies else "it must end in `study = Study(...)`"
         raise RunError(f"study file '{path}': {found}; {remedy}")
     return study
 
 
 def load_study_of(path: Path, run_name: str) -> Study:
-    """Run the file and return the study in it that a run of this name was launched from.
-
-    Raises RunError if there is none, or if the file raises.
-    """
+    """Run the file and return the study in it that a run of this name was launched from. Raises
+    RunError if there is none, or if the file raises."""
     module = _run(path)
     study = _named(module, run_name)
     if study is not None:
@@ -61,10 +56,8 @@ def load_study_of(path: Path, run_name: str) -> Study:
 
 
 def file_of(study: Study) -> Path | None:
-    """The file that a study is from: the study file that holds it, else the script at work.
-
-    None where there is none, as in a notebook or a script that comes through a pipe.
-    """
+    """The file that a study is from: the study file that holds it, else the script at work; None
+    where there is none, as in a notebook or a script that comes through a pipe."""
     module = sys.modules.get(_MODULE)
     if module is None or all(value is not study for value in vars(module).values()):
         module = sys.modules["__main__"]
@@ -78,13 +71,9 @@ def own_modules() -> list[ModuleType]:
     if study is None:
         return []
     folder = Path(str(study.__file__)).resolve().parent
-    beside = [
-        module
-        for module in list(sys.modules.values())
-        if isinstance(module, ModuleType)
-        and (file := vars(module).get("__file__"))
-        and Path(file).parent == folder
-    ]
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    files = [(module, vars(module).get("__file__")) for module in modules]
+    beside = [module for module, file in files if file and Path(file).parent == folder]
     return list(dict.fromkeys([study, *beside]))
 
 
@@ -99,10 +88,7 @@ def _named(module: ModuleType, name: str) -> Study | None:
 
 
 def _run(path: Path) -> ModuleType:
-    """The module that the file makes, which may import those beside it, as a script may.
-
-    Raises RunError if it cannot be run, or raises.
-    """
+    """The module that the file makes. Raises RunError if it cannot be run, or raises."""
     if not path.is_file():
         raise RunError(f"study file '{path}' does not exist")
     spec = importlib.util.spec_from_file_location(_MODULE, path)
@@ -115,10 +101,8 @@ def _run(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        line = _line_in(path, error)
-        raise RunError(
-            f"study file '{path}'{line} raises {type(error).__name__}: {error}"
-        ) from error
+        said = f"{_line_in(path, error)} raises {type(error).__name__}: {error}"
+        raise RunError(f"study file '{path}'{said}") from error
     finally:
         sys.path.remove(beside)
     return module
@@ -128,10 +112,6 @@ def _line_in(path: Path, error: BaseException) -> str:
     """Where in the file the error came from, as ", line N"."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}"
-    line = ""
-    trace = error.__traceback__
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path.absolute():
-            line = f", line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return line
+    trace = reversed(extract_tb(error.__traceback__))
+    lines = (frame.lineno for frame in trace if Path(frame.filename) == path.absolute())
+    return next((f", line {line}" for line in lines), "")

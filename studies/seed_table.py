@@ -87,17 +87,11 @@ def table(task: str, run: Run) -> Table:
     for row in rows_of(task):
         target = "no FLOPs loss" if row.target_ratio is None else f"{row.target_ratio}"
         tried = [trial for trial in run.trials if trial.knobs == row.knobs]
-        found = next((t.result for t in run.finished if t.knobs == row.knobs), None)
-        printed.add_row(
-            target,
-            f"{row.score:.3f}",
-            f"{row.ratio:.3f}",
-            *(
-                (tried[-1].state if tried else "waiting", "", "")
-                if found is None
-                else (f"{found.heldout_metric:.3f}", f"{found.metric:.3f}", f"{found.ratio:.3f}")
-            ),
-        )
+        found = next((trial.result for trial in tried if trial.result is not None), None)
+        cells: list[str] = [tried[-1].state if tried else "waiting"]
+        if found is not None:
+            cells = [f"{n:.3f}" for n in (found.heldout_metric, found.metric, found.ratio)]
+        printed.add_row(target, f"{row.score:.3f}", f"{row.ratio:.3f}", *cells)
     return printed
 
 

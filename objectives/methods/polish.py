@@ -13,10 +13,10 @@ from typing import ClassVar, Self
 
 from objectives.bert_method import WeightBits
 from objectives.device import to_device
-from objectives.errors import check_ranges
+from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import Outcome
+from objectives.search_method import Outcome, SearchFailure
 from objectives.staged_method import Staged
 from objectives.students.bert.architecture import SPACES, check_spaces
 from objectives.training.stages import RECOVER, Stage
@@ -52,10 +52,22 @@ class Polish(Staged, WeightBits):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Take the model of each member through the stages."""
-        found = [inherited(Path(member.trials), member.trial) for member in members]
-        chosen = Chosen([architecture for architecture, _ in found])
-        students = [to_device(model, problem.device) for _, model in found]
-        return staged_search(
-            members, problem, chosen, seed=seed, progress=progress, students=students
-        )
+        """Take the model of each member through the stages; one that has none fails alone."""
+        found = {}
+        for slot, member in enumerate(members):
+            try:
+                found[slot] = inherited(Path(member.trials), member.trial)
+            except UserError as error:
+                yield SearchFailure(slot, str(error))
+        if not found:
+            return
+        slots = list(found)
+        for outcome in staged_search(
+            [members[slot] for slot in slots],
+            problem,
+            Chosen([architecture for architecture, _ in found.values()]),
+            seed=seed,
+            progress=progress,
+            students=[to_device(model, problem.device) for _, model in found.values()],
+        ):
+            yield replace(outcome, slot=slots[outcome.slot])

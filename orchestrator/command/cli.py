@@ -18,16 +18,7 @@ from rich.console import Console
 
 from objectives.errors import MaskfrontError
 from orchestrator.command.models import bench, cascade, compress, export, polish
-from orchestrator.command.options import (
-    AsJson,
-    Device,
-    Name,
-    Population,
-    Run,
-    Runs,
-    Storage,
-    Trials,
-)
+from orchestrator.command.options import AsJson, Device, Name, Population, Run, Storage
 from orchestrator.command.shared import flag, interrupted, show_end, show_front
 from orchestrator.errors import RunError
 from orchestrator.terminal import say, say_to_stderr
@@ -48,7 +39,9 @@ def run(
         Path, typer.Argument(metavar="STUDY.py", help="A file that ends in study = Study(...).")
     ],
     name: Name = "study",
-    trials: Trials = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials wanted; by default the study's own number.")
+    ] = None,
     population: Population = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME by default.")] = None,
     device: Device = "auto",
@@ -132,8 +125,7 @@ def status(
     ] = None,
     storage: Storage = None,
     name: Annotated[
-        str | None,
-        typer.Option("--study", help="Name of the study, if the storage holds several."),
+        str | None, typer.Option("--study", help="Name of the study, if the storage holds several.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -170,10 +162,7 @@ def serve_storage(
 
 
 @app.command()
-def front(
-    run: Run,
-    as_json: AsJson = False,
-) -> None:
+def front(run: Run, as_json: AsJson = False) -> None:
     """Show the Pareto front of a run."""
     from orchestrator.runs.records import front_document, read_run
 
@@ -186,7 +175,10 @@ def front(
 
 @app.command()
 def report(
-    runs: Runs,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs; several share the same axes."),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -236,8 +228,7 @@ for verb in (export, cascade, polish, bench, compress):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: an error that the user can mend is one line and exit code 2. The arguments are
-    those of the process where none are given."""
+    """Entry point: an error that the user can mend is one line and exit code 2."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         app(given, obj=given)

@@ -1,11 +1,9 @@
-"""`compress`: a smaller and faster model out of a classifier and a handful of texts, in minutes.
-
-A study of a few sizes, whose students answer as the teacher does on text that nobody labelled; its
-models timed in int8; the one that was asked for, exported.
-"""
+"""`compress`: a smaller and faster model out of a classifier and a handful of texts, in minutes. A
+study of a few sizes, its models timed in int8; the one that was asked for, exported."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,13 +28,11 @@ from reports.exporting.export import Exported, check_free, export
 from reports.page.page import write_report
 from reports.speed import Speed, TimedModel, Worth, bench_front, keep_speeds, read_speeds
 
-RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
-"""Shares of the FLOPs that are tried."""
+RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # shares of the FLOPs that are tried
 _ENGINE: Engine = "onnxruntime-int8"
 _MOST = 1000
 """Texts that choose, that judge, and that the weights are solved on: more would take longer."""
-_FEWEST = 20
-"""Texts: fewer tell no two sizes apart."""
+_FEWEST = 20  # texts: fewer tell no two sizes apart
 
 
 @dataclass(frozen=True)
@@ -80,8 +76,9 @@ def compress(
         model: folder or hub name of a fine-tuned classifier of BERT's variants.
         data: a file of text: a text a line (.txt), or a table.
         out: the folder to make; it must not hold anything yet. All that was tried lies in
-            runs/NAME-KEY, NAME being the folder's. The key says what decides the sizes: the same
-            call goes on there, and one with other texts, model or `max_length` has its own run.
+            runs/NAME-KEY, NAME being the folder's, with "-" for signs that no study's name has. The
+            key says what decides the sizes: the same call goes on there, and one with other texts,
+            model or `max_length` has its own run.
         text: the column of the text, in a table.
         max_ms: milliseconds that one text of `max_length` tokens may take: the model that agrees
             most among those. By default the fastest one of `min_agreement`.
@@ -103,16 +100,13 @@ def compress(
     out = Path(out)
     check_free(out)
     check_engine(_ENGINE, "cpu")
-    study = _named_by_content(_study(out.resolve().name, str(model), data, text, max_length))
+    study = _study(out.resolve().name, str(model), data, text, max_length)
+    _, definition = read_study(study, "auto")  # no two of its name differ in what decides results
+    study = replace(study, name=f"{study.name}-{content_key(definition)[:8]}")
     launch(study, command=command, console=console)
     run = load_run(Path("runs") / study.name)
     timed = bench_front(
-        run,
-        study,
-        engines=("onnxruntime", _ENGINE),
-        batches=(1, 8),
-        lengths=(max_length,),
-        say=say,
+        run, study, engines=("onnxruntime", _ENGINE), batches=(1, 8), lengths=(max_length,), say=say
     )
     keep_speeds(run, timed)
     write_report([run], run.folder / "report.html")
@@ -135,15 +129,6 @@ def compress(
     )
 
 
-def _named_by_content(study: Study) -> Study:
-    """The study under a name of its own: no two of its name differ in what decides their results.
-
-    The data and the checkpoint are read for that, which takes seconds.
-    """
-    _, definition = read_study(study, "auto")
-    return replace(study, name=f"{study.name}-{content_key(definition)[:8]}")
-
-
 def _study(name: str, model: str, data: str | Path, text: str, max_length: int) -> Study:
     """Every size once, compared by divergence: of a few rows agreement is coarse."""
     task = Task.from_files(
@@ -155,7 +140,7 @@ def _study(name: str, model: str, data: str | Path, text: str, max_length: int) 
     quarter = min(texts // 4, _MOST)
     train = min(texts - 2 * quarter - 1, _MOST)
     return Study(
-        name=name,
+        name=re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "model",
         task=replace(task, train=train, alpha=1, select=quarter, heldout=quarter),
         teacher=Teacher(checkpoint=model),
         method=CrossDistillation(rows=_MOST),

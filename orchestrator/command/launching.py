@@ -113,13 +113,11 @@ def _command() -> str:
     if main.__spec__ is not None:
         return f"python -m {main.__spec__.name}"
     script = Path(getattr(main, "__file__", None) or "")
-    return f"python {shlex.quote(_shown(script))}" if script.is_file() else "launch(study)"
-
-
-def _shown(script: Path) -> str:
-    """The path of a script from here, or its name: a report tells no home directory."""
-    here = Path.cwd()
-    return str(script.relative_to(here)) if script.is_relative_to(here) else script.name
+    if not script.is_file():
+        return "launch(study)"
+    here = Path.cwd()  # the path from here, or the name: a report tells no home directory
+    shown = str(script.relative_to(here)) if script.is_relative_to(here) else script.name
+    return f"python {shlex.quote(shown)}"
 
 
 def _source(study: Study) -> str:

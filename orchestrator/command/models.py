@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from orchestrator.command.options import AsJson, Device, Run
+from orchestrator.command.options import AsJson, Device, Run, StudyFile
 from orchestrator.command.shared import interrupted, show_end
 from orchestrator.errors import RunError
 from orchestrator.terminal import say_to_stderr
@@ -32,17 +32,12 @@ def export(
     ] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file too.")] = False,
     int8: Annotated[
-        bool,
-        typer.Option("--int8", help="ONNX in int8 too, measured on the data of --study-file."),
+        bool, typer.Option("--int8", help="ONNX in int8 too, measured on the data of --study-file.")
     ] = False,
     int4: Annotated[
-        bool,
-        typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8."),
+        bool, typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8.")
     ] = False,
-    study_file: Annotated[
-        Path | None,
-        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
-    ] = None,
+    study_file: StudyFile = None,
     push_to_hub: Annotated[
         str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
     ] = None,
@@ -71,12 +66,7 @@ def export(
     quiet_libraries()
     study = None if study_file is None else load_study_of(study_file, record.name)
     exported = export_model(
-        record,
-        number,
-        out,
-        onnx=onnx,
-        int8=study if int8 else None,
-        int4=study if int4 else None,
+        record, number, out, onnx=onnx, int8=study if int8 else None, int4=study if int4 else None
     )
     result = next(trial.result for trial in record.finished if trial.number == number)
     typer.echo(
@@ -93,8 +83,7 @@ def polish(
     context: typer.Context,
     run: Run,
     study_file: Annotated[
-        Path,
-        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
+        Path, typer.Option(metavar="STUDY.py", help="The file that the run was launched from.")
     ],
     trial: Annotated[
         list[int] | None, typer.Option(help="This finished trial, repeatable; else the front.")
@@ -182,10 +171,11 @@ def bench(
     record = read_run(models[0]) if of_front else None
     if record is None and study_file is not None:
         raise RunError("models alone were made from no study: name their run", "study_file")
-    study = None if record is None or study_file is None else load_study_of(study_file, record.name)
-    time_all = (
-        partial(bench_models, models) if record is None else partial(bench_front, record, study)
-    )
+    if record is None:
+        time_all = partial(bench_models, models)
+    else:
+        study = None if study_file is None else load_study_of(study_file, record.name)
+        time_all = partial(bench_front, record, study)
     timed = time_all(
         against=against,
         batches=batch or (1, 8, 32),

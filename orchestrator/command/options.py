@@ -10,10 +10,6 @@ import typer
 Run = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
 ]
-Runs = Annotated[
-    list[Path],
-    typer.Argument(metavar="RUN...", help="Folders of runs; several share the same axes."),
-]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Storage = Annotated[
     str | None,
@@ -24,9 +20,8 @@ Storage = Annotated[
     ),
 ]
 Name = Annotated[str, typer.Option("--study", help="Variable or name of the study.")]
-Trials = Annotated[
-    int | None,
-    typer.Option(help="Trials wanted; by default the study's own number."),
+StudyFile = Annotated[
+    Path | None, typer.Option(metavar="STUDY.py", help="The file that the run was launched from.")
 ]
 Population = Annotated[
     Any,  # int, or "auto": typer takes no other union than that with None

@@ -1,8 +1,5 @@
-"""`polish`: distil models of a run further, into a run of their own beside it.
-
-The trials of a run have the same training, which its sampler compares. One that had more would
-mislead it, and so goes into another run: the same report, dashboard and export, its parent a knob.
-"""
+"""`polish`: distil models of a run further, into a run of their own beside it. Its sampler compares
+trials of the same training: one that had more would mislead it."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.runs.run_folder import RunFolder, link_or_copy
 from orchestrator.study import PopulationSize, Study
 
-_MOST = 99_999
-"""The largest number of a trial that its folder is named for."""
+_MOST = 99_999  # the largest number of a trial that its folder is named for
 
 
 def polish(
@@ -96,13 +92,8 @@ def _study(
             )
     if not wanted:
         raise RunError(f"'{run.folder}' has no front to polish; name one of its trials")
-    known = (
-        [int(trial.knobs["trial"]) for trial in read_run(out).trials]
-        if RunFolder(out).exists()
-        else []
-    )
-    numbers = list(dict.fromkeys([*known, *wanted]))
-    stage = Polish.stages[0]
+    known = read_run(out).trials if RunFolder(out).exists() else ()
+    numbers = list(dict.fromkeys([*(int(trial.knobs["trial"]) for trial in known), *wanted]))
     return replace(
         study,
         name=f"{study.name}-polished",
@@ -110,7 +101,7 @@ def _study(
             trials=str((run.folder / "trials").absolute()),
             parent=content_key(run.definition),
             spaces=spaces_of(study.method) or Polish.spaces,
-            stages=(replace(stage, epochs=epochs),),
+            stages=(replace(Polish.stages[0], epochs=epochs),),
         ),
         space={"trial": IntDistribution(0, _MOST)},
         first=tuple({"trial": number} for number in numbers),
@@ -122,8 +113,8 @@ def _study(
 
 
 def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:
-    """The teacher, its answers and states again: files that are written once, under names that say
-    what they are of."""
+    """The teacher, its answers and states again: files that are written once, named after
+    content."""
     if lender.cache.is_dir() and not taker.cache.exists():
         with atomic_write(taker.cache) as unfinished:
             own = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet

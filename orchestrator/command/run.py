@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from reports.exporting.export import Exported
 
 
-_WIDE = 200
-"""Of a line that nobody breaks."""
+_WIDE = 200  # of a line that nobody breaks
 
 
 class Run(RunRecord):
@@ -61,11 +60,7 @@ class Run(RunRecord):
         return pd.DataFrame(rows)
 
     def best(
-        self,
-        *,
-        max_ratio: float | None = None,
-        min_metric: float | None = None,
-        knee: bool = False,
+        self, *, max_ratio: float | None = None, min_metric: float | None = None, knee: bool = False
     ) -> FinishedTrial:
         """The trial of the front that is chosen in exactly one way.
 

@@ -57,8 +57,7 @@ def show_end(run: RunRecord, console: Console, study_file: Path | None = None) -
 
 def next_commands(record: RunRecord, study_file: Path | None = None) -> list[str]:
     """Where the report of a finished run is, and what to do next; to export, the best model of at
-    most half the cost, or the cheapest. Of a run of `study_file` models with fewer bits are
-    scored."""
+    most half the cost, or the cheapest."""
     from orchestrator.runs.run_folder import RunFolder
 
     half = [trial for trial in record.front if trial.result.ratio <= 0.5]

@@ -67,10 +67,8 @@ def _with_safe_headers(start_response: StartResponse) -> StartResponse:
 
 
 def _detail(app: App, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-    """A study with its best trials among the feasible ones.
-
-    Asked for all trials, whichever the browser lacks: the best may be older than these.
-    """
+    """A study with its best trials among the feasible ones. All trials are asked for, whichever the
+    browser lacks: the best may be older than these."""
     told: dict[str, Any] = {}
 
     def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> None:
@@ -99,9 +97,7 @@ def _best(trials: list[Mapping[str, Any]], directions: list[str]) -> list[Mappin
     losses.sort(key=lambda row: row[0])
     best: list[tuple[list[float], Mapping[str, Any]]] = []
     for loss, trial in losses:  # whatever dominates a trial comes before it
-        if not any(
-            all(a <= b for a, b in zip(other, loss, strict=True)) and other != loss
-            for other, _ in best
-        ):
+        better = (other for other, _ in best if other != loss)
+        if not any(all(a <= b for a, b in zip(one, loss, strict=True)) for one in better):
             best.append((loss, trial))
     return sorted((trial for _, trial in best), key=lambda trial: int(trial["number"]))

@@ -22,8 +22,7 @@ from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
 
-HOST = "127.0.0.1"
-"""The dashboard has no authentication: it is never bound wider."""
+HOST = "127.0.0.1"  # the dashboard has no authentication: it is never bound wider
 
 
 def serve(source: str | Path, port: int = 8080, started: Callable[[str], object] = print) -> None:
@@ -44,8 +43,7 @@ def serve(source: str | Path, port: int = 8080, started: Callable[[str], object]
         server = waitress.create_server(application(source), host=HOST, port=port)
     except OSError as error:
         raise RunError(
-            f"port {port} of {HOST} cannot be used ({error.strerror}); choose another",
-            "port",
+            f"port {port} of {HOST} cannot be used ({error.strerror}); choose another", "port"
         ) from error
     started(f"http://{HOST}:{server.effective_port}/dashboard")
     try:
@@ -128,8 +126,7 @@ def _of_storage(url: str) -> App:
 
 
 def _guarded_view(sources: Callable[[], Sources], artifacts: Callable[[], list[Any]]) -> App:
-    # What a view does not define is defined to refuse.
-    view = DashboardView(sources)  # type: ignore[abstract]
+    view = DashboardView(sources)  # type: ignore[abstract]  # what it lacks is defined to refuse
     app: App = optuna_dashboard.wsgi(view, artifact_store=ArtifactsView(artifacts))
     return guarded(app)
 

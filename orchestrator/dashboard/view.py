@@ -17,13 +17,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.optuna_private import (
-    FrozenStudy,
-    id_of,
-    shown_study,
-    shown_trial,
-    study_id_of,
-)
+from orchestrator.optuna_private import FrozenStudy, id_of, shown_study, shown_trial, study_id_of
 from orchestrator.storage.retry import reason_of
 
 _IDS = 10**9
@@ -31,8 +25,7 @@ _IDS = 10**9
 this."""
 _CONSTRAINTS = "constraints"
 """System attribute in which the dashboard looks for constraints; Optuna 5 has one for each."""
-_ARTIFACTS = "artifacts:"
-"""System attributes with this prefix are files of a trial."""
+_ARTIFACTS = "artifacts:"  # system attributes with this prefix are files of a trial
 _OF_TRIAL = re.compile(r"(dashboard:)(\d+)(:.*)")
 """The dashboard keeps the notes of a trial at its study, under the trial's id."""
 _NOTES = re.compile(r"dashboard:(\d+:)?note_(ver|str:\d+)")
@@ -43,16 +36,12 @@ class Source:
     """A storage, or one study of a storage that holds those of other runs too."""
 
     storage: BaseStorage
-    study_name: str | None = None
-    """Of the only study that is looked at; None if all are."""
+    study_name: str | None = None  # of the only study that is looked at; None if all are
 
     def studies(self) -> list[FrozenStudy]:
         """Those that are looked at."""
-        return [
-            study
-            for study in self.storage.get_all_studies()
-            if self.study_name in (None, study.study_name)
-        ]
+        studies = self.storage.get_all_studies()
+        return [study for study in studies if self.study_name in (None, study.study_name)]
 
 
 Sources = Mapping[str, Source]
@@ -60,23 +49,20 @@ Sources = Mapping[str, Source]
 
 
 class DashboardView(BaseStorage):
-    """Several sources shown as one storage, which is read-only but for notes.
+    """Several sources shown as one storage, which is read-only but for notes: whatever is not
+    defined here raises PermissionError.
 
     `find` gives the sources. It is called whenever studies are listed, so that a new run appears
     and one that was deleted goes. Each source keeps its ids for good: none is another run's later.
-    Whatever is not defined here raises PermissionError: no launch would continue a run that a
-    dashboard had renamed or deleted in part.
     """
 
     def __init__(self, find: Callable[[], Sources]):
         self._find = find
         self._lock = Lock()
-        self._known: list[tuple[str, Source]] = []
-        """By place."""
+        self._known: list[tuple[str, Source]] = []  # by place
         self._places()
 
     def _places(self) -> list[int]:
-        """Those of the sources that are there now."""
         with self._lock:
             found = list(self._find().items())
             self._known += [source for source in found if source not in self._known]
@@ -94,12 +80,9 @@ class DashboardView(BaseStorage):
         return name if prefix in ("", name) else f"{prefix}: {name}"
 
     def _trial(self, trial: FrozenTrial, place: int) -> FrozenTrial:
-        attributes = {
-            name: value
-            for name, value in trial.system_attrs.items()
-            # The files of one that failed are gone.
-            if trial.state is not TrialState.FAIL or not name.startswith(_ARTIFACTS)
-        }
+        attributes = dict(trial.system_attrs)
+        if trial.state is TrialState.FAIL:  # its files are gone
+            attributes = {k: v for k, v in attributes.items() if not k.startswith(_ARTIFACTS)}
         if trial.constraints:
             attributes[_CONSTRAINTS] = list(trial.constraints.values())
         return shown_trial(trial, place * _IDS + id_of(trial), attributes)
@@ -109,8 +92,6 @@ class DashboardView(BaseStorage):
             return f"{found[1]}{place * _IDS + int(found[2])}{found[3]}"
 
         return {_OF_TRIAL.sub(shared, name): value for name, value in attributes.items()}
-
-    # What can be looked at.
 
     def get_all_studies(self) -> list[FrozenStudy]:
         studies = []
@@ -148,17 +129,11 @@ class DashboardView(BaseStorage):
         return self._trial(storage.get_trial(own), place)
 
     def get_all_trials(
-        self,
-        study_id: int,
-        deepcopy: bool = True,
-        states: Container[TrialState] | None = None,
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
         place, storage, own = self._own(study_id)
-        return [
-            self._trial(trial, place) for trial in storage.get_all_trials(own, deepcopy, states)
-        ]
-
-    # What can be written: notes.
+        trials = storage.get_all_trials(own, deepcopy, states)
+        return [self._trial(trial, place) for trial in trials]
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         if not _NOTES.fullmatch(key):
@@ -191,17 +166,10 @@ class ArtifactsView:
         self._find = find
 
     def open_reader(self, artifact_id: str) -> BinaryIO:
-        """Raises ArtifactNotFound if no store has it."""
         for store in self._find():
             with suppress(ArtifactNotFound):
                 found: BinaryIO = store.open_reader(artifact_id)
                 return found
         raise ArtifactNotFound("not found")
 
-    def write(self, artifact_id: str, content_body: BinaryIO) -> None:
-        """Refused."""
-        raise PermissionError("the dashboard keeps no files")
-
-    def remove(self, artifact_id: str) -> None:
-        """Refused."""
-        raise PermissionError("the dashboard deletes no files")
+    write = remove = _refuse

@@ -27,22 +27,18 @@ from orchestrator.runs.records import ARTIFACTS
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.retry import reason_of
 
-_SECONDS = 10
-"""Until a bucket that does not answer is given up."""
+_SECONDS = 10  # until a bucket that does not answer is given up
 
 
 class LinkingStore(FileSystemArtifactStore):
-    """A store whose artifacts are hard links to the files they were made from, where a disk can.
-
-    So the weights of a trial are an artifact and take no room of their own.
-    """
+    """A store whose artifacts are hard links to the files they were made from, where a disk can: so
+    the weights of a trial take no room of their own."""
 
     def __init__(self, folder: Path):
         super().__init__(folder)
         self._folder = folder
 
     def write(self, artifact_id: str, content_body: BinaryIO) -> None:
-        """Link the file, or copy it to a disk that has no links."""
         try:
             os.link(content_body.name, self._folder / artifact_id)
         except (AttributeError, OSError, TypeError):  # no file, or a disk without links
@@ -52,9 +48,7 @@ class LinkingStore(FileSystemArtifactStore):
 @cache
 def bucket_store(url: str) -> Boto3ArtifactStore:
     """The store of s3://BUCKET. Address and keys are boto3's own: AWS_ENDPOINT_URL and the like.
-
-    Raises RunError for another URL, and where boto3 is missing.
-    """
+    Raises RunError for another URL, and where boto3 is missing."""
     parts = urlsplit(url)
     if parts.scheme != "s3" or not parts.netloc or parts.path.strip("/"):
         raise RunError(f"'{url}' must be s3://BUCKET, without a path", "artifacts")
@@ -73,9 +67,7 @@ def bucket_store(url: str) -> Boto3ArtifactStore:
 
 def set_artifact_store(outer: optuna.Study, url: str | None) -> None:
     """Remember where the artifacts of a study go, if a launch says it; all workers read it there.
-
-    Raises RunError if the bucket does not answer, or if they went elsewhere so far.
-    """
+    Raises RunError if the bucket does not answer, or if they went elsewhere so far."""
     known = outer.user_attrs.get(ARTIFACTS)
     if url is None or url == known:
         return
@@ -98,21 +90,16 @@ def set_artifact_store(outer: optuna.Study, url: str | None) -> None:
 
 def stores_of(attributes: Mapping[str, Any], folder: RunFolder | None) -> list[Any]:
     """Where the artifacts of a study with these attributes can be read."""
-    stores: list[Any] = []
-    if folder is not None:
-        stores.append(FileSystemArtifactStore(folder.artifacts))
-    if url := attributes.get(ARTIFACTS):
-        stores.append(bucket_store(url))
-    return stores
+    stores: list[Any] = [] if folder is None else [FileSystemArtifactStore(folder.artifacts)]
+    url = attributes.get(ARTIFACTS)
+    return [*stores, bucket_store(url)] if url else stores
 
 
 def upload(
     files: Sequence[Path], trial: optuna.Trial, outer: optuna.Study, folder: RunFolder
 ) -> str:
-    """Make the files of a trial its artifacts; what went wrong with a bucket, or nothing.
-
-    They lie in the run folder whatever becomes of a copy: a bucket that is away costs no trial.
-    """
+    """Make the files of a trial its artifacts; what went wrong with a bucket, or nothing: they lie
+    in the run folder too, so that a bucket that is away costs no trial."""
     url = outer.user_attrs.get(ARTIFACTS)
     try:
         store = _store_at(url, folder)

@@ -10,10 +10,8 @@ from orchestrator.runs.records import TrialRecord
 
 
 class BusyClock:
-    """Seconds in which at least one trial ran, up to a moment (seconds since 1970).
-
-    The night between two launches is left out. False if no trial has a time.
-    """
+    """Seconds in which at least one trial ran, up to a moment (seconds since 1970): the night
+    between two launches is left out. False if no trial has a time."""
 
     def __init__(self, trials: Sequence[TrialRecord]):
         times = [time for t in trials for time in (t.started, t.ended) if time is not None]

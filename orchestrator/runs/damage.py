@@ -1,8 +1,6 @@
-"""What is damaged of a trial's files: cut short by a full disk or a lost machine, or overwritten.
-
-Told from the files themselves, without torch. A file that is gone is no damage, since weights may
-be deleted to make room, but for the two small ones that say what the trial is.
-"""
+"""What is damaged of a trial's files: cut short by a full disk or a lost machine, or overwritten. A
+file that is gone is no damage, since weights may be deleted to make room, but for the two small
+ones that say what the trial is."""
 
 from __future__ import annotations
 
@@ -21,19 +19,16 @@ _PNG_END = b"IEND\xaeB`\x82"
 
 def damaged_trials(run: Path, trials: Iterable[TrialRecord]) -> dict[int, list[str]]:
     """Of each finished trial with damage a line on each file: its own files and its weights."""
-    found = {}
-    for trial in trials:
-        if trial.result is not None:
-            folder = RunFolder(run).trial(trial.number)
-            found[trial.number] = damages(
-                folder, [*folder.glob("*"), *folder.glob("*/*.safetensors")]
-            )
+    finished = [trial.number for trial in trials if trial.result is not None]
+    found = {number: damages(RunFolder(run).trial(number)) for number in finished}
     return {number: lines for number, lines in found.items() if lines}
 
 
-def damages(folder: Path, files: Iterable[Path]) -> list[str]:
-    """A line on each of these files that is damaged, which names it by its path in `folder`; and on
-    what a folder that is there lacks."""
+def damages(folder: Path, files: Iterable[Path] | None = None) -> list[str]:
+    """A line on each of these files that is damaged, which names it by its path in `folder`, by
+    default on all of a trial's; and on what a folder that is there lacks."""
+    if files is None:
+        files = [*folder.glob("*"), *folder.glob("*/*.safetensors")]
     gone = [name for name in _NEEDED if folder.is_dir() and not (folder / name).exists()]
     return [f"{name} is gone" for name in gone] + damaged_files(folder, files)
 

@@ -7,18 +7,14 @@ from pathlib import Path
 from orchestrator.runs.sizes import Sizes, in_words, shown
 
 _ROW, _CELL = 26, 19
-_BAR, _KIND = 176, 320
-"""Widths of a bar, and of a bar with its number."""
+_BAR, _KIND = 176, 320  # widths of a bar, and of a bar with its number
 _MARGIN = 70
 _GROUND, _INK, _GONE, _KEPT = "#ffffff", "#222222", "#d9d9d9", "#0072b2"
 
 
 def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
     """Write a PNG: a row a layer, the first one at the top, and a bar for each kind of units.
-
-    `sizes` and `full` map a kind to a number for each layer, of a student and of the unpruned
-    model. Blue is kept, grey is gone.
-    """
+    `full` are the sizes of the unpruned model. Blue is kept, grey is gone."""
     from PIL import Image, ImageDraw  # only the process that trains draws one
 
     kinds, layers = shown([sizes], full), max(map(len, sizes.values()), default=0)

@@ -1,7 +1,5 @@
-"""Finished trials as plain rows: the one module through which fronts and reports read a run.
-
-Imports no torch, so that a front opens in a second.
-"""
+"""Finished trials as plain rows: the one module through which fronts and reports read a run. It
+imports no torch, so that a front opens in a second."""
 
 from __future__ import annotations
 
@@ -20,48 +18,28 @@ from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, Unprune
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 
-REPEATS = "repeats"
-"""Trial attribute: the number of the finished trial that it was told from."""
-RESULT = "result"
-"""Trial attribute: a TrialResult as JSON."""
-FAILURE = "failure"
-"""Trial attribute: why a trial failed."""
-WORKER = "worker"
-"""Trial attribute: the name of the worker that runs it."""
-POPULATION = "population"
-"""Trial attribute: how many trials trained together, this one among them, when it last began."""
-PRECISION = "precision"
-"""Trial attribute: of the matmuls of its training, "float32" or "bfloat16": what "auto" became."""
-DEVICE = "device"
-"""Trial attribute: the kind of device it trained on, "cpu" or "cuda"."""
-BEGAN = "began"
-"""Trial attribute: when its worker claimed it, in seconds since 1970."""
-LAST_SEEN = "last_seen"
-"""Trial attribute: the last beat of the worker that died with it, in seconds since 1970; 0 if it
-died before it said that the trial was its own."""
-UNPRUNED = "unpruned"
-"""Study attribute: the UnprunedResult as JSON."""
-NOTES = "notes"
-"""Study attribute: what the launch said of rows, labels and teacher."""
-DEFINITION = "definition"
-"""Study attribute: what decides a trial's result, to tell one study from another."""
-VERSIONS = "versions"
-"""Study attribute: versions and device of the last launch, not of each worker."""
-SOURCES = "sources"
-"""Study attribute: `Study.sources`, what the user named."""
-HOME = "home"
-"""Study attribute: the run folder with its files, if the storage lies elsewhere."""
-ARTIFACTS = "artifacts"
-"""Study attribute: the bucket that its artifacts go to, if it is not the run folder."""
-WANTED = "wanted"
-"""Study attribute: finished trials wanted by the last launch."""
-BUDGET = "budget"
-"""Constraint: abs(reached - R) - t R, at most 0 where the budget is met."""
+# Attributes of a trial; times are seconds since 1970.
+REPEATS = "repeats"  # the number of the finished trial that it was told from
+RESULT = "result"  # a TrialResult as JSON
+FAILURE = "failure"  # why it failed
+WORKER = "worker"  # the name of the worker that runs it
+POPULATION = "population"  # how many trials trained together, with this one, when it last began
+PRECISION = "precision"  # of the matmuls of its training: what "auto" became
+DEVICE = "device"  # the kind of device it trained on, "cpu" or "cuda"
+BEGAN = "began"  # when its worker claimed it
+LAST_SEEN = "last_seen"  # the last beat of the worker that died with it; 0 if it named none
+# Attributes of a study.
+UNPRUNED = "unpruned"  # an UnprunedResult as JSON
+NOTES = "notes"  # what the launch said of rows, labels and teacher
+DEFINITION = "definition"  # what decides a trial's result, to tell one study from another
+VERSIONS = "versions"  # versions and device of the last launch, not of each worker
+SOURCES = "sources"  # what the user named
+HOME = "home"  # the run folder with its files, if the storage lies elsewhere
+ARTIFACTS = "artifacts"  # the bucket that its artifacts go to, if it is not the run folder
+WANTED = "wanted"  # finished trials wanted by the last launch
+# A constraint of a trial.
+BUDGET = "budget"  # abs(reached - R) - t R, at most 0 where the budget is met
 
-_SPACE = "space."
-"""What the names of the knobs begin with in a study's definition."""
-_FIDELITY = "fidelity."
-"""What the names of its entries begin with in a study's definition; a full one has none."""
 State = Literal["finished", "failed", "running"]
 _STATES: dict[TrialState, State] = {
     TrialState.COMPLETE: "finished",
@@ -115,7 +93,7 @@ class RunRecord:
     folder: Path
     """The run folder."""
     metric_name: str
-    """Such as "accuracy"."""
+    """Such as "accuracy", or "accuracy in onnxruntime-int8" where an engine of few bits scored."""
     unpruned: UnprunedResult
     """The model of ratio 1: its metric and its cost."""
     trials: tuple[TrialRecord, ...]
@@ -152,38 +130,29 @@ class RunRecord:
     @property
     def fidelity(self) -> dict[str, str]:
         """How much of the full training its trials got; empty for all of it."""
-        return {
-            name.removeprefix(_FIDELITY): value
-            for name, value in self.definition.items()
-            if name.startswith(_FIDELITY)
-        }
+        return self._defined_below("fidelity.")
 
     @property
     def space(self) -> dict[str, BaseDistribution]:
         """The knobs and what they were drawn from."""
-        return {
-            name.removeprefix(_SPACE): json_to_distribution(text)
-            for name, text in self.definition.items()
-            if name.startswith(_SPACE)
-        }
+        knobs = self._defined_below("space.")
+        return {name: json_to_distribution(text) for name, text in knobs.items()}
+
+    def _defined_below(self, place: str) -> dict[str, str]:
+        named = self.definition.items()
+        return {name.removeprefix(place): text for name, text in named if name.startswith(place)}
 
 
 def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:
-    """Feasible trials that no other matches in the objective at a lower cost, by rising cost.
-
-    Of equal trials (same objective, same cost) the first stays.
-    """
-    rows = [
-        (trial.result.cost, -trial.result.worth, trial.number, trial)
-        for trial in trials
-        if isinstance(trial, FinishedTrial) and trial.feasible
-    ]
-    front: list[FinishedTrial] = []
-    best = float("-inf")
-    for _, loss, _, trial in sorted(rows, key=lambda row: row[:3]):
-        if -loss > best:
+    """Feasible trials that no other matches in the objective at a lower cost, by rising cost. Of
+    equal trials (same objective, same cost) the first stays."""
+    feasible = [t for t in trials if isinstance(t, FinishedTrial) and t.feasible]
+    feasible.sort(key=lambda trial: (trial.result.cost, -trial.result.worth, trial.number))
+    front, best = [], float("-inf")
+    for trial in feasible:
+        if trial.result.worth > best:
             front.append(trial)
-            best = -loss
+            best = trial.result.worth
     return front
 
 
@@ -252,27 +221,23 @@ def load_optuna_study(folder: Path) -> optuna.Study:
 def record_of(study: optuna.Study, folder: Path) -> RunRecord:
     """The run as it stands, of a study that has got as far as its first trial."""
     attributes = study.user_attrs
+    definition = attributes[DEFINITION]
+    metric, engine = definition["task.metric"], definition.get("engine", "eager")
     return RunRecord(
         name=study.study_name,
         folder=folder,
-        metric_name=_metric_name(attributes[DEFINITION]),
+        metric_name=metric if BITS[engine] == FULL_BITS else f"{metric} in {engine}",
         unpruned=unpruned_result(attributes[UNPRUNED]),
         trials=tuple(
             trial_record(trial)
             for trial in study.get_trials(deepcopy=False)
             if trial.state is not TrialState.WAITING
         ),
-        definition=attributes[DEFINITION],
+        definition=definition,
         versions=attributes[VERSIONS],
         sources=attributes[SOURCES],
         notes=tuple(attributes.get(NOTES, ())),
     )
-
-
-def _metric_name(definition: Mapping[str, str]) -> str:
-    """Such as "accuracy", or "accuracy in onnxruntime-int8" where an engine of few bits scored."""
-    name, engine = definition["task.metric"], definition.get("engine", "eager")
-    return name if BITS[engine] == FULL_BITS else f"{name} in {engine}"
 
 
 def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
@@ -285,21 +250,19 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
     if trial.state not in _STATES:
         raise RunError(f"trial {trial.number} is {trial.state.name}, which maskfront leaves none")
     started, ended = _span(trial)
+    attributes, failed = dict(trial.user_attrs), trial.state is TrialState.FAIL
+    failure = attributes.get(FAILURE, "its process ended before it did") if failed else None
+    for told in (RESULT, FAILURE, BEGAN, LAST_SEEN):  # by the fields
+        attributes.pop(told, None)
     record = TrialRecord(
         number=trial.number,
         state=_STATES[trial.state],
         knobs=dict(trial.params),
         result=None,
-        failure=trial.user_attrs.get(FAILURE, "its process ended before it did")
-        if trial.state is TrialState.FAIL
-        else None,
+        failure=failure,
         started=started,
         ended=ended,
-        attributes={
-            name: value
-            for name, value in trial.user_attrs.items()
-            if name not in (RESULT, FAILURE, BEGAN, LAST_SEEN)
-        },
+        attributes=attributes,
     )
     if trial.state is not TrialState.COMPLETE:
         return record
@@ -308,11 +271,8 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
 
 
 def _span(trial: FrozenTrial) -> tuple[float | None, float | None]:
-    """When a trial ran, in seconds since 1970.
-
-    The times that Optuna keeps are those of the writer's time zone, in most storages without its
-    name: so from them comes only how long it took.
-    """
+    """When a trial ran. Optuna keeps times of the writer's time zone, in most storages without its
+    name: so from them comes only how long it took."""
     start, complete = trial.datetime_start, trial.datetime_complete
     if start is None:
         return None, None
@@ -328,11 +288,9 @@ _Measured = TypeVar("_Measured", bound=Measured)
 def _read_as(kind: type[_Measured], document: dict[str, Any]) -> _Measured:
     """As it was before JSON. Raises RunError for what this version of maskfront does not write."""
     try:
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in document.items()
-        }
-        values["widths"] = {k: tuple(v) for k, v in document["widths"].items()}
-        return kind(**values)
+        widths = {kind: tuple(sizes) for kind, sizes in document["widths"].items()}
+        intervals = {name: tuple(document[name]) for name in ("interval", "heldout_interval")}
+        return kind(**{**document, **intervals, "widths": widths})
     except (KeyError, TypeError) as error:
         raise RunError(
             f"another version of maskfront made this study ({type(error).__name__}: {error}); read "

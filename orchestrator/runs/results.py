@@ -7,21 +7,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-DIVERGENCE = "divergence"
-"""What people call that objective."""
-_COST_NAMES = {
-    **{"flops": "FLOPs", "params": "params", "units": "units", "ms": "latency"},
-    **{"bytes": "bytes", "bitops": "bit operations"},
+DIVERGENCE = "divergence"  # what people call that objective
+_COST_NAMES = {  # by the unit up to the "@"
+    "flops": "FLOPs",
+    "params": "params",
+    "units": "units",
+    "ms": "latency",
+    "bytes": "bytes",
+    "bitops": "bit operations",
 }
-"""What to call a cost, by its unit up to the "@"."""
-_ROUNDING = 1e-9
-"""A ratio outside its band by less than this is on the edge of it."""
-
-
-def cost_name_of(unit: str) -> str:
-    """What to call a cost of this unit: "FLOPs", "params", "units", "latency", "bytes" or "bit
-    operations"."""
-    return _COST_NAMES[unit.partition("@")[0]]
+_ROUNDING = 1e-9  # a ratio outside its band by less than this is on the edge of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +96,8 @@ class Measured:
 
     @property
     def cost_name(self) -> str:
-        """What to call what the study counts: see `cost_name_of`."""
-        return cost_name_of(self.unit)
+        """What to call what the study counts, such as "FLOPs"."""
+        return _COST_NAMES[self.unit.partition("@")[0]]
 
     @property
     def sizes(self) -> dict[str, float]:
@@ -170,7 +165,7 @@ class TrialResult(Measured):
     @property
     def budget_name(self) -> str:
         """What to call what R is a share of."""
-        return cost_name_of(self.budget_unit)
+        return _COST_NAMES[self.budget_unit.partition("@")[0]]
 
     @property
     def reached(self) -> float:

@@ -80,16 +80,12 @@ class RunFolder:
 
     @property
     def cache(self) -> Path:
-        """What is made once: the fine-tuned teacher, its logits and hidden states, augmented text,
-        the latency table.
-
-        All but the last can be made again: times differ from one measurement to the next.
-        """
+        """What is made once, such as the fine-tuned teacher. All but the latency table can be made
+        again: times differ from one measurement to the next."""
         return self.path / "cache"
 
     @property
     def report(self) -> Path:
-        """The HTML page."""
         return self.path / "report.html"
 
     @property

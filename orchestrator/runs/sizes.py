@@ -21,8 +21,7 @@ _WORDS = {
     "weight_bits": "bits of weights",
     "input_bits": "bits of what enters them",
 }
-_FULL_BITS = 32
-"""Of a layer that is not quantised. The unpruned model has none that is."""
+_FULL_BITS = 32  # of a layer that is not quantised. The unpruned model has none that is
 _OF_HEADS, _OF_ATTENTION = ("query_key", "value"), ("query_inputs", "key_inputs", "value_inputs")
 """Kinds that leave with each head, and with the last."""
 
@@ -34,11 +33,8 @@ def in_words(kind: str) -> str:
 
 def shown(models: Sequence[Sizes], full: Sizes) -> dict[str, tuple[int, ...]]:
     """The kinds to show of these models, heads and FFN neurons first: all of which in any model
-    more is gone than what leaves with a head.
-
-    Each with the units of the unpruned model, whose sizes are `full`; where that has none of the
-    kind, with the most of any of these models.
-    """
+    more is gone than what leaves with a head. Each with the units of the unpruned model, whose
+    sizes are `full`; where that has none of the kind, with the most of any of these models."""
     found = {}
     for kind in dict.fromkeys((*_WORDS, *chain(*models))):
         having = [sizes for sizes in models if kind in sizes]

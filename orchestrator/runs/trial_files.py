@@ -1,7 +1,5 @@
-"""What a trial leaves in its folder: architecture, result, learning curve, cut model.
-
-Readers leave torch alone, as records.py does.
-"""
+"""What a trial leaves in its folder: architecture, result, learning curve, cut model. Readers need
+no torch."""
 
 from __future__ import annotations
 
@@ -9,6 +7,8 @@ import csv
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from objectives.metric import Logits
-    from objectives.search_method import CurvePoint, SearchResult
+    from objectives.search_method import SearchResult
     from orchestrator.runs.results import TrialResult
 
 _ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
@@ -35,11 +35,8 @@ def write_trial(
     tokenizer: PreTrainedTokenizerBase,
     full: Mapping[str, Sequence[int]],
 ) -> None:
-    """Write the folder, whole or not at all.
-
-    `answers` are the model's on "select" and "heldout", `full` the sizes of the unpruned model.
-    Raises OSError if the disk refuses.
-    """
+    """Write the folder, whole or not at all. `answers` are the model's on "select" and "heldout",
+    `full` the sizes of the unpruned model. Raises OSError if the disk refuses."""
     # Only where models are trained.
     from objectives.cache import atomic_write
     from objectives.students.bert.exporting import save_model, save_tokenizer
@@ -49,7 +46,10 @@ def write_trial(
         (unfinished / _ARCHITECTURE).write_text(found.architecture.to_json())
         (unfinished / _RESULT).write_text(result.to_json())
         write_answers(unfinished / ANSWERS, answers)
-        _write_curve(unfinished / _CURVE, found.curve)
+        with (unfinished / _CURVE).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, dict.fromkeys(chain.from_iterable(found.curve)))
+            writer.writeheader()
+            writer.writerows(found.curve)
         draw_heat_map(found.architecture.sizes(), full, unfinished / _HEAT_MAP)
         save_model(found.model, unfinished / MODEL)
         save_tokenizer(tokenizer, unfinished / MODEL)
@@ -72,32 +72,18 @@ def shown_files(folder: Path) -> list[Path]:
 
 def read_curve(folder: Path) -> list[dict[str, str]]:
     """The rows of a trial's learning curve, as text; none where the file is gone."""
-    path = folder / _CURVE
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+    with (
+        suppress(FileNotFoundError),
+        (folder / _CURVE).open(newline="", encoding="utf-8", errors="replace") as file,
+    ):
         return list(csv.DictReader(file))
+    return []
 
 
 def read_layers(folder: Path) -> list[dict[str, Any]]:
-    """The layers of a trial's architecture.json, each unit list by its name; none if it is gone
-    or damaged (`damage` says so).
-
-    What `BertArchitecture.from_json` reads and checks, without torch.
-    """
-    path = folder / _ARCHITECTURE
-    if not path.is_file():
-        return []
-    try:
-        layers: list[dict[str, Any]] = json.loads(path.read_bytes())["layers"]
-    except (ValueError, KeyError, TypeError):
-        return []
-    return layers
-
-
-def _write_curve(path: Path, curve: Sequence[CurvePoint]) -> None:
-    columns = list(dict.fromkeys(name for point in curve for name in point))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(curve)
+    """The layers of a trial's architecture.json, each unit list by its name; none if it is gone or
+    damaged (`damage` says so). `BertArchitecture.from_json` would need torch."""
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        layers: list[dict[str, Any]] = json.loads((folder / _ARCHITECTURE).read_bytes())["layers"]
+        return layers
+    return []

@@ -13,13 +13,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus, urlencode
 
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.storages import (
-    BaseStorage,
-    GrpcStorageProxy,
-    JournalStorage,
-    RDBStorage,
-    get_storage,
-)
+from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage, get_storage
 from sqlalchemy import NullPool, create_engine, event, inspect
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -29,17 +23,13 @@ from orchestrator.storage.journal import RepairedJournal
 from orchestrator.storage.retry import reason_of, retried
 from orchestrator.storage.urls import hidden, is_file, kind_of, parse_url, sqlite_url, with_password
 
-CONNECT_SECONDS = 5
-"""How long a server may take to answer the first time."""
-_STUDIES = "studies"
-"""A table of every database of Optuna."""
+CONNECT_SECONDS = 5  # how long a server may take to answer the first time
+_STUDIES = "studies"  # a table of every database of Optuna
 
 
 def open_storage(text: str, *, create: bool = True) -> BaseStorage:
-    """Open the storage of a URL, or create it; on a server, its tables only if `create`.
-
-    A lost connection to a server is made anew (`retry`). Raises RunError if there is
-    no server, if it refuses the user, or if the storage was made by another Optuna.
+    """Open the storage of a URL, or create it; on a server, its tables only if `create`. Raises
+    RunError if there is no server, if it refuses the user, or if another Optuna made the storage.
     """
     url = with_password(parse_url(text))
     kind = kind_of(url)
@@ -50,8 +40,8 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
             return JournalStorage(RepairedJournal(Path(str(url.database))))
         if kind == "grpc":
             return retried(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
-        if kind == "mysql":
-            _check_answers(url)
+        if kind == "mysql":  # PyMySQL waits for ever for a server that takes a call and is silent
+            _for_one_question(url).connect().close()
         engine = {"connect_args": _guarded(url), "pool_pre_ping": True}
         raw = RDBStorage(
             url.render_as_string(hide_password=False),
@@ -65,15 +55,13 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
 
 def read_storage(text: str) -> BaseStorage:
     """Open the storage of a URL to look at it: none is created, and nothing that it holds changes.
-
-    It can be written to where the files can be. Raises RunError as `open_storage`, and for a file
-    that does not exist.
-    """
+    Raises RunError as `open_storage`, and for a file that does not exist."""
     check_exists(text)
     url = with_password(parse_url(text))
     if kind_of(url) in ("postgresql", "mysql"):
         with _explained(url):
-            _check_has_studies(url)
+            if not inspect(_for_one_question(url)).has_table(_STUDIES):  # opening would make it
+                raise RunError(f"storage {hidden(url)} is no database of Optuna, or an empty one")
         return open_storage(text, create=False)
     if kind_of(url) != "sqlite":
         return open_storage(text)
@@ -92,12 +80,9 @@ def check_exists(text: str) -> None:
 
 
 def _open_sqlite(path: str) -> RDBStorage:
-    """SQLite with write-ahead logging, made if it does not exist.
-
-    WAL lets readers (front, report, dashboard) work while a launch writes, and with
+    """SQLite, made if it does not exist. WAL lets readers work while a launch writes, and with
     synchronous=NORMAL it makes 5 to 7 times the trials a second of SQLite's own settings; a
-    transaction survives a killed process.
-    """
+    transaction survives a killed process."""
     with closing(sqlite3.connect(path)) as connection:
         tables = _tables(connection)
         if tables and _STUDIES not in tables:
@@ -107,12 +92,9 @@ def _open_sqlite(path: str) -> RDBStorage:
 
 
 def _read_sqlite(path: Path) -> RDBStorage:
-    """SQLite as it lies there.
-
-    SQLite keeps files of its own beside one with write-ahead logging, so one in a folder that
-    cannot be written is read as one that nobody writes, unless they are there: a connection for
-    each question, since what it has read stays as it was.
-    """
+    """SQLite as it lies there. It keeps files of its own beside one with WAL, so one in a folder
+    that cannot be written is read as one that nobody writes, unless they are there: a connection
+    for each question, since what it has read stays as it was."""
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         query = {"mode": "rw"}
     elif path.with_name(f"{path.name}-wal").exists():
@@ -147,13 +129,7 @@ def _sqlite(url: str, *, skip_table_creation: bool = False, **engine: Any) -> RD
     return storage
 
 
-def _check_answers(url: URL) -> None:
-    """Connect once: PyMySQL alone waits for ever for a server that takes a call and is silent."""
-    _for_one_question(url).connect().close()
-
-
 def _for_one_question(url: URL) -> Engine:
-    """For one question."""
     arguments = _guarded(url)
     if kind_of(url) == "mysql":
         arguments["read_timeout"] = CONNECT_SECONDS
@@ -176,9 +152,9 @@ def _guarded(url: URL) -> dict[str, Any]:
 
 
 class _NoClearPassword:
-    """What PyMySQL asks where a server wants the password as it is."""
+    """What PyMySQL asks, with its connection, where a server wants the password as it is."""
 
-    def __init__(self, _connection: object):
+    def __init__(self, _: object):
         pass
 
     def authenticate(self, _packet: object) -> None:
@@ -187,12 +163,6 @@ class _NoClearPassword:
             "that it is known by: ?ssl_ca=FILE",
             "storage",
         )
-
-
-def _check_has_studies(url: URL) -> None:
-    """Raise RunError for a database without Optuna's tables, which opening it would make."""
-    if not inspect(_for_one_question(url)).has_table(_STUDIES):
-        raise RunError(f"storage {hidden(url)} is no database of Optuna, or an empty one")
 
 
 def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
@@ -242,7 +212,7 @@ def _explained(url: URL) -> Iterator[None]:
 
 
 def _reason(error: BaseException, url: URL) -> str:
-    reason = reason_of(error)
-    for secret in (url.password, quote_plus(str(url.password))) if url.password else ():
-        reason = reason.replace(str(secret), "***")
+    reason, password = reason_of(error), str(url.password or "")
+    if password:
+        reason = reason.replace(password, "***").replace(quote_plus(password), "***")
     return reason

@@ -12,16 +12,14 @@ from optuna.storages.journal import JournalFileBackend
 from objectives.cache import kernel_lock
 from orchestrator.errors import RunError
 
-_BLOCK = 1 << 16
-"""Bytes that are read at once."""
+_BLOCK = 1 << 16  # bytes that are read at once
 
 
 class RepairedJournal(JournalFileBackend):
     """A journal whose last line is whole whenever something is added to it.
 
-    A process that dies while it writes, and a full disk, leave half a line; Optuna would glue the
-    next record to it, after which no one can read the file. Half a line was never acknowledged:
-    it is cut off before each record, under the lock, and skipped by whoever reads.
+    A process that dies while it writes, and a full disk, leave half a line, to which Optuna would
+    glue the next record. It was never acknowledged: it is cut off before each record.
     """
 
     def __init__(self, path: Path):
@@ -36,18 +34,15 @@ class RepairedJournal(JournalFileBackend):
         with kernel_lock(self._turns), open(self._journal, "r+b", buffering=0) as file:
             whole = _end_of_last_line(file.fileno())
             file.truncate(whole)
+            file.seek(whole)
             try:
-                _write_all(file.fileno(), record.encode(), whole)
+                data = memoryview(record.encode())
+                while data:
+                    data = data[file.write(data) :]
                 os.fsync(file.fileno())
             except OSError:
                 file.truncate(whole)
                 raise
-
-
-def _write_all(file: int, data: bytes, offset: int) -> None:
-    while data:
-        written = os.pwrite(file, data, offset)
-        data, offset = data[written:], offset + written
 
 
 def _end_of_last_line(file: int) -> int:

@@ -19,11 +19,8 @@ HOST = "127.0.0.1"
 
 
 def serve_storage(url: str, port: int, started: Callable[[str], None], host: str = HOST) -> None:
-    """Serve a storage until Ctrl-C; `started` is called with the URL for its workers.
-
-    Port 0 takes a free one. Raises RunError for a storage that cannot be served, or a port that is
-    taken.
-    """
+    """Serve a storage until Ctrl-C; `started` is called with the URL for its workers. Raises
+    RunError for a storage that cannot be served, or a port that is taken."""
     kind = kind_of(parse_url(url))
     if kind in ("journal", "grpc"):
         raise RunError(
@@ -39,8 +36,7 @@ def serve_storage(url: str, port: int, started: Callable[[str], None], host: str
             port = probe.getsockname()[1]
         except OSError as error:
             raise RunError(
-                f"port {port} of {host} cannot be used ({error.strerror}); choose another",
-                "port",
+                f"port {port} of {host} cannot be used ({error.strerror}); choose another", "port"
             ) from error
     started(f"grpc://{host}:{port}")
     with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):

@@ -14,8 +14,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from orchestrator.errors import RunError
 
-RETRY_SECONDS = 120.0
-"""Seconds for which a server may be away before a worker ends."""
+RETRY_SECONDS = 120.0  # seconds for which a server may be away before a worker ends
 _LONGEST_PAUSE = 5.0
 
 _Storage = TypeVar("_Storage", bound=BaseStorage)
@@ -25,10 +24,9 @@ def retried(storage: _Storage, shown: str, seconds: float = RETRY_SECONDS) -> _S
     """Let every call of `storage` try again, with growing pauses, while its server is away.
 
     Each call is one transaction, and all may be made twice: a second result of the same trial is
-    recognised, and a trial that was created in vain is unowned, so that the next claim fails it;
-    knobs that were enqueued in vain are tried twice, which costs that time alone, but for those of
-    a trial that is tried again (`Claims`).
-    After `seconds` the call raises RunError, which shows the storage as `shown`.
+    recognised, a trial that was created in vain is unowned, so that the next claim fails it, and
+    knobs that were enqueued in vain are tried twice, but for those of a trial that is tried again
+    (`Claims`). After `seconds` the call raises RunError, which shows the storage as `shown`.
     """
     for name in sorted(BaseStorage.__abstractmethods__):
         setattr(storage, name, _retried_call(storage, name, shown, seconds))

@@ -38,10 +38,8 @@ _KNOWN = (
 
 
 def parse_url(text: str) -> URL:
-    """The URL of a storage, with its driver and an absolute path.
-
-    Raises RunError for what no storage has; the message never shows a password.
-    """
+    """The URL of a storage, with its driver and an absolute path. Raises RunError for what no
+    storage has; the message never shows a password."""
     try:
         url = make_url(text)
         port = url.port
@@ -77,12 +75,8 @@ def parse_url(text: str) -> URL:
 
 
 def remember_password(text: str) -> str:
-    """Keep, for this process, the password of a URL that the user named, which it has or which the
-    environment has for it.
-
-    Returns:
-        The URL without its password, so that it can be kept: `with_password` knows it.
-    """
+    """The URL, which the user named, without its password. This process keeps the password, which
+    the URL has or the environment has for it: `with_password` knows it."""
     url = parse_url(text)
     password = url.password or os.environ.get(PASSWORD)
     if url.username is None or not password:
@@ -92,12 +86,9 @@ def remember_password(text: str) -> str:
 
 
 def with_password(url: URL) -> URL:
-    """The URL with the password that the user gave for its server, if it asks for one.
-
-    Raises:
-        RunError: if there is but that of the environment, and it may be for another server: a run
-            folder says where its study lies, and whoever sent it may have written that.
-    """
+    """The URL with the password that the user gave for its server, if it asks for one. Raises
+    RunError if there is but that of the environment, and it may be for another server: whoever
+    sent a run folder may have written where its study lies."""
     password = url.password or _passwords.get(_server(url))
     if url.username is None:
         return url

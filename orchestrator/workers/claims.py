@@ -19,30 +19,23 @@ from orchestrator.runs.records import BEGAN, FAILURE, HOME, LAST_SEEN, POPULATIO
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.workers.heartbeat import Watch, end_record, workers_of
 
-HALT = "halt"
-"""Study attribute: the token of a launch whose workers are to claim nothing more."""
+HALT = "halt"  # study attribute: the token of a launch whose workers are to claim nothing more
 RETRY_OF = "retry_of"
 """Trial attribute: the number of the trial that was cut off, and whose knobs this one has."""
 DEATHS_ALONE = "deaths_alone"
 """Trial attribute: how often a worker died while it trained these knobs and no others. A trial that
 has it, be it 0, is trained alone: a worker has died with it, and may do so again."""
-_MOST_DEATHS = 2
-"""After one more the knobs are dropped: they may be what kills."""
+_MOST_DEATHS = 2  # after one more the knobs are dropped: they may be what kills
 ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)
 """What Optuna raises for an attribute, and for the values, of a trial that has ended already."""
 Retry = Literal["never", "always", "limited"]
 """Whether the knobs of a failed trial are tried again; limited: as after the death of a worker."""
 
-_TAKEN = (TrialState.COMPLETE, TrialState.RUNNING)
-
 
 class Claims:
-    """Takes trials of a study for one worker.
-
-    Workers claim in turn, under a lock of the run folder. So the trials that are still wanted are
-    counted once, and a running trial that names no worker can only be left from one that died
-    between two writes.
-    """
+    """Takes trials of a study for one worker. Workers claim in turn, under a lock of the run
+    folder. So the trials that are still wanted are counted once, and a running trial that names no
+    worker can only be left from one that died between two writes."""
 
     def __init__(
         self,
@@ -67,20 +60,20 @@ class Claims:
     @property
     def exhausted(self) -> bool:
         """Whether nothing is drawn, and every trial that was asked for has ended."""
-        open_states = (TrialState.WAITING, TrialState.RUNNING)
-        return not self._draws and not self._outer.get_trials(deepcopy=False, states=open_states)
+        return not self._draws and not self._trials(TrialState.WAITING, TrialState.RUNNING)
+
+    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+        return self._outer.get_trials(deepcopy=False, states=states or None)
 
     def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
-        """Claim up to `most` trials, fewer or none where that many are running or finished.
-
-        First those of dead workers are failed, and their knobs enqueued. A trial that is to train
-        alone is claimed alone. `note` gets a line on each trial that was failed.
-        """
+        """Claim up to `most` trials, fewer or none where that many are running or finished. First
+        those of dead workers are failed, and their knobs enqueued; `note` gets a line on each. A
+        trial that is to train alone is claimed alone."""
         claimed: list[optuna.Trial] = []
         try:
             with self._folder.in_turn("claim"):
                 self._check_home()
-                taken = self._outer.get_trials(deepcopy=False, states=_TAKEN)
+                taken = self._trials(TrialState.COMPLETE, TrialState.RUNNING)
                 lost = self._fail_orphans([t for t in taken if t.state is TrialState.RUNNING], note)
                 self._ask(claimed, min(most, self._wanted - len(taken) + lost))
             for trial in claimed:  # outside the lock, since models and writes take a while
@@ -98,7 +91,7 @@ class Claims:
 
     def _ask(self, claimed: list[optuna.Trial], wanted: int) -> None:
         """Add trials to the claimed ones: enqueued knobs first, in the order of their numbers."""
-        waiting = iter(self._outer.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+        waiting = iter(self._trials(TrialState.WAITING))
         while len(claimed) < wanted:
             upcoming = next(waiting, None)
             if upcoming is None and not self._draws:
@@ -133,14 +126,13 @@ class Claims:
         cut_off = trial.user_attrs.get(RETRY_OF)
         return cut_off is not None and any(
             known.user_attrs.get(RETRY_OF) == cut_off and known.number < trial.number
-            for known in self._outer.get_trials(deepcopy=False)
+            for known in self._trials()
         )
 
     def fail_orphans(self) -> None:
         """Fail the trials that dead workers left running, where no more are wanted."""
         with self._folder.in_turn("claim"):
-            running = self._outer.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-            self._fail_orphans(running, lambda _: None)
+            self._fail_orphans(self._trials(TrialState.RUNNING), lambda _: None)
 
     def _fail_orphans(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
         """Fail the trials of dead workers; how many these are."""
@@ -154,11 +146,9 @@ class Claims:
             why = {LAST_SEEN: workers[owner].at if owner in workers else 0.0}
             if fail_trial(self._outer, self._folder, trial.number, why, "limited"):
                 lost += 1
-                retried = _is_retried(self._outer, trial.number)
-                note(
-                    f"trial {trial.number}: its worker died"
-                    + (", its knobs are tried again" if retried else "")
-                )
+                again = _is_retried(self._outer, trial.number)
+                retried = ", its knobs are tried again" if again else ""
+                note(f"trial {trial.number}: its worker died{retried}")
         for name in dead:
             if not workers[name].ended:
                 end_record(self._outer, workers[name])
@@ -173,10 +163,8 @@ def fail_trial(
     why: Mapping[str, Any],
     retry: Retry = "never",
 ) -> bool:
-    """Fail a running trial and remove what it has written; False if it has ended already.
-
-    `why` becomes attributes of it.
-    """
+    """Fail a running trial and remove what it has written; False if it has ended already. `why`
+    becomes attributes of it."""
     trial = outer.get_trials(deepcopy=False)[number]
     if trial.state is not TrialState.RUNNING:
         return False
@@ -201,15 +189,13 @@ def remove_files(outer: optuna.Study, folder: RunFolder, trial: FrozenTrial | op
 
 
 def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> None:
-    """Enqueue the knobs of a trial that is about to be failed, unless they were enqueued before.
+    """Enqueue the knobs of a trial that is about to be failed, unless they were enqueued before: by
+    one that was killed before it failed the trial.
 
     If `limited`, its worker died or ended with it. That counts against the knobs where they trained
     alone, and they are dropped after `_MOST_DEATHS`; where others trained beside them, any of these
-    may be to blame, so that each is tried alone.
-
-    The knobs are enqueued before the trial is failed: if this process is killed in between, whoever
-    fails the trial next finds them enqueued and adds nothing. Optuna's own retry would carry over
-    artifacts, and constraints, which cannot be set twice.
+    may be to blame, so that each is tried alone. Optuna's own retry would carry over artifacts, and
+    constraints, which cannot be set twice.
     """
     knobs = knobs_of(trial)
     attributes = {RETRY_OF: trial.number}

@@ -93,8 +93,12 @@ def _ray(address: str | None) -> Iterator[dict[str, Any]]:
     import ray
     from ray.util.joblib import register_ray
 
-    if address is not None:
-        _check_listens(address)  # Ray itself tries for minutes
+    if address is not None:  # Ray itself tries for minutes
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            raise RunError(f"no Ray cluster answers at {address} ({error})") from error
     try:
         ray.init(address=address or "auto", log_to_driver=True, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -107,11 +111,3 @@ def _ray(address: str | None) -> Iterator[dict[str, Any]]:
         yield {"ray_remote_args": {**gpus, **again}}
     finally:
         ray.shutdown()
-
-
-def _check_listens(address: str) -> None:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
-        raise RunError(f"no Ray cluster answers at {address} ({error})") from error

@@ -13,16 +13,12 @@ from orchestrator.runs.records import FinishedTrial, trial_record
 from orchestrator.runs.run_folder import MODEL, RunFolder
 from orchestrator.study import Study
 
-Member = tuple[int, SearchMethod]
-"""A trial's number and its method."""
+Member = tuple[int, SearchMethod]  # a trial's number and its method
 
 
 class Finished:
-    """The finished trials of a study, by the canonical spelling of their methods.
-
-    All else that decides a result (data, teacher, seed) is the study's, so that trials of equal
-    methods have equal results.
-    """
+    """The finished trials of a study, by the canonical spelling of their methods: all else that
+    decides a result (data, teacher, seed) is the study's."""
 
     def __init__(self, study: Study, outer: optuna.Study, folder: RunFolder):
         self._study, self._outer, self._folder = study, outer, folder
@@ -48,8 +44,7 @@ class Finished:
         for number in self._numbers.get(method.canonical(), ()):
             record = trial_record(self._outer.get_trials(deepcopy=False)[number])
             folder = self._folder.trial(number)
-            files = [*folder.glob("*"), *folder.glob("*/*.safetensors")]
-            whole = (folder / MODEL).is_dir() and not damages(folder, files)
+            whole = (folder / MODEL).is_dir() and not damages(folder)
             if isinstance(record, FinishedTrial) and whole:
                 return record
         return None

@@ -1,10 +1,9 @@
 """Which workers live, told twice, since neither way serves all.
 
-A worker holds a lock that ends with its process: those of its machine know at once that it died, so
-that a launch goes on without a wait. Other machines may not see the lock (not every shared folder
-passes locks on, and a machine that is gone releases none): for them it beats into the storage.
-
-Optuna's own heartbeats exist inside `Study.optimize` alone, and not for journals or the proxy.
+A worker holds a lock that ends with its process: those of its machine know at once that it died.
+Other machines may not see the lock (not every shared folder passes locks on, and a machine that is
+gone releases none): for them it beats into the storage. Optuna's own heartbeats exist inside
+`Study.optimize` alone, and not for journals or the proxy.
 """
 
 from __future__ import annotations
@@ -18,21 +17,17 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Self
+from typing import Self
 
 import optuna
 
 from objectives.cache import is_free, kernel_lock
 from orchestrator.runs.run_folder import RunFolder
 
-WORKERS = "worker:"
-"""Study attributes with this prefix are `WorkerRecord`s, one a worker."""
-BEAT = 30.0
-"""Seconds from one beat to the next."""
-GRACE = 120.0
-"""Seconds without a beat after which a worker on another machine is dead."""
-FAREWELL = 5.0
-"""Seconds that a worker waits at its end until the storage knows of it."""
+WORKERS = "worker:"  # study attributes with this prefix are `WorkerRecord`s, one a worker
+BEAT = 30.0  # seconds from one beat to the next
+GRACE = 120.0  # seconds without a beat after which a worker on another machine is dead
+FAREWELL = 5.0  # seconds that a worker waits at its end until the storage knows of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,34 +40,22 @@ class WorkerRecord:
     """Of the running kernel: containers of one machine share it, whatever their host names."""
     pid: int
     device: str
-    beat: int
-    """How often it has beaten: others compare this, not their clocks with its."""
-    at: float
-    """When, in seconds since 1970 by its own clock; for people only."""
+    beat: int  # how often it has beaten: others compare this, not their clocks with its
+    at: float  # when, in seconds since 1970 by its own clock; for people only
     ended: bool = False
-
-    @property
-    def seems_alive(self) -> bool:
-        """Whether it beat lately, if the clocks agree: what one look can tell."""
-        return not self.ended and abs(time.time() - self.at) < GRACE
 
 
 def workers_of(outer: optuna.Study) -> dict[str, WorkerRecord]:
     """All workers that ever served the study, by name."""
-    attributes: Mapping[str, Any] = outer.user_attrs
-    records = [
-        WorkerRecord(**value) for key, value in attributes.items() if key.startswith(WORKERS)
-    ]
+    attributes = outer.user_attrs.items()
+    records = [WorkerRecord(**value) for key, value in attributes if key.startswith(WORKERS)]
     return {record.name: record for record in records}
 
 
 class Heartbeat:
-    """Holds the lock, and beats from a thread of its own for all trials of the worker, from `with`
-    to its end.
-
-    The thread alone writes the record, so that none of its beats, which the storage may take
-    minutes later, comes after the word that the worker has ended.
-    """
+    """Holds the lock, and beats from a thread of its own for all trials of the worker. The thread
+    alone writes the record, so that none of its beats, which the storage may take minutes later,
+    comes after the word that the worker has ended."""
 
     def __init__(self, outer: optuna.Study, folder: RunFolder, device: str, beat: float = BEAT):
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -115,13 +98,16 @@ class Heartbeat:
 
 
 def is_alive(record: WorkerRecord, folder: RunFolder | None) -> bool:
-    """Whether a worker lives, as one look can tell: of this machine by its lock, where that can be
-    opened, else by its latest beat."""
-    if folder is not None and record.machine == this_machine():
-        free = is_free(folder.worker(record.name))
-        if free is not None:
-            return not free and not record.ended
-    return record.seems_alive
+    """Whether a worker lives, as one look can tell: by its lock, else by its latest beat, if the
+    clocks agree."""
+    free = None if folder is None else _has_free_lock(record, folder)
+    lately = abs(time.time() - record.at) < GRACE
+    return not record.ended and (lately if free is None else not free)
+
+
+def _has_free_lock(record: WorkerRecord, folder: RunFolder) -> bool | None:
+    """None for a worker of another machine, and where the lock cannot be opened."""
+    return is_free(folder.worker(record.name)) if record.machine == this_machine() else None
 
 
 def living(outer: optuna.Study, folder: RunFolder) -> dict[str, WorkerRecord]:
@@ -130,7 +116,6 @@ def living(outer: optuna.Study, folder: RunFolder) -> dict[str, WorkerRecord]:
 
 
 def end_record(outer: optuna.Study, record: WorkerRecord) -> None:
-    """Say of a worker that it has ended."""
     outer.set_user_attr(WORKERS + record.name, asdict(replace(record, ended=True)))
 
 
@@ -143,25 +128,18 @@ class Watch:
         self._looked = clock()
 
     def dead(self, workers: Mapping[str, WorkerRecord]) -> set[str]:
-        """Names of the workers that have ended, however they did.
-
-        A worker of this machine is dead when its lock is free, one of another machine when its beat
-        has not changed for `GRACE` seconds of our own clock. The time between two looks counts for
-        a quarter of that at most: if it was long, the storage may have been away for all workers.
-        """
+        """Names of the workers that have ended, however they did: of this machine those whose lock
+        is free, of another those whose beat has not changed for `GRACE` seconds of our own clock.
+        The time between two looks counts for a quarter of that at most: if it was long, the storage
+        may have been away for all workers."""
         now = self._clock()
         passed, self._looked = min(now - self._looked, GRACE / 4), now
-        return {
-            name
-            for name, record in workers.items()
-            if record.ended or self._is_dead(record, passed)
-        }
+        return {n for n, known in workers.items() if known.ended or self._is_dead(known, passed)}
 
     def _is_dead(self, record: WorkerRecord, passed: float) -> bool:
-        if record.machine == this_machine():
-            free = is_free(self._folder.worker(record.name))
-            if free is not None:
-                return free
+        free = _has_free_lock(record, self._folder)
+        if free is not None:
+            return free
         beat, still = self._seen.get(record.name, (record.beat, -passed))
         still = still + passed if beat == record.beat else 0.0
         self._seen[record.name] = (record.beat, still)

@@ -29,18 +29,10 @@ from orchestrator.storage.connect import check_exists, open_storage
 from orchestrator.storage.retry import reason_of
 from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
 from orchestrator.study import PopulationSize, Study
+from orchestrator.workers import opening
 from orchestrator.workers.claims import Claims
 from orchestrator.workers.heartbeat import Heartbeat, living
 from orchestrator.workers.launch_options import LaunchOptions
-from orchestrator.workers.opening import (
-    bind_folder,
-    check_no_trials,
-    check_room,
-    describe,
-    finished_trials,
-    join_study,
-    open_study,
-)
 from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.worker import Callback, Worker
 
@@ -52,10 +44,8 @@ def run_study(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """Run the study in this process, without a report: see `orchestrator.launch`.
-
-    The callbacks are called with the run after each population.
-    """
+    """Run the study in this process, without a report: see `orchestrator.launch`. The callbacks are
+    called with the run after each population."""
     study, folder = options.applied(study)
     device = choose_device(options.device)
     with writing(folder), opened(study, folder, options, device) as (outer, inputs):
@@ -100,11 +90,11 @@ def work(
     with writing(folder):
         opened_storage = open_storage(url)
         inputs, definition = read_study(study, chosen)
-        outer = join_study(study, folder, opened_storage, definition)
+        outer = opening.join_study(study, folder, opened_storage, definition)
         if trials is None:
             study = replace(study, trials=outer.user_attrs.get(WANTED, study.trials))
-        bind_folder(folder, outer, hidden(parse_url(url)))
-        check_room(url, living(outer, folder))
+        opening.bind_folder(folder, outer, hidden(parse_url(url)))
+        opening.check_room(url, living(outer, folder))
         speaker = "worker" if number is None else f"worker {number}"
         progress = LaunchProgress(study, console, speaker)
         number = secrets.randbits(64) if number is None else number
@@ -123,21 +113,20 @@ def opened(
     with folder.locked():
         own = folder.is_own(shown)
         if own and not folder.database.exists():
-            check_no_trials(folder)  # before an empty database lies where the lost one belongs
+            # Before an empty database lies where the lost one belongs.
+            opening.check_no_trials(folder)
         opened_storage = server or open_storage(url)
-        outer = open_study(study, folder, opened_storage, definition, own=own)
-        bind_folder(folder, outer, shown)
-        check_room(url, living(outer, folder), options.workers)
-        describe(outer, study, device)
+        outer = opening.open_study(study, folder, opened_storage, definition, own=own)
+        opening.bind_folder(folder, outer, shown)
+        opening.check_room(url, living(outer, folder), options.workers)
+        opening.describe(outer, study, device)
         set_artifact_store(outer, options.artifacts)
         yield outer, inputs
 
 
 def address(folder: RunFolder, storage: str | None) -> str:
-    """The URL of the storage of a launch: as asked, or as the folder remembers it.
-
-    Raises RunError if the two differ.
-    """
+    """The URL of the storage of a launch: as asked, or as the folder remembers it. Raises RunError
+    if the two differ."""
     if storage is None:
         return folder.storage
     known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))
@@ -165,8 +154,8 @@ def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
         augmentation=study.augmentation,
     )
     study.check_shapes(*inputs.configs())
-    if (share := study.least("vocabulary")) < 1:
-        check_vocabulary(inputs.tokenizer, share)
+    if study.least_vocabulary < 1:
+        check_vocabulary(inputs.tokenizer, study.least_vocabulary)
     return inputs, study.definition(
         inputs.text.fingerprint,
         inputs.checkpoint_fingerprint,
@@ -180,19 +169,17 @@ def writing(folder: RunFolder) -> Iterator[None]:
     """Turn what a disk or a database raises when it refuses a write into a RunError."""
     try:
         yield
-    except OSError as error:
-        raise _unwritable(error.filename or folder.path, error.strerror or error) from error
-    except (StorageInternalError, OperationalError) as error:
-        raise _unwritable(folder.storage, reason_of(error)) from error
-
-
-def _unwritable(path: object, reason: object) -> RunError:
-    full = any(word in str(reason) for word in ("No space", "full", "quota"))
-    return RunError(
-        f"'{path}' could not be written ({reason}); finished trials are kept: "
-        f"{'free the disk or ' * full}choose another folder, and launch again",
-        "out",
-    )
+    except (OSError, StorageInternalError, OperationalError) as error:
+        if isinstance(error, OSError):
+            path, reason = error.filename or folder.path, str(error.strerror or error)
+        else:
+            path, reason = folder.storage, reason_of(error)
+        full = any(word in reason for word in ("No space", "full", "quota"))
+        raise RunError(
+            f"'{path}' could not be written ({reason}); finished trials are kept: "
+            f"{'free the disk or ' if full else ''}choose another folder, and launch again",
+            "out",
+        ) from error
 
 
 def _serve(
@@ -213,7 +200,7 @@ def _serve(
     with Heartbeat(outer, folder, device) as heart:
         name, draws = heart.record.name, study.sampler is not None
         claims = Claims(outer, folder, study.space, name, study.trials, token, draws=draws)
-        if (finished := finished_trials(outer)) >= study.trials:
+        if (finished := opening.finished_trials(outer)) >= study.trials:
             progress.note(f"{finished} trials are finished, {study.trials} wanted: nothing to do")
             claims.fail_orphans()
             return

@@ -15,6 +15,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
+from orchestrator.optuna_private import study_id_of
 from orchestrator.runs.records import DEFINITION, HOME, SOURCES, VERSIONS, WANTED
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
@@ -34,12 +35,10 @@ _CONTENTS = {
 }
 """Entries of a definition that may be fingerprints, and what it means where two of them differ."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-JOURNAL_WORKERS = 8
-"""Each worker reads all that all others write: docs/scaling.md has the figures."""
+JOURNAL_WORKERS = 8  # each worker reads all that all others write: docs/scaling.md has the figures
 
 
 def _directions(study: Study) -> list[StudyDirection]:
-    """Of the objective and of the cost."""
     up = study.objective == "metric"
     return [StudyDirection.MAXIMIZE if up else StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]
 
@@ -50,19 +49,12 @@ def finished_trials(outer: optuna.Study) -> int:
 
 
 def open_study(
-    study: Study,
-    folder: RunFolder,
-    storage: BaseStorage,
-    definition: dict[str, str],
-    *,
-    own: bool,
+    study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str], *, own: bool
 ) -> optuna.Study:
-    """The Optuna study of the folder, made or continued; the caller holds the folder's lock.
+    """The Optuna study of the folder, made or continued; the caller holds the folder's lock. A
+    storage of the folder's `own` has this study and no other.
 
-    A storage of the folder's `own` has this study and no other.
-
-    Raises RunError if folder or storage hold another study, and says in what it differs; and if the
-    folder holds trials of a study that is gone.
+    Raises RunError if folder or storage hold another study, or trials of one that is gone.
     """
     begun = any(
         known.study_name == study.name and DEFINITION in known.user_attrs
@@ -75,10 +67,7 @@ def open_study(
     if not begun:
         check_no_trials(folder)
     outer = optuna.create_study(
-        storage=storage,
-        study_name=study.name,
-        directions=_directions(study),
-        load_if_exists=True,
+        storage=storage, study_name=study.name, directions=_directions(study), load_if_exists=True
     )
     if DEFINITION not in outer.user_attrs:
         _ask_first(outer, study)
@@ -103,7 +92,10 @@ def check_no_trials(folder: RunFolder) -> None:
 def describe(outer: optuna.Study, study: Study, device: str) -> None:
     """Note what this launch wants, and with what it works."""
     _ask_first(outer, study)  # a later launch may want others
-    outer.set_user_attr(VERSIONS, _versions(device))
+    packages = ("maskfront", "torch", "transformers", "optuna")
+    versions = {name: version(name) for name in packages} | {"python": platform.python_version()}
+    versions |= {"device": device, "machine": platform.platform()}
+    outer.set_user_attr(VERSIONS, versions)
     outer.set_user_attr(SOURCES, study.sources())
     outer.set_user_attr(WANTED, study.trials)
 
@@ -128,10 +120,8 @@ def _ask_first(outer: optuna.Study, study: Study) -> None:
 def join_study(
     study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str]
 ) -> optuna.Study:
-    """The Optuna study that a launch has opened, for one more worker.
-
-    Raises RunError if there is none, if it is another, or if its files lie in another folder.
-    """
+    """The Optuna study that a launch has opened, for one more worker. Raises RunError if there is
+    none, or if it is another."""
     if study.name not in optuna.get_all_study_names(storage):
         raise RunError(
             f"the storage holds no study '{study.name}'; start it with `maskfront run STUDY.py`"
@@ -141,10 +131,8 @@ def join_study(
 
 
 def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
-    """Bind folder and study to each other, if the storage lies elsewhere.
-
-    `storage` is its URL without a password. Raises RunError if either is bound to another.
-    """
+    """Bind folder and study to each other, if the storage, a URL without a password, lies
+    elsewhere. Raises RunError if either is bound to another."""
     if folder.is_own(storage):
         return
     home = outer.user_attrs.get(HOME)
@@ -168,12 +156,7 @@ def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
 
 
 def _check_same(
-    study: Study,
-    folder: RunFolder,
-    storage: BaseStorage,
-    definition: dict[str, str],
-    *,
-    own: bool,
+    study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str], *, own: bool
 ) -> None:
     """Refuse another study of the same name, and in a run's own database any other study."""
     for known in storage.get_all_studies():
@@ -185,7 +168,10 @@ def _check_same(
                 f"{study.objective} and cost; give yours another name"
             )
         was = known.user_attrs.get(DEFINITION, {})
-        if not was and _has_begun(known.study_name, storage):
+        if not was and any(
+            trial.state is not TrialState.WAITING
+            for trial in storage.get_all_trials(study_id_of(known), deepcopy=False)
+        ):
             raise RunError(
                 f"the storage has a study '{known.study_name}' that maskfront did not make; "
                 "give yours another name"
@@ -203,26 +189,11 @@ def _check_same(
             )
 
 
-def _has_begun(name: str, storage: BaseStorage) -> bool:
-    """Whether a study has trials that do not wait."""
-    trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
-    return any(trial.state is not TrialState.WAITING for trial in trials)
-
-
 def _difference(key: str, was: str, now: str) -> str:
     """How an entry of the definition has changed; two fingerprints would tell nobody."""
     if key in _CONTENTS and _FINGERPRINT.fullmatch(was) and _FINGERPRINT.fullmatch(now):
         return _CONTENTS[key]
     return f"{key} was {was}, is now {now}"
-
-
-def _versions(device: str) -> dict[str, str]:
-    packages = ("maskfront", "torch", "transformers", "optuna")
-    return {name: version(name) for name in packages} | {
-        "python": platform.python_version(),
-        "device": device,
-        "machine": platform.platform(),
-    }
 
 
 def check_room(text: str, alive: Mapping[str, WorkerRecord], more: int = 1) -> None:

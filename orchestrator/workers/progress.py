@@ -17,15 +17,12 @@ from rich.progress import (
 from orchestrator.study import Study
 from orchestrator.terminal import say
 
-_DAY = 86400.0
-"""Seconds."""
+_DAY = 86400.0  # seconds
 
 
 class LaunchProgress:
-    """Three bars, and the `Progress` of the contract of a search method.
-
-    Where the output is no terminal, each stage and each trial is one line instead.
-    """
+    """Three bars, and the `Progress` of the contract of a search method. Where the output is no
+    terminal, each stage and each trial is one line instead."""
 
     def __init__(self, study: Study, console: Console | None = None, speaker: str = ""):
         """`speaker` begins each line, where several workers share a terminal."""
@@ -41,7 +38,6 @@ class LaunchProgress:
             speed_estimate_period=_DAY,  # trials may lie minutes apart
             disable=not console.is_terminal or bool(speaker),
         )
-        self._lines = self._bars.disable
         self._study = self._bars.add_task(f"study {study.name}", total=study.trials)
         self._population = self._bars.add_task("prepare", total=None)
         self._stage = self._bars.add_task("", total=None, visible=False)
@@ -65,7 +61,7 @@ class LaunchProgress:
         else:
             name = f"trials {', '.join(map(str, numbers))}"
         self._bars.reset(self._population, description=name, total=len(numbers))
-        self._say(name)
+        self._line(name)
 
     def trial_ended(self, line: str, *, counts: bool) -> None:
         """A trial was told; `line` says how it went, `counts` whether it brings the study on."""
@@ -75,20 +71,18 @@ class LaunchProgress:
         self.note(line)
 
     def note(self, line: str) -> None:
-        """What the user should know of the study."""
         say(self._console, f"{self._speaker}{line}")
 
     def begin(self, stage: str, steps: int, done: int = 0) -> None:
-        """A stage of `steps` steps starts, `done` of which were done before."""
         self._bars.reset(
             self._stage, description=f"  {stage}", total=steps, completed=done, visible=True
         )
-        self._say(f"  {stage}: {steps} steps" + f", {done} of them done before" * bool(done))
+        before = f", {done} of them done before" if done else ""
+        self._line(f"  {stage}: {steps} steps{before}")
 
     def advance(self) -> None:
-        """A step is done."""
         self._bars.advance(self._stage)
 
-    def _say(self, line: str) -> None:
-        if self._lines:
+    def _line(self, line: str) -> None:
+        if self._bars.disable:
             self.note(line)

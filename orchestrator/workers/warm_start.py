@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from optuna.distributions import (
@@ -18,39 +17,39 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.study import Study
 
-WARM_START = "warm_start"
-"""Trial attribute: the run and trial whose knobs this one has."""
+WARM_START = "warm_start"  # trial attribute: the run and trial whose knobs this one has
 _RATIO = "target_ratio"
 
 
 def warm_start(study: Study, definition: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
-    """The first knobs, each behind a text that says where they come from.
+    """The first knobs, each behind a text that says where they come from; none without earlier
+    runs.
 
     First the largest and the smallest target ratio of the space, if it has one, the other knobs
     drawn: they stand for the ends of the front. Then the fronts of the runs, the most similar run
     first (the one whose definition differs in the fewest entries), at most half of the wanted
-    trials. Knobs outside this study's ranges are moved to their edge. Nothing if the study names no
-    runs.
-
-    Raises RunError for a run that tells nothing of these knobs.
+    trials. Knobs outside this study's ranges are moved to their edge. Raises RunError for a run
+    that tells nothing of these knobs.
     """
     if not study.warm_start:
         return []
-    runs = [read_run(Path(folder)) for folder in study.warm_start]
+    runs = [read_run(folder) for folder in study.warm_start]
     for run in runs:
         _check(run, study)
-    runs.sort(key=lambda run: _distance(run.definition, definition))
+
+    def differences(run: RunRecord) -> int:
+        names = (run.definition.keys() | definition.keys()) - {"name", "seed"}
+        return sum(run.definition.get(name) != definition.get(name) for name in names)
+
+    runs.sort(key=differences)
     ends: list[tuple[str, dict[str, Any]]] = []
     if isinstance(ratio := study.space.get(_RATIO), FloatDistribution):
         ends = [(f"{end} {_RATIO}", {_RATIO: getattr(ratio, end)}) for end in ("high", "low")]
-    found = [
-        (
-            f"{run.name} trial {trial.number}",
-            {name: clipped(trial.knobs[name], own) for name, own in study.space.items()},
-        )
-        for run in runs
-        for trial in run.front
-    ]
+    found = []
+    for run in runs:
+        for trial in run.front:
+            knobs = {name: clipped(trial.knobs[name], own) for name, own in study.space.items()}
+            found.append((f"{run.name} trial {trial.number}", knobs))
     return ends + found[: math.ceil(study.trials / 2)]
 
 
@@ -93,9 +92,3 @@ def _holds(knob: BaseDistribution, theirs: BaseDistribution) -> bool:
     if isinstance(knob, CategoricalDistribution) and isinstance(theirs, CategoricalDistribution):
         return set(theirs.choices) <= set(knob.choices)
     return not any(isinstance(one, CategoricalDistribution) for one in (knob, theirs))
-
-
-def _distance(one: Mapping[str, str], other: Mapping[str, str]) -> int:
-    """In how many entries two definitions differ; their names do not count."""
-    names = (one.keys() | other.keys()) - {"name", "seed"}
-    return sum(one.get(name) != other.get(name) for name in names)

@@ -19,31 +19,13 @@ from objectives.device import free_memory, matmul_dtype, out_of_memory
 from objectives.errors import MaskfrontError, UserError
 from objectives.measures.measured import WrongCostError
 from objectives.metric import Logits
-from objectives.search_method import (
-    Outcome,
-    SearchFailure,
-    SearchMethod,
-    SearchResult,
-    populations,
-)
+from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, populations
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
+from orchestrator.runs import records
 from orchestrator.runs.answers import write_rows
 from orchestrator.runs.artifacts import upload
-from orchestrator.runs.records import (
-    BUDGET,
-    DEVICE,
-    FAILURE,
-    NOTES,
-    POPULATION,
-    PRECISION,
-    REPEATS,
-    RESULT,
-    UNPRUNED,
-    RunRecord,
-    record_of,
-    unpruned_result,
-)
+from orchestrator.runs.records import RunRecord, record_of, unpruned_result
 from orchestrator.runs.results import (
     DIVERGENCE,
     TrialResult,
@@ -66,8 +48,7 @@ Callback = Callable[[RunRecord], object]
 _MOST_FAILURES = 8
 """A worker gives up when so many trials in a row have failed, in two populations at least, or when
 all of its first two populations have."""
-_IDLE = 2.0
-"""Seconds at most until a worker without a trial looks again."""
+_IDLE = 2.0  # seconds at most until a worker without a trial looks again
 
 
 class _Scored(NamedTuple):
@@ -93,13 +74,10 @@ class Worker:
         self.study, self.folder, self.outer, self.claims = study, folder, outer, claims
         self.progress, self.bench = progress, bench
         self.running: dict[int, optuna.Trial] = {}
-        self.counted = 0
-        """Trials of this worker that brought the study on."""
-        self.failed: list[str] = []
-        """Why its latest trials failed, since the last that did not."""
+        self.counted = 0  # trials of this worker that brought the study on
+        self.failed: list[str] = []  # why its latest trials failed, since the last that did not
         self.finished = Finished(study, outer, folder)
-        self.most: float = math.inf
-        """Trials of one population that memory holds, as far as is known."""
+        self.most: float = math.inf  # trials of one population that memory is known to hold
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Populations until enough trials are finished, by whomever."""
@@ -136,24 +114,21 @@ class Worker:
             )
 
     def _at_once(self) -> int:
-        """Trials of the next population."""
         device, workers = self.bench.problem.device, 1
         if self.study.population == "auto" and device.startswith("cuda"):
             workers = max(1, len(living(self.outer, self.folder)))
         return int(min(self.most, self.study.at_once(device, workers)))
 
     def _record_unpruned(self) -> None:
-        """Keep the score of the teacher, and name the two objectives.
-
-        Raises RunError if the run's earlier trials were measured otherwise than this launch would.
-        """
+        """Keep the score of the teacher, and name the two objectives. Raises RunError if the run's
+        earlier trials were measured otherwise than this launch would."""
         unpruned = UnprunedResult(
             **asdict(self.bench.unpruned),
             **self._yardstick(),
             student_is_new=self.bench.problem.student_is_new,
         )
-        if UNPRUNED in self.outer.user_attrs:
-            known = unpruned_result(self.outer.user_attrs[UNPRUNED])
+        if records.UNPRUNED in self.outer.user_attrs:
+            known = unpruned_result(self.outer.user_attrs[records.UNPRUNED])
             if (known.unit, known.cost_full) != (unpruned.unit, unpruned.cost_full):
                 raise RunError(
                     f"'{self.folder.path}': ratio 1 was {known.cost_full} {known.unit}, would now "
@@ -165,8 +140,8 @@ class Worker:
             {"select": self.bench.select.labels, "heldout": self.bench.heldout.labels},
             {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()},
         )
-        self.outer.set_user_attr(NOTES, self.bench.notes)
-        self.outer.set_user_attr(UNPRUNED, asdict(unpruned))
+        self.outer.set_user_attr(records.NOTES, self.bench.notes)
+        self.outer.set_user_attr(records.UNPRUNED, asdict(unpruned))
         with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
             by = DIVERGENCE if unpruned.objective == "divergence" else self.bench.metric
             self.outer.set_metric_names([by, unpruned.unit])
@@ -183,10 +158,8 @@ class Worker:
         }
 
     def _population(self) -> bool:
-        """Claim, search and tell trials; none is left running, if the storage answers.
-
-        False if there was none to claim.
-        """
+        """Claim, search and tell trials; none is left running, if the storage answers. False if
+        there was none to claim."""
         try:
             claimed = self.claims.take(self._at_once(), self.progress.note)
             self.running = {trial.number: trial for trial in claimed}
@@ -279,9 +252,9 @@ class Worker:
         this worker dies, how many trained together says whether the knobs may be to blame."""
         device = self.bench.problem.device
         for number, method in group:
-            how = {POPULATION: len(group), DEVICE: device.partition(":")[0]}
+            how = {records.POPULATION: len(group), records.DEVICE: device.partition(":")[0]}
             if (precision := getattr(method, "precision", None)) is not None:
-                how[PRECISION] = str(matmul_dtype(precision, device)).removeprefix("torch.")
+                how[records.PRECISION] = str(matmul_dtype(precision, device)).removeprefix("torch.")
             with suppress(UpdateFinishedTrialError):  # others took this worker for dead
                 for name, value in how.items():
                     self.running[number].set_user_attr(name, value)
@@ -304,26 +277,24 @@ class Worker:
             self._tell_result(number, result)
 
     def _tell_result(self, number: int, result: TrialResult, how: str = "") -> None:
-        """Tell a trial whose folder is written."""
         trial = self.running[number]
         with self._still_ours(number):
             files = shown_files(self.folder.trial(number))
             missing = upload(files, trial, self.outer, self.folder)
-            trial.set_constraint(BUDGET, result.violation)
-            trial.set_user_attr(RESULT, asdict(result))
+            trial.set_constraint(records.BUDGET, result.violation)
+            trial.set_user_attr(records.RESULT, asdict(result))
             told = self.outer.tell(trial, [float(result.value()), float(result.cost)])
             assert told.state is TrialState.COMPLETE, told.state
             missed = "" if result.violation <= 0 else ", outside its budget"
-            of_bits = result.budget_name != result.cost_name
-            reached = f"{result.budget_name} ratio {ratio_text(result.reached)}, " * of_bits
-            self._ended(
-                number,
+            reached = ""
+            if result.budget_name != result.cost_name:
+                reached = f"{result.budget_name} ratio {ratio_text(result.reached)}, "
+            line = (
                 f"{divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
                 f"(held out {result.heldout_metric:.4f}) at {result.cost_name} ratio "
                 f"{ratio_text(result.ratio)}, {reached}asked {ratio_text(result.target_ratio)}"
-                f"{missed}{missing}{how}",
-                counts=True,
             )
+            self._ended(number, f"{line}{missed}{missing}{how}", counts=True)
 
     @contextmanager
     def _still_ours(self, number: int) -> Iterator[None]:
@@ -344,10 +315,14 @@ class Worker:
             return
         with self._still_ours(number):
             trial = self.running[number]
-            for name in (POPULATION, DEVICE, PRECISION):  # how the twin was trained
+            for name in (
+                records.POPULATION,
+                records.DEVICE,
+                records.PRECISION,
+            ):  # how the twin was trained
                 if name in twin.attributes:
                     trial.set_user_attr(name, twin.attributes[name])
-            trial.set_user_attr(REPEATS, twin.number)
+            trial.set_user_attr(records.REPEATS, twin.number)
             copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
             self._tell_result(number, twin.result, f", as trial {twin.number}")
 
@@ -370,7 +345,7 @@ class Worker:
 
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
         for number in list(numbers):
-            fail_trial(self.outer, self.folder, number, {FAILURE: reason}, retry)
+            fail_trial(self.outer, self.folder, number, {records.FAILURE: reason}, retry)
             self.failed.append(reason)
             self._ended(number, f"failed: {reason}", counts=False)
 

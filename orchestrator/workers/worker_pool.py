@@ -1,7 +1,5 @@
-"""Several workers of one study: processes of this machine, or tasks of a Dask or Ray cluster.
-
-The durable state is the storage; what a worker returns only says how it ended.
-"""
+"""Several workers of one study: processes of this machine, or tasks of a Dask or Ray cluster. The
+durable state is the storage; what a worker returns only says how it ended."""
 
 from __future__ import annotations
 
@@ -40,10 +38,8 @@ from orchestrator.workers.loop import address, opened, work, writing
 from orchestrator.workers.opening import finished_trials
 from orchestrator.workers.worker import Callback, call_back
 
-_LOOK = 1.0
-"""Seconds between two looks at the workers and at the study."""
-_FAREWELL = 30.0
-"""Seconds that processes have to end after Ctrl-C, before they are killed."""
+_LOOK = 1.0  # seconds between two looks at the workers and at the study
+_FAREWELL = 30.0  # seconds that processes have to end after Ctrl-C, before they are killed
 
 
 @dataclass(frozen=True)
@@ -61,11 +57,8 @@ def launch_workers(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """`run_study` with several workers: one a GPU where there are any, else the cores divided.
-
-    A worker that dies is told of, and its trials are tried again by the others. The callbacks are
-    called when more trials have finished, once a second at most. Ctrl-C ends all workers.
-    """
+    """`run_study` with several workers. One that dies is told of, and its trials are tried again by
+    the others. The callbacks are called when more trials have finished, once a second at most."""
     workers, device = options.workers, options.device
     backend, cluster = options.backend, options.cluster
     if cluster is not None and backend == "loky":
@@ -87,7 +80,9 @@ def launch_workers(
             "device": device,
             "token": token,
         }
-        packed = _packed(study)
+        for module in own_modules():  # a worker has not read the study's own files
+            cloudpickle.register_pickle_by_value(module)
+        packed = bytes(cloudpickle.dumps(study))
         if submit is None:
             jobs = [(packed, n + 1, arguments, os.getpid()) for n in range(workers)]
             running = stack.enter_context(_processes(jobs, environments))
@@ -135,16 +130,7 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
     return [{"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}] * workers
 
 
-def _packed(study: Study) -> bytes:
-    """The study with all that its own file, and those beside it, define, for a process that has
-    not read them."""
-    for module in own_modules():
-        cloudpickle.register_pickle_by_value(module)
-    return bytes(cloudpickle.dumps(study))
-
-
 def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int | None) -> Ended:
-    """Be the worker of this number, in its own process."""
     try:
         if parent is not None:
             _end_with(parent)
@@ -159,10 +145,8 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int 
 
 
 def _end_with(parent: int) -> None:
-    """Leave Ctrl-C in the terminal to the launch, and end when that has died.
-
-    A launch in the background of a script ignores SIGINT, and its children with it: not these.
-    """
+    """Leave Ctrl-C in the terminal to the launch, and end when that has died. A launch in the
+    background of a script ignores SIGINT, and its children with it: not these."""
     os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -238,15 +222,13 @@ def _results(future: Future[Any], number: int) -> list[Ended]:
 
 
 def _unfinished(study: Study, outer: optuna.Study, ended: Sequence[Ended]) -> str:
-    reasons = {one.reason for one in ended if one.reason is not None}
-    said = (
-        reasons.pop()
-        if len(reasons) == 1
-        else "; ".join(f"worker {one.number}: {one.reason}" for one in ended)
-    )
-    if finished_trials(outer) == 0:
+    reasons, finished = {one.reason for one in ended} - {None}, finished_trials(outer)
+    said = "; ".join(f"worker {one.number}: {one.reason}" for one in ended)
+    if len(reasons) == 1:
+        said = str(reasons.pop())
+    if not finished:
         return said
     return (
-        f"no worker is left ({said}); {finished_trials(outer)} of {study.trials} trials are "
-        "finished and kept: launch again to go on"
+        f"no worker is left ({said}); {finished} of {study.trials} trials are finished and kept: "
+        "launch again to go on"
     )

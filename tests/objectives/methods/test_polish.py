@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,10 @@ from objectives.measures.evaluate import predict
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.polish import Polish
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod, SearchResult
+from objectives.search_method import SearchFailure, SearchMethod, SearchResult
 from objectives.students.bert.exporting import save_model
 from objectives.training.stages import Stage
-from tests.objectives.conformance import SearchMethodConformance, search_alone
+from tests.objectives.conformance import SearchMethodConformance, run, search_alone
 
 STAGE = Stage(name="polish", epochs=0.5, learning_rate=1e-3)
 RATIOS = (0.7, 0.5, 0.4, 0.2)
@@ -78,6 +79,13 @@ def test_without_stages_a_model_stays_as_it_was(quick: Polish, problem: Problem)
         assert torch.equal(weight, state[name]), name
 
 
+def why_not(method: Polish, problem: Problem) -> str:
+    """Why it has no result."""
+    (outcome,) = run([method], problem)
+    assert isinstance(outcome, SearchFailure)
+    return outcome.reason
+
+
 @pytest.mark.parametrize("few", [{"weight_bits": 4}, {"vocabulary": 0.5}])
 def test_a_model_of_few_bits_or_pieces_is_refused(
     problem: Problem, tmp_path: Path, few: dict[str, Any]
@@ -86,17 +94,28 @@ def test_a_model_of_few_bits_or_pieces_is_refused(
     (tmp_path / "00000").mkdir()
     (tmp_path / "00000" / "architecture.json").write_text(result.architecture.to_json())
     save_model(result.model, tmp_path / "00000" / "model")
-    with pytest.raises(UserError, match="trial 0 has few bits or word pieces of its own"):
-        search_alone(Polish(trials=str(tmp_path), stages=(STAGE,)), problem)
+    assert "trial 0 has few bits or word pieces of its own" in why_not(
+        Polish(trials=str(tmp_path), stages=(STAGE,)), problem
+    )
 
 
 def test_what_is_no_trial_is_refused(quick: Polish, problem: Problem, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"00009' has no model of a trial to polish \(.*No such"):
-        search_alone(replace(quick, trial=9), problem)
+    reason = why_not(replace(quick, trial=9), problem)
+    assert re.search(r"00009' has no model of a trial to polish \(.*No such", reason)
     (tmp_path / "00000").mkdir()
     (tmp_path / "00000" / "architecture.json").write_text("[]")
-    with pytest.raises(UserError, match="no model of a trial to polish"):
-        search_alone(replace(quick, trials=str(tmp_path)), problem)
+    reason = why_not(replace(quick, trials=str(tmp_path)), problem)
+    assert "no model of a trial to polish" in reason
+
+
+def test_the_others_go_on_beside_what_is_no_trial(quick: Polish, problem: Problem) -> None:
+    members = [replace(quick, trial=number) for number in (9, 1, 2)]
+    outcomes = run(members, problem)
+    assert isinstance(outcomes[0], SearchFailure)
+    assert [outcome.slot for outcome in outcomes] == [0, 1, 2]
+    found = [outcome for outcome in outcomes if isinstance(outcome, SearchResult)]
+    parents = [cut_to(RATIOS[number], problem).architecture for number in (1, 2)]
+    assert [outcome.architecture for outcome in found] == parents
 
 
 def test_a_stage_that_searches_is_refused(quick: Polish) -> None:

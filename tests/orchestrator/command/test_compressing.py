@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -110,6 +111,24 @@ def test_other_settings_and_other_texts_are_another_run(
     shorter = name(max_length=16)
     texts.write_text("\n".join(planted_rows()["text"][:70]), encoding="utf-8")
     assert len({first, shorter, name()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("out", "name"),
+    [
+        ("my small model", "my-small-model"),
+        ("small (2).v1", "small-2-.v1"),
+        ("_small", "small"),
+        ("模型", "model"),
+    ],
+)
+def test_the_run_has_a_name_whatever_signs_the_folder_has(
+    teacher: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, out: str, name: str
+) -> None:
+    studies = launched(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        compress(teacher, texts, out=out, max_length=24)
+    assert re.fullmatch(re.escape(name) + "-[0-9a-f]{8}", studies[-1].name)
 
 
 def test_why_there_is_no_int8_reaches_the_user(

@@ -68,6 +68,21 @@ def test_a_trial_that_fails_is_replaced_by_none_and_tried_again_by_the_next_call
     assert sorted(trial.knobs["trial"] for trial in polished().finished) == [0, 1, 2]
 
 
+def test_a_damaged_model_fails_its_own_trial_alone(run: Run, study: Study) -> None:
+    (run.folder / "trials" / "00001" / "model" / "model.safetensors").write_bytes(b"half")
+    polished = polish(
+        run, study, trials=[0, 1, 2], epochs=1, population=3, device="cpu", console=QUIET
+    )
+    assert [trial.knobs["trial"] for trial in polished.finished] == [0, 2]
+    (failed,) = (trial for trial in polished.trials if trial.state == "failed")
+    assert failed.knobs == {"trial": 1}
+    assert failed.failure is not None
+    assert "00001' has no model of a trial to polish" in failed.failure
+    flops = {trial.number: trial.result.flops for trial in run.finished}
+    for trial in polished.finished:
+        assert trial.result.flops == flops[trial.knobs["trial"]]
+
+
 def test_where_every_trial_fails_the_launch_says_why(
     run: Run, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
