@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-    distribution_to_json,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, distribution_to_json
 
 from objectives.engines.names import ENGINES, Engine
 from objectives.errors import UserError, check_ranges, check_types, did_you_mean
-from objectives.knobs import settings, with_knobs
 from objectives.measures.cost import CostName, check_priced
 from objectives.measures.evaluate import Objective
 from objectives.measures.latency import Latency
@@ -29,6 +21,7 @@ from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.teacher import Teacher
+from orchestrator.method_space import METHOD, MethodSpace, applies
 from orchestrator.optuna_private import holds
 from orchestrator.sampler import SamplerFactory, SamplerName
 
@@ -37,11 +30,6 @@ if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
 
 PopulationSize = int | Literal["auto"]
-
-_MOST_CORNERS = 4096
-"""Combinations of extreme values that are looked at, to tell what a space allows."""
-_STORED = (bool, int, float, str, type(None))
-"""Choices that come back from a storage as they went in: a tuple would be a list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +46,18 @@ class Study:
     """Where the labelled text is."""
     teacher: Teacher
     """The classifier that the students learn from."""
-    method: SearchMethod
-    """How a student is found, with the settings of all trials but those in `space`."""
+    method: SearchMethod | Mapping[str, SearchMethod]
+    """How a student is found, with the settings of all trials but those in `space`. Several, each
+    by a name, share one front: a trial draws the knob "method", one of the names, and then the
+    knobs of that method alone (combined algorithm selection and hyperparameter optimisation,
+    Thornton et al. 2013)."""
     space: Mapping[str, BaseDistribution]
     """Settings of the method, each with the Optuna distribution that it is drawn from: its fields
     ("target_ratio"), those of its stages ("stages.recover.learning_rate"), entries of its tuples
-    ("temperature[0]")."""
+    ("temperature[0]"). Of several methods with their names in front ("cut.target_ratio")."""
     first: tuple[Mapping[str, Any], ...] = ()
-    """Knobs of the first trials; those that one leaves out are drawn."""
+    """Knobs of the first trials; those that one leaves out are drawn. Of several methods each names
+    its "method"."""
     warm_start: tuple[str | Path, ...] = ()
     """Folders of earlier runs with the same method and knobs. The first trials, after `first`, take
     the largest and the smallest target ratio and the knobs of those runs' fronts."""
@@ -127,10 +119,11 @@ class Study:
                 f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...), a checkpoint "
                 "being a folder or a name on the hub"
             )
-        if not isinstance(self.method, SearchMethod):
+        several = self.method if isinstance(self.method, Mapping) else {"method": self.method}
+        if not several or not all(isinstance(one, SearchMethod) for one in several.values()):
             raise UserError(
                 f"Study.method is {self.method!r}; give a method with its settings, such as "
-                "FisherSearch()"
+                "FisherSearch(), or a dict of some by their names"
             )
         if not isinstance(self.space, Mapping):
             raise UserError(
@@ -172,22 +165,29 @@ class Study:
 
     def _check_first(self) -> None:
         """The first trials have knobs of the space; where nothing is drawn, they are all trials."""
+        known = self.knobs
         for knobs in self.first:
             if not isinstance(knobs, Mapping):
                 raise UserError(
                     f"Study.first holds {knobs!r}; give dicts of knobs: ({{'target_ratio': 0.5}},)"
                 )
-            self._check_names("first", knobs, set(self.space))
+            if self._several and METHOD not in knobs:
+                raise UserError(f"Study.first holds {knobs!r}; say of which method: 'method'")
             for name, value in knobs.items():
-                if not holds(self.space[name], value):
+                if name not in known or not applies(name, knobs):
+                    own = sorted(place for place in known if applies(place, knobs))
                     raise UserError(
-                        f"Study.first has {name} = {value!r}, which {self.space[name]} does not "
+                        f"Study.first names '{name}', which is not among "
+                        f"{', '.join(own)}{did_you_mean(name, own)}"
+                    )
+                if not holds(known[name], value):
+                    raise UserError(
+                        f"Study.first has {name} = {value!r}, which {known[name]} does not "
                         "hold; give it another value, or the space another range"
                     )
-
         if self.sampler is None and (
             self.trials > len(self.first)
-            or any(knobs.keys() < self.space.keys() for knobs in self.first)
+            or any(name not in own for own in self.first for name in known if applies(name, own))
         ):
             raise UserError(
                 f"Study.sampler is None, so that nothing is drawn: give Study.first all knobs of "
@@ -195,38 +195,21 @@ class Study:
             )
 
     def _check_space(self) -> None:
-        """Each knob is a field of the method, may have its extreme values, and does something."""
-        self._check_names("space", self.space, settings(self.method).keys())
-        for name, knob in self.space.items():
-            if not isinstance(knob, BaseDistribution):
+        """Each knob belongs to a method, whose own part of the space is as it should be."""
+        for name in self.methods if self._several else ():
+            if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == METHOD:
                 raise UserError(
-                    f"Study.space has {name} = {knob!r}; give an Optuna distribution, such as "
-                    "FloatDistribution(0.1, 0.9)"
+                    f"Study.method names '{name}'; use letters, digits, '-' and '_', and not "
+                    f"'{METHOD}'"
                 )
-            if not all(isinstance(value, _STORED) for value in _extremes(knob)):
+        for place in self.space if self._several else ():
+            if place.partition(".")[0] not in self.methods:
                 raise UserError(
-                    f"Study.space has {name} = {knob}; choices are numbers, strings, True, False "
-                    "and None: a storage keeps no others"
+                    f"Study.space names '{place}', which begins with none of the methods: "
+                    f"{', '.join(f'{name}.' for name in self.methods)}"
                 )
-        methods = self._extreme_methods()
-        for name in self.space:
-            idle = [method.idle().get(name) for method in methods]
-            allowed = (self.trial_method(knobs) for knobs in self._corners() if self._allows(knobs))
-            if all(idle) and all(name in method.idle() for method in allowed):
-                raise UserError(f"Study.space has {name}, which would do nothing: {idle[0]}")
-
-    def _extreme_methods(self) -> list[SearchMethod]:
-        """The method, and with each extreme value of each knob alone. Raises UserError for a value
-        that the method refuses, whatever the other knobs are."""
-        methods = [self.trial_method({})]
-        for name, knob in self.space.items():
-            for value in _extremes(knob):
-                try:
-                    methods.append(self.trial_method({name: value}))
-                except UserError as error:
-                    if not any(self._allows({**others, name: value}) for others in self._corners()):
-                        raise UserError(f"Study.space has {name} = {knob}, but {error}") from error
-        return methods
+        for part in self._parts.values():
+            part.check()
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Refuse settings that a trial may get and that do not go with these sizes: each knob at
@@ -239,38 +222,53 @@ class Study:
         Raises:
             UserError: for such a setting.
         """
-        lowest = {name: next(iter(_extremes(knob))) for name, knob in self.space.items()}
-        tried = [{**lowest, name: v} for name, knob in self.space.items() for v in _extremes(knob)]
-        for knobs in tried or [lowest]:
-            if self._allows(knobs):
-                self.trial_method(knobs).check_shapes(student, teacher)
+        for part in self._parts.values():
+            part.check_shapes(student, teacher)
 
     @property
     def least_vocabulary(self) -> float:
         """The smallest share of the word pieces that a trial may keep."""
-        known = self.space.get("vocabulary")
-        return float(min(_extremes(known)) if known else getattr(self.method, "vocabulary", 1))
+        return min(part.least_vocabulary for part in self._parts.values())
 
-    def _corners(self) -> Iterator[dict[str, Any]]:
-        """The extreme values of all knobs, in every combination; of very many the first ones."""
-        corners = product(*map(_extremes, self.space.values()))
-        for values in islice(corners, _MOST_CORNERS):
-            yield dict(zip(self.space, values, strict=True))
+    @property
+    def _several(self) -> bool:
+        return isinstance(self.method, Mapping)
 
-    def _allows(self, knobs: Mapping[str, Any]) -> bool:
-        try:
-            self.trial_method(knobs)
-        except UserError:
-            return False
-        return True
+    @property
+    def methods(self) -> Mapping[str, SearchMethod]:
+        """The methods by their names; one alone has the empty name."""
+        return self.method if isinstance(self.method, Mapping) else {"": self.method}
 
-    def _check_names(self, where: str, knobs: Mapping[str, Any], known: Set[str]) -> None:
-        for name in knobs:
-            if name not in known:
-                raise UserError(
-                    f"Study.{where} names '{name}', which is not among "
-                    f"{', '.join(sorted(known))}{did_you_mean(name, sorted(known))}"
-                )
+    @property
+    def method_name(self) -> str:
+        """As a run says it: "FisherSearch"; of several "cut: FisherSearch, cells: CellSearch"."""
+        names = ((name, type(method).__name__) for name, method in self.methods.items())
+        return ", ".join(f"{name}: {kind}" if name else kind for name, kind in names)
+
+    @property
+    def spaces(self) -> tuple[str, ...]:
+        """The kinds of units that its methods search."""
+        found = (space for method in self.methods.values() for space in spaces_of(method))
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def knobs(self) -> dict[str, BaseDistribution]:
+        """All that is drawn, in that order: of several methods first which."""
+        which = {METHOD: CategoricalDistribution(tuple(self.methods))} if self._several else {}
+        return {**which, **self.space}
+
+    @property
+    def _parts(self) -> dict[str, MethodSpace]:
+        """Each method with its own part of the space."""
+        return {
+            name: MethodSpace(
+                method,
+                _of_method(name, self.space),
+                f"{name}." if name else "",
+                self.fidelity.epochs,
+            )
+            for name, method in self.methods.items()
+        }
 
     def at_once(self, device: str, workers: int = 1) -> int:
         """How many trials a worker trains together, if its device's memory holds them.
@@ -287,12 +285,12 @@ class Study:
         return min(max(1, self.trials // (4 * workers)), 32) if device.startswith("cuda") else 1
 
     def _check_objectives(self) -> None:
-        costs, kind = self.method.costs, type(self.method).__name__
-        if self.cost not in costs:
-            raise UserError(
-                f"Study.cost is {self.cost!r}, which {kind} cannot count; its students have "
-                f"{', '.join(sorted(costs))}"
-            )
+        for method in self.methods.values():
+            if self.cost not in method.costs:
+                raise UserError(
+                    f"Study.cost is {self.cost!r}, which {type(method).__name__} cannot count; its "
+                    f"students have {', '.join(sorted(method.costs))}"
+                )
         for name in ("engine", "latency_batch"):
             if self.cost != "latency" and getattr(self, name) != getattr(Study, name):
                 raise UserError(
@@ -300,13 +298,13 @@ class Study:
                     f"Study.cost is {self.cost!r}; leave {name} out, or count latency"
                 )
         if self.cost == "latency":
-            check_priced("Study.cost 'latency'", Latency.priced, spaces_of(self.method))
+            check_priced("Study.cost 'latency'", Latency.priced, self.spaces)
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial.
 
         Args:
-            knobs: settings of the method, named as in `space`, each with its value.
+            knobs: those of the trial, named as in `knobs`, each with its value.
 
         Returns:
             The study's method with these values, and with the training of the fidelity.
@@ -314,7 +312,8 @@ class Study:
         Raises:
             UserError: for a value out of a field's range.
         """
-        return with_knobs(self.method, knobs).shortened(self.fidelity.epochs)
+        name = knobs[METHOD] if self._several else ""
+        return self._parts[name].trial_method(_of_method(name, knobs))
 
     def sources(self) -> dict[str, str]:
         """What the user named, for people to read: of a folder the end of its path and of a file
@@ -370,11 +369,11 @@ class Study:
             "task.max_length": self.task.max_length,
             **dict(self._settings()),
             "teacher.checkpoint": checkpoint,
-            "method": type(self.method).__name__,
+            "method": self.method_name,
         }
         if augmentation is not None:
             parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
-        parts |= {f"space.{name}": distribution_to_json(d) for name, d in self.space.items()}
+        parts |= {f"space.{name}": distribution_to_json(d) for name, d in self.knobs.items()}
         return {name: str(value) for name, value in parts.items()}
 
     def _settings(self) -> Iterator[tuple[str, object]]:
@@ -385,7 +384,9 @@ class Study:
         if self.fidelity != FULL:
             yield from _entries("fidelity", self.fidelity)
         tuned = {f"method.{name}" for name in self.space}
-        yield from (entry for entry in _entries("method", self.method) if entry[0] not in tuned)
+        for name, method in self.methods.items():
+            entries = _entries(f"method.{name}" if name else "method", method)
+            yield from (entry for entry in entries if entry[0] not in tuned)
 
 
 def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
@@ -405,12 +406,14 @@ def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object
             yield name, value
 
 
-def _extremes(knob: BaseDistribution) -> tuple[Any, ...]:
-    """The least and the largest value of a knob, or all of a categorical one."""
-    if isinstance(knob, CategoricalDistribution):
-        return knob.choices
-    assert isinstance(knob, FloatDistribution | IntDistribution), knob
-    return (knob.low, knob.high)
+def _of_method(name: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """The knobs of one of several methods, by its own places; the empty name has all."""
+    own = f"{name}."
+    return {
+        place.removeprefix(own): value
+        for place, value in knobs.items()
+        if not name or place.startswith(own)
+    }
 
 
 def _data_names(task: Task) -> dict[str, str]:

@@ -16,6 +16,7 @@ import numpy as np
 import optuna
 from optuna.trial import create_trial
 
+from orchestrator.method_space import METHOD
 from orchestrator.runs.busy_clock import BusyClock
 from orchestrator.runs.records import BUDGET, FinishedTrial, RunRecord, pareto_front
 
@@ -100,23 +101,29 @@ def _height(steps: Steps, x: float) -> float:
 def importances(run: RunRecord) -> dict[str, dict[str, float]]:
     """How much each knob decides of the best 10% of each objective (PED-ANOVA), summing to 1.
 
-    Optuna's measure takes low values for good: a worth is negated before it sees it. Empty below
-    `FEWEST` finished trials, or if the study tunes nothing.
+    Optuna's measure takes low values for good: a worth is negated before it sees it. Of several
+    methods the knobs of each sum to 1, over its own trials. Empty below `FEWEST` finished trials,
+    or if the study tunes nothing.
     """
-    ended = run.finished
-    if len(ended) < FEWEST or not run.space:
-        return {}
-    study = _study(run, ended)
+    groups: dict[str, list[FinishedTrial]] = {}
+    for trial in run.finished:
+        groups.setdefault(str(trial.knobs.get(METHOD, "")), []).append(trial)
     targets = {
         run.objective_name: lambda trial: -trial.values[0],
         run.unpruned.cost_name: lambda trial: trial.values[1],
     }
-    # It warns that it takes low values for good: that is what it is given.
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
-        return {
-            name: optuna.importance.get_param_importances(study, target=target)
-            for name, target in targets.items()
-        }
+    found: dict[str, dict[str, float]] = {}
+    for trials in groups.values():
+        tuned = [name for name in run.space if name != METHOD and name in trials[0].knobs]
+        if len(trials) < FEWEST or not tuned:
+            continue
+        study = _study(run, trials)
+        # It warns that it takes low values for good: that is what it is given.
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            for name, target in targets.items():
+                own = optuna.importance.get_param_importances(study, params=tuned, target=target)
+                found.setdefault(name, {}).update(own)
+    return found
 
 
 def _study(run: RunRecord, trials: Sequence[FinishedTrial]) -> optuna.Study:

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from objectives.cache import atomic_write, content_key
 from objectives.methods.polish import Polish
-from objectives.search_method import spaces_of
 from objectives.workbench.fidelity import FULL
 from orchestrator.command.launching import launch
 from orchestrator.command.run import Run
@@ -100,7 +99,7 @@ def _study(
         method=Polish(
             trials=str((run.folder / "trials").absolute()),
             parent=content_key(run.definition),
-            spaces=spaces_of(study.method) or Polish.spaces,
+            spaces=study.spaces or Polish.spaces,
             stages=(replace(Polish.stages[0], epochs=epochs),),
         ),
         space={"trial": IntDistribution(0, _MOST)},

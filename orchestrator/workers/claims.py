@@ -13,6 +13,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.errors import RunError
+from orchestrator.method_space import applies
 from orchestrator.optuna_private import draw, knobs_of, set_trial_attribute
 from orchestrator.runs.artifacts import remove_artifacts
 from orchestrator.runs.records import BEGAN, FAILURE, HOME, LAST_SEEN, POPULATION, WORKER
@@ -77,8 +78,10 @@ class Claims:
                 lost = self._fail_orphans([t for t in taken if t.state is TrialState.RUNNING], note)
                 self._ask(claimed, min(most, self._wanted - len(taken) + lost))
             for trial in claimed:  # outside the lock, since models and writes take a while
+                drawn: dict[str, Any] = {}
                 for name, knob in self._space.items():
-                    draw(trial, name, knob)
+                    if applies(name, drawn):
+                        drawn[name] = draw(trial, name, knob)
         except RunError:  # the storage is away: others fail these trials
             raise
         except BaseException as error:  # Ctrl-C, while a sampler takes its time

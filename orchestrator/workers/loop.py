@@ -15,7 +15,6 @@ from sqlalchemy.exc import OperationalError
 
 from objectives.device import choose_device, quiet_libraries
 from objectives.engines.serving import check_engine
-from objectives.search_method import spaces_of
 from objectives.session import Session
 from objectives.text.vocabulary import check_vocabulary
 from objectives.workbench.inputs import Inputs, read_inputs
@@ -199,7 +198,7 @@ def _serve(
     outer.sampler = make_sampler(study.seed, so_far, at_once, number, study.sampler or "random")
     with Heartbeat(outer, folder, device) as heart:
         name, draws = heart.record.name, study.sampler is not None
-        claims = Claims(outer, folder, study.space, name, study.trials, token, draws=draws)
+        claims = Claims(outer, folder, study.knobs, name, study.trials, token, draws=draws)
         if (finished := opening.finished_trials(outer)) >= study.trials:
             progress.note(f"{finished} trials are finished, {study.trials} wanted: nothing to do")
             claims.fail_orphans()
@@ -216,7 +215,7 @@ def _serve(
                     engine=study.engine,
                     latency_batch=study.latency_batch,
                     objective=study.objective,
-                    spaces=spaces_of(study.method),
+                    spaces=study.spaces,
                     fidelity=study.fidelity,
                 )
             Worker(study, folder, outer, claims, progress, bench).run(callbacks)

@@ -14,6 +14,7 @@ from optuna.distributions import (
 )
 
 from orchestrator.errors import RunError
+from orchestrator.method_space import METHOD
 from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.study import Study
 
@@ -43,12 +44,19 @@ def warm_start(study: Study, definition: Mapping[str, str]) -> list[tuple[str, d
 
     runs.sort(key=differences)
     ends: list[tuple[str, dict[str, Any]]] = []
-    if isinstance(ratio := study.space.get(_RATIO), FloatDistribution):
-        ends = [(f"{end} {_RATIO}", {_RATIO: getattr(ratio, end)}) for end in ("high", "low")]
+    for method in study.methods:
+        name, which = (f"{method}.{_RATIO}", {METHOD: method}) if method else (_RATIO, {})
+        if isinstance(ratio := study.space.get(name), FloatDistribution):
+            for end in ("high", "low"):
+                ends.append((f"{end} {name}", {**which, name: getattr(ratio, end)}))
     found = []
     for run in runs:
         for trial in run.front:
-            knobs = {name: clipped(trial.knobs[name], own) for name, own in study.space.items()}
+            knobs = {
+                name: clipped(trial.knobs[name], own)
+                for name, own in study.knobs.items()
+                if name in trial.knobs
+            }
             found.append((f"{run.name} trial {trial.number}", knobs))
     return ends + found[: math.ceil(study.trials / 2)]
 
@@ -66,18 +74,18 @@ def clipped(value: Any, knob: BaseDistribution) -> Any:
 
 
 def _check(run: RunRecord, study: Study) -> None:
-    where, method = f"Study.warm_start: '{run.folder}'", type(study.method).__name__
+    where, method = f"Study.warm_start: '{run.folder}'", study.method_name
     if run.definition["method"] != method:
         raise RunError(
             f"{where} is a study of {run.definition['method']}, this one of {method}; name runs of "
             "the same method"
         )
-    if run.space.keys() != study.space.keys():
+    if run.space.keys() != study.knobs.keys():
         raise RunError(
             f"{where} tuned {', '.join(sorted(run.space))}; this study tunes "
-            f"{', '.join(sorted(study.space))}; name runs of the same knobs"
+            f"{', '.join(sorted(study.knobs))}; name runs of the same knobs"
         )
-    for name, knob in study.space.items():
+    for name, knob in study.knobs.items():
         theirs = run.space[name]
         if not _holds(knob, theirs):
             raise RunError(

@@ -97,7 +97,7 @@ def launch_workers(
                 wait(running)
             raise
         draws = study.sampler is not None
-        claims = Claims(outer, folder, study.space, "", study.trials, draws=draws)
+        claims = Claims(outer, folder, study.knobs, "", study.trials, draws=draws)
         finished = finished_trials(outer)
         if finished < study.trials and not (finished and claims.exhausted):
             raise RunError(_unfinished(study, outer, ended))

@@ -148,6 +148,6 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
         title="Which knob mattered",
         figure=figure,
         caption="Optuna's PED-ANOVA: how much each knob decides whether a trial is among the "
-        "best 10% of an objective; the bars of one objective sum to 100%."
+        "best 10% of an objective; the bars of one objective and method sum to 100%."
         + (" So few trials give a hint, no more." if min(counts) < 5 * FEWEST else ""),
     )

@@ -1,0 +1,133 @@
+"""One method and what is drawn of its settings: what its trials may be, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from objectives.errors import UserError, did_you_mean
+from objectives.knobs import settings, with_knobs
+from objectives.search_method import SearchMethod
+
+if TYPE_CHECKING:
+    from transformers.configuration_utils import PreTrainedConfig
+
+_MOST_CORNERS = 4096
+"""Combinations of extreme values that are looked at, to tell what a space allows."""
+METHOD = "method"
+"""The knob that says which of several methods a trial has."""
+_STORED = (bool, int, float, str, type(None))
+"""Choices that come back from a storage as they went in: a tuple would be a list."""
+
+
+@dataclass(frozen=True)
+class MethodSpace:
+    """A method of a study with its own part of the study's space."""
+
+    method: SearchMethod
+    space: Mapping[str, BaseDistribution]
+    """By the places of the method, without a prefix."""
+    prefix: str
+    """What the study calls these places by: "cut." or "", where it has but one method."""
+    share: float
+    """Of the training that a trial gets: `Fidelity.epochs`."""
+
+    def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
+        """The method of one trial. Raises UserError for a value out of a field's range."""
+        return with_knobs(self.method, knobs).shortened(self.share)
+
+    def check(self) -> None:
+        """Each knob is a field of the method, may have its extreme values, and does something.
+        Raises UserError."""
+        known = settings(self.method)
+        for name, knob in self.space.items():
+            shown = self.prefix + name
+            if name not in known:
+                names = sorted(self.prefix + place for place in known)
+                raise UserError(
+                    f"Study.space names '{shown}', which is not among "
+                    f"{', '.join(names)}{did_you_mean(shown, names)}"
+                )
+            if not isinstance(knob, BaseDistribution):
+                raise UserError(
+                    f"Study.space has {shown} = {knob!r}; give an Optuna distribution, such as "
+                    "FloatDistribution(0.1, 0.9)"
+                )
+            if not all(isinstance(value, _STORED) for value in extremes(knob)):
+                raise UserError(
+                    f"Study.space has {shown} = {knob}; choices are numbers, strings, True, False "
+                    "and None: a storage keeps no others"
+                )
+        methods = self._extreme_methods()
+        for name in self.space:
+            idle = [method.idle().get(name) for method in methods]
+            allowed = (self.trial_method(knobs) for knobs in self._corners() if self._allows(knobs))
+            if all(idle) and all(name in method.idle() for method in allowed):
+                raise UserError(
+                    f"Study.space has {self.prefix}{name}, which would do nothing: {idle[0]}"
+                )
+
+    def _extreme_methods(self) -> list[SearchMethod]:
+        """The method, and with each extreme value of each knob alone. Raises UserError for a value
+        that the method refuses, whatever the other knobs are."""
+        methods = [self.trial_method({})]
+        for name, knob in self.space.items():
+            for value in extremes(knob):
+                try:
+                    methods.append(self.trial_method({name: value}))
+                except UserError as error:
+                    if not any(self._allows({**others, name: value}) for others in self._corners()):
+                        raise UserError(
+                            f"Study.space has {self.prefix}{name} = {knob}, but {error}"
+                        ) from error
+        return methods
+
+    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
+        """See `Study.check_shapes`."""
+        lowest = {name: next(iter(extremes(knob))) for name, knob in self.space.items()}
+        tried = [{**lowest, name: v} for name, knob in self.space.items() for v in extremes(knob)]
+        for knobs in tried or [lowest]:
+            if self._allows(knobs):
+                self.trial_method(knobs).check_shapes(student, teacher)
+
+    @property
+    def least_vocabulary(self) -> float:
+        """The smallest share of the word pieces that a trial may keep."""
+        known = self.space.get("vocabulary")
+        return float(min(extremes(known)) if known else getattr(self.method, "vocabulary", 1))
+
+    def _corners(self) -> Iterator[dict[str, Any]]:
+        """The extreme values of all knobs, in every combination; of very many the first ones."""
+        corners = product(*map(extremes, self.space.values()))
+        for values in islice(corners, _MOST_CORNERS):
+            yield dict(zip(self.space, values, strict=True))
+
+    def _allows(self, knobs: Mapping[str, Any]) -> bool:
+        try:
+            self.trial_method(knobs)
+        except UserError:
+            return False
+        return True
+
+
+def applies(knob: str, drawn: Mapping[str, Any]) -> bool:
+    """Whether a trial that has drawn these has this knob too: of several methods, those of others
+    than its own it has not."""
+    return METHOD not in drawn or knob == METHOD or knob.startswith(f"{drawn[METHOD]}.")
+
+
+def extremes(knob: BaseDistribution) -> tuple[Any, ...]:
+    """The least and the largest value of a knob, or all of a categorical one."""
+    if isinstance(knob, CategoricalDistribution):
+        return knob.choices
+    assert isinstance(knob, FloatDistribution | IntDistribution), knob
+    return (knob.low, knob.high)
