@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -23,6 +23,7 @@ from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.teacher import Teacher
 from orchestrator.method_space import METHOD, MethodSpace, applies
 from orchestrator.optuna_private import holds
+from orchestrator.runs.results import LIMITED
 from orchestrator.sampler import SamplerFactory, SamplerName
 
 if TYPE_CHECKING:
@@ -84,6 +85,12 @@ class Study:
     apart whose metrics are equal but for luck: KL(teacher || student) in nats, the mean over the
     rows of the selection split; where labels are numbers, the mean squared difference. The metric
     is measured and reported in any case."""
+    at_least: Mapping[str, float] = field(default_factory=dict)
+    """Aims that a model of the front meets, such as {"metric": 0.85} on the selection split. A
+    trial that misses one is on no front, and samplers know by how far (Optuna's constraints)."""
+    at_most: Mapping[str, float] = field(default_factory=dict)
+    """The same from above: "ratio", "flops", "params", "bytes", "divergence"; and "ms", where these
+    are what the study counts."""
     seq_len: int | None = None
     """Length, in tokens, at which FLOPs and latency are taken; None takes the task's max_length."""
     augmentation: Augmentation | None = None
@@ -109,6 +116,7 @@ class Study:
         self._check_parts()
         self._check_settings()
         self._check_objectives()
+        self._check_aims()
         self._check_space()
         self._check_first()
 
@@ -300,6 +308,21 @@ class Study:
         if self.cost == "latency":
             check_priced("Study.cost 'latency'", Latency.priced, self.spaces)
 
+    def _check_aims(self) -> None:
+        for where, aims, known in (
+            ("at_least", self.at_least, ("metric",)),
+            ("at_most", self.at_most, LIMITED),
+        ):
+            for name, aim in aims.items():
+                if name not in known:
+                    raise UserError(
+                        f"Study.{where} names '{name}', which is not among {', '.join(known)}"
+                    )
+                if name == "ms" and self.cost != "latency":
+                    raise UserError("Study.at_most names 'ms', which cost='latency' alone measures")
+                if isinstance(aim, bool) or not isinstance(aim, int | float):
+                    raise UserError(f"Study.{where} has {name} = {aim!r}; give a number")
+
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial.
 
@@ -380,6 +403,8 @@ class Study:
         for name in ("objective", "engine", "latency_batch"):
             if getattr(self, name) != getattr(Study, name):
                 yield name, getattr(self, name)
+        for where, aims in (("at_least", self.at_least), ("at_most", self.at_most)):
+            yield from ((f"{where}.{name}", aim) for name, aim in aims.items())
         yield from _entries("teacher", self.teacher)
         if self.fidelity != FULL:
             yield from _entries("fidelity", self.fidelity)
@@ -391,10 +416,10 @@ class Study:
 
 def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
     """What `Study._settings` gives, of one dataclass."""
-    for field in fields(owner):
-        if not field.compare:  # a place, which decides nothing
+    for own in fields(owner):
+        if not own.compare:  # a place, which decides nothing
             continue
-        name, value = f"{place}.{field.name}", getattr(owner, field.name)
+        name, value = f"{place}.{own.name}", getattr(owner, own.name)
         if is_dataclass(value) and not isinstance(value, type):
             yield from _entries(name, value)
         elif isinstance(value, tuple) and any(map(is_dataclass, value)):

@@ -142,7 +142,7 @@ def _study(run: RunRecord, trials: Sequence[FinishedTrial]) -> optuna.Study:
                 values=[trial.result.worth, trial.result.ratio],
                 params={name: trial.knobs[name] for name in distributions},
                 distributions=distributions,
-                constraints={BUDGET: trial.result.violation},
+                constraints={BUDGET: trial.result.violation, **trial.result.aims},
             )
         )
     return study

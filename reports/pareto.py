@@ -41,7 +41,9 @@ def state_text(trial: TrialRecord) -> str:
     """What became of a trial, in the page's words."""
     if trial.result is None:
         return trial.state
-    return "finished" if trial.feasible else "outside budget"
+    if trial.result.violation > 0:
+        return "outside budget"
+    return "finished" if trial.feasible else "misses an aim"
 
 
 def answer(view: ParetoView) -> str:

@@ -73,8 +73,8 @@ class TrialRecord:
 
     @property
     def feasible(self) -> bool:
-        """Whether the trial finished inside its budget."""
-        return self.result is not None and self.result.violation <= 0
+        """Whether the trial finished inside its budget and meets the aims of the study."""
+        return self.result is not None and self.result.missed is None
 
 
 @dataclass(frozen=True, kw_only=True)

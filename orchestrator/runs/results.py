@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 DIVERGENCE = "divergence"  # what people call that objective
 _COST_NAMES = {  # by the unit up to the "@"
@@ -107,6 +107,22 @@ class Measured:
         return sizes if self.bytes is None else {**sizes, "bytes": self.bytes}
 
 
+LIMITED = ("divergence", "ratio", "flops", "params", "bytes", "ms")
+"""What `Study.at_most` may name."""
+
+
+def missed_aims(
+    model: Measured, at_least: Mapping[str, float], at_most: Mapping[str, float]
+) -> dict[str, float]:
+    """`TrialResult.aims` of a model; milliseconds are those of a study that counts them."""
+    found = {}
+    for sign, word, aims in ((-1, ">=", at_least), (1, "<=", at_most)):
+        for name, aim in aims.items():
+            value = model.cost if name == "ms" else getattr(model, name)
+            found[f"{name} {word} {aim:g}"] = sign * (value - aim) / (abs(aim) or 1)
+    return found
+
+
 def divergence_texts(model: Measured) -> list[str]:
     """`Measured.divergences` for people, to four digits."""
     return [f"{value:.4g}" for value in model.divergences.values()]
@@ -161,6 +177,17 @@ class TrialResult(Measured):
     budget_unit: str
     """What R is a share of: the unit of the cost; or of FLOPs where the cost depends on bits, which
     are not chosen with the units."""
+    aims: Mapping[str, float] = field(default_factory=dict)
+    """How far it misses each aim of the study ("metric >= 0.85"), as a share of the aim; at most 0
+    where it meets it."""
+
+    @property
+    def missed(self) -> str | None:
+        """Why it is on no front: "outside its budget", or which aims it misses."""
+        if self.violation > 0:
+            return "outside its budget"
+        missed = [aim for aim, excess in self.aims.items() if excess > 0]
+        return f"misses {', '.join(missed)}" if missed else None
 
     @property
     def budget_name(self) -> str:

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal, NamedTuple
 
 import optuna
@@ -31,6 +31,7 @@ from orchestrator.runs.results import (
     TrialResult,
     UnprunedResult,
     divergence_words,
+    missed_aims,
     ratio_text,
 )
 from orchestrator.runs.run_folder import RunFolder
@@ -282,10 +283,12 @@ class Worker:
             files = shown_files(self.folder.trial(number))
             missing = upload(files, trial, self.outer, self.folder)
             trial.set_constraint(records.BUDGET, result.violation)
+            for aim, excess in result.aims.items():
+                trial.set_constraint(aim, excess)
             trial.set_user_attr(records.RESULT, asdict(result))
             told = self.outer.tell(trial, [float(result.value()), float(result.cost)])
             assert told.state is TrialState.COMPLETE, told.state
-            missed = "" if result.violation <= 0 else ", outside its budget"
+            missed = "" if result.missed is None else f", {result.missed}"
             reached = ""
             if result.budget_name != result.cost_name:
                 reached = f"{result.budget_name} ratio {ratio_text(result.reached)}, "
@@ -341,6 +344,8 @@ class Worker:
             tolerance=float(found.tolerance),
             budget_unit=unit,
         )
+        aims = missed_aims(result, self.study.at_least, self.study.at_most)
+        result = replace(result, aims=aims)
         return _Scored(result, {role: logits.numpy() for role, logits in answers.items()})
 
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:

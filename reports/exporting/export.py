@@ -90,8 +90,10 @@ def export(
                 raise RunError(f"'{file}' is a link; put the file itself there")
             shutil.copyfile(file, unfinished / name)
         notes = []
-        if not row.feasible:
-            result = row.result
+        result = row.result
+        if result.violation <= 0 and result.missed is not None:
+            notes.append(f"{result.missed}, and so it is on no front")
+        elif not row.feasible:
             notes.append(
                 f"outside its budget, and so on no front: {result.budget_name} ratio "
                 f"{result.reached:.4f}, asked for {result.target_ratio:.4f}, give or take "

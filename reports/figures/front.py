@@ -114,7 +114,7 @@ class _Drawing:
         trial, objective = f"{plain(self.prefix)}trial", plain(self.run.objective_name)
         hover = f"{trial} %{{customdata[1]}}<br>{objective} %{{y}}<br>%{{x}}<extra></extra>"
         self._add(view.dominated, "dominated", marker=faint, hovertemplate=hover)
-        self._add(view.outside, "outside its budget", marker=missed, hovertemplate=hover)
+        self._add(view.outside, "outside its budget or aims", marker=missed, hovertemplate=hover)
         symbols = [_SYMBOLS[trial.result.weight_bits] for trial in view.front]
         self._add(
             view.front,
