@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -154,7 +154,12 @@ def bench(
     timings: list[Timing] = []
     worths: list[Worth] = []
     skipped: dict[str, str] = {}
-    with _threads(threads) as used, TemporaryDirectory() as scratch:
+    before = torch.get_num_threads()
+    used = threads or before
+    with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, before)
+        torch.set_num_threads(used)
+        scratch = stack.enter_context(TemporaryDirectory())
         for engine in engines:
             say(f"{engine}: preparing {len(models)} models")
             try:
@@ -268,13 +273,3 @@ def _scored(
             metric_with_interval(predict_with(run, split), split, metric) for split in own
         )
         yield Worth(name, engine, *select, *heldout)
-
-
-@contextmanager
-def _threads(wanted: int | None) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(wanted or before)
-    try:
-        yield wanted or before
-    finally:
-        torch.set_num_threads(before)
