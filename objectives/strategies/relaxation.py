@@ -40,11 +40,6 @@ def sigmoid_masks(alpha: Mapping[str, Tensor], temperature: float) -> dict[str, 
     return {space: (value / temperature).sigmoid() for space, value in alpha.items()}
 
 
-def geometric_temperature(start: float, end: float, progress: float) -> float:
-    """From `start` at progress 0 to `end` at 1, by a constant factor a step."""
-    return float(start * (end / start) ** progress)
-
-
 def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Draws of Gumbel(0, 1), on the CPU: argmax(log p + noise) falls on i with probability p_i."""
     return -torch.empty(shape).exponential_(generator=generator).log()

@@ -33,15 +33,12 @@ class BertFamily(Family):
         return (*super().model_types, *ADAPTERS)
 
     def adapted(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Cut models as they are, others as a BERT."""
         return model if isinstance(model, self.model) else as_bert(model)
 
     def predicted(self, architecture: BertArchitecture, costs: Sequence[Any]) -> dict[str, float]:
-        """All of them."""
         return {cost.unit: cost.exact(architecture) for cost in costs}
 
     def vocabulary(self, architecture: BertArchitecture) -> int | None:
-        """What the architecture says."""
         return architecture.vocabulary
 
     def exported(self, model: PreTrainedModel) -> PreTrainedModel:

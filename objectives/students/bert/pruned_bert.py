@@ -296,11 +296,9 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         return output
 
     def get_input_embeddings(self) -> nn.Module:
-        """Those of the tokens."""
         return self.bert.get_submodule("embeddings.word_embeddings")
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Other ones."""
         self.bert.set_submodule("embeddings.word_embeddings", value)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
