@@ -79,7 +79,6 @@ class StageTraining:
         return loss.detach()
 
     def state(self, slot: int) -> dict[str, Tensor]:
-        """The state dict of one student."""
         return self.population.slot(self.slots.index(slot))
 
     def curves(self) -> dict[int, list[CurvePoint]]:
@@ -153,7 +152,6 @@ class BestWeights:
                 self.scores[slot], self.states[slot] = score, {**state, **learnt}
 
     def restore(self) -> None:
-        """Give each model its best weights."""
         for slot, state in self.states.items():  # a score that is never a number keeps the last
             self.models[slot].load_state_dict(state)
 

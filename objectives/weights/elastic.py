@@ -164,7 +164,6 @@ class ElasticTraining:
         return [self.models[int(part * len(self.models))] for part in parts]
 
     def step(self, batch: Batch, drawn: Sequence[Model]) -> None:
-        """Train on one batch at these sizes."""
         losses = self.gradients(batch, drawn)
         self.training.optimizer.step()
         self.training.measured.append({"loss": losses.mean()[None]})

@@ -64,11 +64,6 @@ def _widths(layer: PrunedBertConfig) -> Widths[int]:
     )
 
 
-def head_dim_of(config: BertConfig) -> int:
-    """The size of a whole head."""
-    return config.head_dim if isinstance(config, PrunedBertConfig) else shape_of(config).head_dim
-
-
 def cut(
     weights: Mapping[str, Tensor], config: BertConfig, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
