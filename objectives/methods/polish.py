@@ -11,21 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-import torch
-from safetensors import SafetensorError
-
 from objectives.bert_method import WeightBits
 from objectives.device import to_device
-from objectives.errors import UserError, check_ranges, first_line
+from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
 from objectives.staged_method import Staged
-from objectives.students.bert.architecture import SPACES, BertArchitecture, check_spaces
-from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.bert.architecture import SPACES, check_spaces
 from objectives.training.stages import RECOVER, Stage
 from objectives.weights.alpha import Chosen
 from objectives.weights.independent import staged_search
+from objectives.weights.inherited import inherited
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,33 +59,3 @@ class Polish(Staged, WeightBits):
         return staged_search(
             members, problem, chosen, seed=seed, progress=progress, students=students
         )
-
-
-def inherited(
-    trials: Path, number: int
-) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
-    """What the folder of a run's trials has of trial 7: 00007/architecture.json and 00007/model/,
-    the model on the CPU, in evaluation mode.
-
-    Raises UserError if there is no such trial, or one that cannot be trained on.
-    """
-    folder = trials / f"{number:05d}"
-    try:
-        architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())
-        with torch.random.fork_rng(devices=[]):  # making a model draws numbers
-            model = PrunedBertForSequenceClassification.from_pretrained(
-                folder / "model", use_safetensors=True, local_files_only=True
-            )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(
-            f"'{folder}' has no model of a trial to polish ({first_line(error)}); "
-            "trials of other runs have numbers of their own"
-        ) from error
-    if architecture.has_bits or architecture.vocabulary is not None:
-        raise UserError(
-            f"trial {number} has few bits or word pieces of its own, and what is polished "
-            "is trained in float32 on all pieces; polish a trial without these, or train with "
-            "bits: Stage(quantised=True)"
-        )
-    model.train(False)
-    return architecture, model

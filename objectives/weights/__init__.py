@@ -1,1 +1,1 @@
-"""Whose weights a candidate has: its own, or shared."""
+"""Whose weights a candidate has: its own, shared with other sizes, or inherited."""

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from maskfront import Run, RunError, Study, launch, load_run, polish
 from objectives.methods import polish as methods_polish
-from objectives.methods.polish import inherited
+from objectives.weights.inherited import inherited
 
 QUIET = Console(quiet=True)
 

@@ -1,0 +1,42 @@
+"""The weights of trials of another run, as that run keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from objectives.errors import UserError, first_line
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+
+
+def inherited(
+    trials: Path, number: int
+) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
+    """What the folder of a run's trials has of trial 7: 00007/architecture.json and 00007/model/,
+    the model on the CPU, in evaluation mode.
+
+    Raises UserError if there is no such trial, or one that cannot be trained on.
+    """
+    folder = trials / f"{number:05d}"
+    try:
+        architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())
+        with torch.random.fork_rng(devices=[]):  # making a model draws numbers
+            model = PrunedBertForSequenceClassification.from_pretrained(
+                folder / "model", use_safetensors=True, local_files_only=True
+            )
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(
+            f"'{folder}' has no model of a trial to polish ({first_line(error)}); "
+            "trials of other runs have numbers of their own"
+        ) from error
+    if architecture.has_bits or architecture.vocabulary is not None:
+        raise UserError(
+            f"trial {number} has few bits or word pieces of its own, and what is polished "
+            "is trained in float32 on all pieces; polish a trial without these, or train with "
+            "bits: Stage(quantised=True)"
+        )
+    model.train(False)
+    return architecture, model
