@@ -120,10 +120,7 @@ class BinaryBert(Budgeted, Staged):
         return replace(binary, layers=layers)
 
     def _chosen(
-        self,
-        model: PrunedBertForSequenceClassification,
-        units: BertArchitecture,
-        problem: Problem,
+        self, model: PrunedBertForSequenceClassification, units: BertArchitecture, problem: Problem
     ) -> Collection[int]:
         """The layers to split. What they have in common, the pooler's halves and a few bytes of
         the file's header, is paid first."""

@@ -35,7 +35,7 @@ from objectives.strategies.ranking import evenly, largest_fall, per_cost, redist
 from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.training.losses import check_comparable
-from objectives.training.stages import Loss, Stage
+from objectives.training.stages import Stage
 from objectives.weights.alpha import Chosen
 from objectives.weights.elastic import ElasticTraining, SharedStudent, shared_student
 from objectives.weights.independent import staged_search
@@ -129,8 +129,7 @@ class ElasticSearch(StagedMethod):
         Returns:
             The method.
         """
-        loss: Loss = "prediction+hidden"
-        stage = Stage(name="elastic", epochs=3, learning_rate=2e-5, loss=loss, hidden_weight=0.1)
+        stage = replace(ELASTIC, epochs=3, learning_rate=2e-5, hidden_weight=0.1)
         return cls(**{"shares": (0.25, 0.5, 0.75, 1.0), "elastic": stage, **changes})
 
     def shortened(self, share: float) -> Self:

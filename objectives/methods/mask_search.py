@@ -11,8 +11,9 @@ What the two leave open or do differently is a field here, and `PRESETS` says wh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
@@ -36,7 +37,6 @@ from objectives.strategies.descending_alpha import (
 )
 from objectives.strategies.importance import importance_of_student
 from objectives.strategies.relaxation import (
-    geometric_temperature,
     ranked_alpha,
     sigmoid_masks,
     softmax_masks,
@@ -231,7 +231,12 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
             space: value.expand(len(members), *value.shape).clone().requires_grad_()
             for space, value in _initial(self.method, problem).items()
         }
-        self.optimizer = _optimizer(self.method, self.alpha, self.step_size)
+        kinds: Mapping[str, Callable[..., AlphaOptimizer]] = {
+            "adam": AlphaAdam,
+            "sgd": AlphaSgd,
+            "sign": partial(AlphaSign, kept=self.method.update_share),
+        }
+        self.optimizer = kinds[self.method.alpha_optimizer](self.alpha, self.step_size)
         self.heads_share = self.method.heads_by == "softmax" and "heads" in self.alpha
         # The same batch, the same forward pass as the weights.
         self.from_train = self.method.alpha_data == "train" and self.method.alpha_loss == "teacher"
@@ -246,8 +251,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
     def masks(self, progress: float) -> dict[str, Tensor]:
         """What the units are multiplied by: sigmoids at the temperature of the moment, and the
         heads by softmax, if they are so."""
-        temperature = geometric_temperature(*self.method.temperature, progress)
-        masks = sigmoid_masks(self.alpha, temperature)
+        start, end = self.method.temperature
+        masks = sigmoid_masks(self.alpha, start * (end / start) ** progress)
         if self.heads_share:
             masks["heads"] = softmax_masks(self.alpha["heads"])
         return masks
@@ -337,16 +342,6 @@ def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
         middle + method.spread,
     )
     return ranked_alpha(importance, cost, low, high, device)
-
-
-def _optimizer(
-    method: MaskSearch, alpha: Mapping[str, Tensor], step_size: Tensor
-) -> AlphaOptimizer:
-    if method.alpha_optimizer == "sgd":
-        return AlphaSgd(alpha, step_size)
-    if method.alpha_optimizer == "sign":
-        return AlphaSign(alpha, step_size, method.update_share)
-    return AlphaAdam(alpha, step_size)
 
 
 def _top(alpha: Tensor, count: int) -> Tensor:

@@ -157,8 +157,6 @@ class _Module:
 
 
 class _Reconstruction:
-    """One member at work."""
-
     def __init__(self, member: Mrem, problem: Problem, seed: int):
         self.member, self.problem = member, problem
         scores = scores_per_cost(problem, member.spaces, "logits")
@@ -174,9 +172,9 @@ class _Reconstruction:
         passes = -(-member.steps // len(self._batches))
         orders = [generator.permutation(len(self._batches)) for _ in range(passes)]
         self._order = np.concatenate(orders)[: member.steps].tolist()
-        layers = range(len(self.units.layers))
-        modules = min(member.modules, len(layers))
-        self.modules = [self._module(own.tolist()) for own in np.array_split(layers, modules)]
+        layers = np.arange(len(self.units.layers))
+        parts = np.array_split(layers, min(member.modules, len(layers)))
+        self.modules = [self._module(own.tolist()) for own in parts]
 
     def _module(self, layers: Sequence[int]) -> _Module:
         inside = tuple(f"bert.encoder.layer.{layer}." for layer in layers)
@@ -243,6 +241,5 @@ class _Reconstruction:
         ]
 
     def model(self) -> PrunedBertForSequenceClassification:
-        """The student as it is now, in float32."""
         self._cut.load_state_dict(self.population.slot(0))
         return self._cut

@@ -35,12 +35,12 @@ _BATCH_SIZE = 32
 def row_gradients(
     population: Population, batch: Batch, masks: Mapping[str, Tensor], squares: Squares
 ) -> dict[str, Tensor]:
-    """The gradient of each sequence at these masks: of each space (K, B, layers, *units_of).
+    """The gradient of each sequence at these masks, (K, layers, *units_of) of each space: (K, B,
+    layers, *units_of). In the mean of a batch they would cancel.
 
-    `masks` maps each space to (K, layers, *units_of). Gradients are taken for each sequence, not
-    for the mean of a batch, in which they would cancel. The logits' are those of one axis of their
-    deviations from their mean (a shift of all changes no answer), another for each sequence in
-    turn, scaled so that the squares of a few sequences stand for all axes.
+    The logits' are those of one axis of their deviations from their mean (a shift of all changes no
+    answer), another for each sequence in turn, scaled so that the squares of a few sequences stand
+    for all axes.
     """
     rows = len(batch.rows)
     of_each = {

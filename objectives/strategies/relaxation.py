@@ -15,17 +15,15 @@ def ranked_alpha(
     highest: float,
     device: str,
 ) -> dict[str, Tensor]:
-    """Alpha from `lowest` to `highest` in the order of importance per cost.
+    """Alpha from `lowest` to `highest` in the order of importance per cost of a unit; of the shapes
+    of `importance`, (layers, *units_of) of each space, on the device.
 
     A unit's place on the way is the share of the cost of all searched units that belongs to those
     of lower rank, so that a common shift of all alphas lowers the cost at an even rate.
-    `importance` maps each space to (layers, *units_of), `cost` to what one unit costs; returns the
-    shapes of `importance`, on the device.
     """
     scores = torch.cat([(value / cost[space]).flatten() for space, value in importance.items()])
-    costs = torch.cat(
-        [torch.full((value.numel(),), float(cost[space])) for space, value in importance.items()]
-    ).to(scores)
+    prices = [torch.full((value.numel(),), float(cost[s])) for s, value in importance.items()]
+    costs = torch.cat(prices).to(scores)
     order = scores.argsort(stable=True)
     below = costs[order].cumsum(0) - costs[order]
     place = torch.empty_like(scores)
@@ -40,11 +38,6 @@ def ranked_alpha(
 def sigmoid_masks(alpha: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
     """Masks in (0, 1): sigmoid(alpha / temperature), of alpha's shapes."""
     return {space: (value / temperature).sigmoid() for space, value in alpha.items()}
-
-
-def geometric_temperature(start: float, end: float, progress: float) -> float:
-    """From `start` at progress 0 to `end` at 1, by a constant factor a step."""
-    return float(start * (end / start) ** progress)
 
 
 def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -75,9 +68,7 @@ def two_sampled(alpha: Tensor, noise: Tensor, lots: Tensor, temperature: float) 
 
 
 def softmax_masks(alpha: Tensor) -> Tensor:
-    """Masks that the heads of a layer share out, (..., heads): heads x softmax(alpha).
-
-    The source report weights the heads by the softmax itself (its eq. 5); times their number, equal
-    alphas leave a pretrained layer as it is.
-    """
+    """Masks that the heads of a layer share out, (..., heads): heads x softmax(alpha). (The source
+    report has the softmax itself, eq. 5; with this, equal alphas leave a pretrained layer as it
+    is.)"""
     return alpha.softmax(-1) * alpha.shape[-1]

@@ -19,7 +19,6 @@ as far as tokens count for themselves, in all layers alike.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import cast
 
 import torch
@@ -89,19 +88,19 @@ def curvature(
         for number, layer in enumerate(layers)
         for space, dense in (("heads", layer.attention.output.dense), ("ffn", layer.output.dense))
     }
-    given: dict[tuple[str, int], Tensor] = {}
+    given: dict[nn.Module, Tensor] = {}
 
-    def note(key: tuple[str, int], _: nn.Module, __: object, output: Tensor) -> None:
-        given[key] = output if output.requires_grad else output.requires_grad_()
+    def note(dense: nn.Module, _: object, output: Tensor) -> None:
+        given[dense] = output.requires_grad_()
 
-    hooks = [dense.register_forward_hook(partial(note, key)) for key, dense in outputs.items()]
+    hooks = [dense.register_forward_hook(note) for dense in outputs.values()]
     total: dict[tuple[str, int], Tensor] = {}
     tokens = dict.fromkeys(outputs, 0)
     try:
         for batch in batches:
             logits = model(**{name: getattr(batch, name) for name in INPUTS}).logits
             values = (logits * directions(batch.rows, logits.shape[-1])).sum()
-            found = torch.autograd.grad(values, [given[key] for key in outputs])
+            found = torch.autograd.grad(values, [given[dense] for dense in outputs.values()])
             for key, gradient in zip(outputs, found, strict=True):
                 read = batch.attention_mask.clone()
                 read[:, 1:] &= key[1] < len(layers) - 1

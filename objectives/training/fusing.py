@@ -31,7 +31,13 @@ _AXES = {f"{linear.name}.weight": (linear.outputs, linear.inputs) for linear in 
 
 def joint(models: Sequence[Model]) -> tuple[Widths[int], ...]:
     """For each layer the widths that hold every model: the largest of each kind."""
-    return tuple(_joint([model[layer] for model in models]) for layer in range(len(models[0])))
+    wide = []
+    for layers in zip(*models, strict=True):
+        most = {name: max(getattr(layer, name) for layer in layers) for name in Widths._fields}
+        for axis in PER_HEAD:
+            most[axis] = most["heads"] * max(_units_along(axis, layer, 0)[1] for layer in layers)
+        wide.append(Widths(**most))
+    return tuple(wide)
 
 
 def in_eights(wide: Sequence[Widths[int]]) -> tuple[Widths[int], ...]:
@@ -92,13 +98,6 @@ def take(
         if inputs < hidden:
             state[name + ".inputs"] = rows[slot, :inputs]
     return state
-
-
-def _joint(layers: Sequence[Widths[int]]) -> Widths[int]:
-    most = {name: max(getattr(layer, name) for layer in layers) for name in Widths._fields}
-    for axis in PER_HEAD:
-        most[axis] = most["heads"] * max(_units_along(axis, layer, 0)[1] for layer in layers)
-    return Widths(**most)
 
 
 def _units_along(axis: str, widths: Widths[int], hidden: int) -> tuple[int, ...]:

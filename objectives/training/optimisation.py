@@ -25,15 +25,9 @@ def weight_optimizer(weights: Mapping[str, Tensor], learning_rate: float) -> tor
     for name, weight in weights.items():
         norm = "layernorm" in name.lower().replace("_", "")  # DistilBERT's are "sa_layer_norm"
         groups["bias" in name or norm].append(weight)
-    decayed, plain = groups
-    return torch.optim.AdamW(
-        [
-            {"params": decayed, "weight_decay": _WEIGHT_DECAY},
-            {"params": plain, "weight_decay": 0.0},
-        ],
-        lr=learning_rate,
-        fused=True,
-    )
+    decayed = {"params": groups[False], "weight_decay": _WEIGHT_DECAY}
+    plain = {"params": groups[True], "weight_decay": 0.0}
+    return torch.optim.AdamW([decayed, plain], lr=learning_rate, fused=True)
 
 
 def linear_schedule(optimizer: torch.optim.Optimizer, steps: int, done: int = 0) -> LRScheduler:

@@ -20,7 +20,7 @@ from transformers.models.bert.modeling_bert import BertEmbeddings
 from objectives.device import autocast
 from objectives.errors import UserError
 from objectives.students.bert.architecture import BertArchitecture, Widths
-from objectives.students.bert.cutting import head_dim_of, widths_of
+from objectives.students.bert.cutting import shape_of, widths_of
 from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.text.data import Batch
 from objectives.training.computed_weights import masked_weights, rounded_inputs, rounded_weights
@@ -112,7 +112,7 @@ class Population:
             embeddings=embeddings.eval().requires_grad_(False),
             widths=widths,
             padded=padded,
-            head_dim=head_dim_of(config),
+            head_dim=config.head_dim if is_cut(models[0]) else shape_of(config).head_dim,
             activation=activation,
             pooler_activation=models[0].get_submodule("bert.pooler.activation"),
             layer_norm_eps=config.layer_norm_eps,

@@ -79,7 +79,6 @@ class StageTraining:
         return loss.detach()
 
     def state(self, slot: int) -> dict[str, Tensor]:
-        """The state dict of one student."""
         return self.population.slot(self.slots.index(slot))
 
     def curves(self) -> dict[int, list[CurvePoint]]:
@@ -102,15 +101,17 @@ class StageTraining:
 
     def loss(self, population: Population, batch: Batch, masks: Masks) -> Tensor:
         """What the weights learn here, of these students on this batch, (K,)."""
-        trace = self.trace()
-        logits = population.logits(batch, masks, trace)
-        return self.compared(logits, trace, self.teacher(batch), batch)
+        student, teacher = self.traces(batch)
+        return self.compared(population.logits(batch, masks, student), student, teacher, batch)
 
-    def trace(self) -> Trace | None:
-        """What is to be noted of a forward pass for the loss."""
+    def traces(self, batch: Batch) -> tuple[Trace, Trace] | tuple[None, None]:
+        """One for the students to fill on a batch, and the teacher's; None where the loss needs
+        none."""
         if self.stage.loss == "prediction":
-            return None
-        return Trace(with_scores=self.stage.loss == "intermediate")
+            return None, None
+        dtype, with_scores = self.population.matmul_dtype, self.stage.loss == "intermediate"
+        teacher = teacher_trace(self.problem, batch, dtype, with_scores=with_scores)
+        return Trace(with_scores=with_scores), teacher
 
     def compared(
         self, logits: Tensor, student: Trace | None, teacher: Trace | None, batch: Batch
@@ -126,13 +127,6 @@ class StageTraining:
                 return intermediate_loss(student, teacher, attended, self.heads, fit)
             hidden = hidden_loss(student, teacher, attended, fit)
         return prediction_loss(logits, wanted) + self.stage.hidden_weight * hidden
-
-    def teacher(self, batch: Batch) -> Trace | None:
-        """What the teacher goes through on a batch."""
-        if self.stage.loss == "prediction":
-            return None
-        dtype, with_scores = self.population.matmul_dtype, self.stage.loss == "intermediate"
-        return teacher_trace(self.problem, batch, dtype, with_scores=with_scores)
 
 
 class BestWeights:
@@ -158,7 +152,6 @@ class BestWeights:
                 self.scores[slot], self.states[slot] = score, {**state, **learnt}
 
     def restore(self) -> None:
-        """Give each model its best weights."""
         for slot, state in self.states.items():  # a score that is never a number keeps the last
             self.models[slot].load_state_dict(state)
 

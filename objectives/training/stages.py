@@ -11,8 +11,6 @@ from objectives.errors import UserError, check_ranges, check_types
 from objectives.training.optimisation import Schedule
 
 Loss = Literal["prediction", "prediction+hidden", "intermediate"]
-Start = Literal["previous", "student"]
-Keep = Literal["best", "last"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +37,13 @@ class Stage:
     attention scores and hidden states, as TinyBERT does first."""
     hidden_weight: float = 10.0
     """Of the hidden states beside the logits. docs/inner_search.md compares a few. >= 0."""
-    start: Start = "previous"
+    start: Literal["previous", "student"] = "previous"
     """The weights at the start: those of the stage before, or once more the student's own, cut
     where the search is over."""
     quantised: bool = False
     """The weights learn with the bits that the method gives them (straight through: gradients pass
     the rounding as if there were none), and what enters them is rounded. After the search."""
-    keep: Keep = "last"
+    keep: Literal["best", "last"] = "last"
     """After the search: the weights of the epoch that is best on the selection split, or the last.
     """
 

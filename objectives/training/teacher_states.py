@@ -50,10 +50,7 @@ def kept_logits(teacher: Classifier, train: Split, *, session: Session) -> Tenso
 
 
 def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> None:
-    """See to it that `teacher_trace` need not run the teacher, on a CPU, if its states fit.
-
-    `dtype` is that of its matmuls.
-    """
+    """See to it that `teacher_trace` need not run the teacher, on a CPU, if its states fit."""
     teacher = _teacher_of(problem, dtype)
     if problem.device == "cpu" and teacher.kept is None:
         teacher.kept = _read_or_written(problem, dtype, progress)
@@ -94,10 +91,7 @@ def teacher_trace(
 ) -> Trace:
     """What the teacher went through on a batch of train, its matmuls in `dtype`: with attention
     scores, for which it runs in any case; or hidden states alone, in half precision whether they
-    are kept or not.
-
-    On padding they mean nothing.
-    """
+    are kept or not. On padding they mean nothing."""
     teacher = _teacher_of(problem, dtype)
     if teacher.kept is not None and not with_scores:
         return teacher.kept.trace(batch)

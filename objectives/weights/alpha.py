@@ -55,7 +55,7 @@ class Alpha(Protocol):
 
 
 class Chosen:
-    """An `Alpha` that has nothing to learn."""
+    """An `Alpha` that has nothing to learn, where no stage searches."""
 
     from_train = False
 

@@ -13,8 +13,9 @@ import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,8 +43,7 @@ _POINTS = 200
 """Rows at most of the training's learning curve, which each trial keeps."""
 
 
-@dataclass(frozen=True, eq=False)
-class SharedStudent:
+class SharedStudent(NamedTuple):
     """The student of a run that was trained at many sizes, and the curve of its training."""
 
     model: BertForSequenceClassification
@@ -82,8 +82,7 @@ def shared_student(
 
 def rows_of(batch: Batch, turn: int, turns: int) -> Batch:
     """The rows of a batch whose turn it is."""
-    own = {field.name: getattr(batch, field.name)[turn::turns] for field in fields(batch)}
-    return Batch(**own)
+    return Batch(**{own.name: getattr(batch, own.name)[turn::turns] for own in fields(batch)})
 
 
 def _rows_of_trace(trace: Trace | None, turn: int, turns: int) -> Trace | None:
@@ -124,10 +123,8 @@ class ElasticTraining:
         self._draws = np.random.default_rng(seed)
 
     def run(self, progress: Progress, checkpoint: Path) -> None:
-        """Train to the end.
-
-        After each pass over the train rows it can be gone on with from the `checkpoint`, a file, as
-        if nothing had happened. If there is one, it does.
+        """Train to the end, from the `checkpoint` on if there is such a file: after each pass over
+        the train rows one can go on from there as if nothing had happened.
 
         Raises FloatingPointError after a pass in which a loss was not finite.
         """
@@ -167,7 +164,6 @@ class ElasticTraining:
         return [self.models[int(part * len(self.models))] for part in parts]
 
     def step(self, batch: Batch, drawn: Sequence[Model]) -> None:
-        """Train on one batch at these sizes."""
         losses = self.gradients(batch, drawn)
         self.training.optimizer.step()
         self.training.measured.append({"loss": losses.mean()[None]})
@@ -205,7 +201,7 @@ class ElasticTraining:
 
     def _of_all(self, batch: Batch, drawn: Sequence[Model], parts: Sequence[Batch]) -> Tensor:
         """The loss of each of the sizes, (sizes,), masked in one pass."""
-        student, teacher = self.training.trace(), self.training.teacher(batch)
+        student, teacher = self.training.traces(batch)
         (whole,), turns = self.population.widths, len(drawn)
         masks = row_masks(drawn, whole, len(batch.rows), self.problem.device)
         logits = self.population.logits(batch, trace=student, row_masks=masks)

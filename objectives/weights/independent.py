@@ -79,8 +79,6 @@ def _groups(slots: Sequence[int], device: str) -> list[Sequence[int]]:
 
 
 class _Run:
-    """One population at work."""
-
     def __init__(
         self,
         members: Sequence[Staged],
@@ -128,7 +126,6 @@ class _Run:
             self._note(training)
 
     def _note(self, training: StageTraining) -> None:
-        """Keep the curves of a stage."""
         for slot, curve in training.curves().items():
             self.curves[slot].extend(curve)
 

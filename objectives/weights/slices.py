@@ -90,18 +90,16 @@ def sliced(weights: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
 def smaller(population: Population, model: Model) -> Population:
     """A student of one size that computes what the whole one does in this slice of it.
 
-    Its matrices are copies in the precision of the matmuls, with gradients of their own: that is
-    what a step of its size costs. A gradient through the views would be padded with zeros to the
-    whole size, and the weights be brought to the precision in each pass anew.
+    Its matrices are copies in the precision of the matmuls, with gradients of their own: a gradient
+    through the views would be padded with zeros to the whole size, and the weights be brought to
+    the precision in each pass anew.
     """
-
-    def own(view: Tensor) -> Tensor:
+    weights = {}
+    for name, view in sliced(population.weights, model).items():
         weight = view.detach()
         if weight.ndim == 3:  # a matrix, by its inputs, as `Population` has them
             weight = weight.mT.to(population.matmul_dtype).contiguous().mT
-        return weight.requires_grad_()
-
-    weights = {name: own(view) for name, view in sliced(population.weights, model).items()}
+        weights[name] = weight.requires_grad_()
     return replace(population, weights=weights, widths=(model,), padded=model)
 
 

@@ -243,6 +243,10 @@ class BertArchitecture:
         """The same units with so many bits for the weights of each layer, for what enters them, and
         for the word embeddings; `FULL_BITS` stands for none. A layer whose weights have all rounds
         nothing that enters them, and none is split."""
+
+        def few(bits: int) -> int | None:
+            return None if bits == FULL_BITS else bits
+
         layers = tuple(
             replace(layer, weight_bits=few(own), input_bits=few(own) and few(into), halves=None)
             for layer, own, into in zip(self.layers, weights, inputs, strict=True)
@@ -319,11 +323,6 @@ class BertArchitecture:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"architecture: not a {_FORMAT} document ({error!r})") from error
-
-
-def few(bits: int) -> int | None:
-    """How an architecture says it: None for `FULL_BITS`."""
-    return None if bits == FULL_BITS else bits
 
 
 def _check_ascending(name: str, kept: tuple[int, ...]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,11 +64,6 @@ def _widths(layer: PrunedBertConfig) -> Widths[int]:
     )
 
 
-def head_dim_of(config: BertConfig) -> int:
-    """The size of a whole head."""
-    return config.head_dim if isinstance(config, PrunedBertConfig) else shape_of(config).head_dim
-
-
 def cut(
     weights: Mapping[str, Tensor], config: BertConfig, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
@@ -82,7 +76,16 @@ def cut(
     architecture.check(shape)
     left_out = ("model_type", "architectures", "per_layer_config", *FOREIGN)
     own = {name: value for name, value in config.to_dict().items() if name not in left_out}
-    sizes = {number: _layer_config(layer) for number, layer in enumerate(architecture.layers)}
+    sizes: dict[int, dict[str, int]] = {}  # silent on what is whole
+    for number, layer in enumerate(architecture.layers):
+        per_head = {"qk_head_dim": layer.query_key, "v_head_dim": layer.value}
+        inputs = {name: getattr(layer, name) for name in INPUTS}
+        sizes[number] = {
+            "num_attention_heads": len(layer.heads),
+            "intermediate_size": len(layer.ffn),
+            **{name: len(rows[0]) for name, rows in per_head.items() if rows is not None},
+            **{name: len(kept) for name, kept in inputs.items() if kept is not None},
+        }
     pruned_config = PrunedBertConfig.from_dict(
         {**own, "head_dim": shape.head_dim, "per_layer_config": sizes}
     )
@@ -90,21 +93,10 @@ def cut(
         model = PrunedBertForSequenceClassification(pruned_config)
     kept = dict(weights)
     for number, layer in enumerate(architecture.layers):
-        kept.update(_cut_layer(weights, f"bert.encoder.layer.{number}.", layer, shape.head_dim))
+        kept |= _cut_layer(weights, f"bert.encoder.layer.{number}.", layer, shape.head_dim)
     model.load_state_dict({name: kept[name].detach().cpu() for name in model.state_dict()})
     model.train(False)
     return model
-
-
-def _layer_config(layer: LayerUnits) -> dict[str, Any]:
-    """What the configuration says of one layer; silent on what is whole."""
-    per_head = (("qk_head_dim", layer.query_key), ("v_head_dim", layer.value))
-    return {
-        "num_attention_heads": len(layer.heads),
-        "intermediate_size": len(layer.ffn),
-        **{name: len(rows[0]) for name, rows in per_head if rows is not None},
-        **{name: len(getattr(layer, name)) for name in INPUTS if getattr(layer, name) is not None},
-    }
 
 
 def _cut_layer(

@@ -11,16 +11,14 @@ from transformers import PreTrainedModel
 from objectives.students.bert.adapters import ADAPTERS, as_bert
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.exporting import plain_bert
+from objectives.students.bert.linears import INPUTS
 from objectives.students.bert.pruned_bert import (
     PrunedBertConfig,
     PrunedBertForSequenceClassification,
 )
 from objectives.students.family import Family
 
-_PER_LAYER_NAMES = (
-    *("qk_head_dim", "v_head_dim", "query_inputs", "key_inputs", "value_inputs"),
-    *("weight_bits", "halves", "input_bits"),
-)
+_PER_LAYER_NAMES = ("qk_head_dim", "v_head_dim", *INPUTS, "weight_bits", "halves", "input_bits")
 _CUT = ("per_layer_config", "embedding_bits", "pooler_bits", "full_vocab_size")
 """What the configuration of a cut model says, and that of an unpruned one does not."""
 
@@ -33,15 +31,12 @@ class BertFamily(Family):
         return (*super().model_types, *ADAPTERS)
 
     def adapted(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Cut models as they are, others as a BERT."""
         return model if isinstance(model, self.model) else as_bert(model)
 
     def predicted(self, architecture: BertArchitecture, costs: Sequence[Any]) -> dict[str, float]:
-        """All of them."""
         return {cost.unit: cost.exact(architecture) for cost in costs}
 
     def vocabulary(self, architecture: BertArchitecture) -> int | None:
-        """What the architecture says."""
         return architecture.vocabulary
 
     def exported(self, model: PreTrainedModel) -> PreTrainedModel:

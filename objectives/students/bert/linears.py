@@ -16,11 +16,10 @@ Count = TypeVar("Count", bound=Any)
 
 
 class Linear(NamedTuple):
-    """A weight of an encoder layer, (outputs, inputs), with its bias, (outputs).
+    """A weight of an encoder layer, (outputs, inputs), with its bias, (outputs). An axis bears the
+    name of its size: a field of `Widths`, or "hidden", along which nothing is cut.
 
-    An axis bears the name of its size: a field of `Widths`, or "hidden", along which nothing is
-    cut. Cutting a unit removes the rows that make it, with their biases, and the columns that read
-    it.
+    Cutting a unit removes the rows that make it, with their biases, and the columns that read it.
     """
 
     name: str
@@ -111,9 +110,8 @@ def areas(
 ) -> Count:
     """The sum of outputs x (inputs + bias) over matrices of a layer, without what no width changes.
 
-    Widths are ints, or tensors of what is expected, for which few operations matter: each width
-    that makes units stands once, times all that one of its units meets. `fixed` are the other
-    sizes.
+    Widths are ints, or tensors, for which few operations matter: each width that makes units stands
+    once, times all that one of its units meets. `fixed` are the other sizes.
     """
     terms = _terms(linears, bias, tuple(fixed.items()))
     products = (widths[w] * sum((widths[o] for o in others), n) for w, others, n in terms)

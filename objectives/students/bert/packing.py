@@ -73,7 +73,7 @@ class PackedLinear(nn.Module):
         selects: bool = False,
     ):
         super().__init__()
-        self.in_features, self.out_features = inputs, width
+        self.in_features, self.out_features, self.size = inputs, width, inputs * width
         self.bits, self.input_bits, self.halves = bits, input_bits, halves or 1
         rows = self.halves * width
         self.register_buffer("codes", torch.zeros(rows, -(-inputs * bits // 8), dtype=torch.uint8))
@@ -82,11 +82,6 @@ class PackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
         self._made: tuple[Tensor, Tensor, tuple[int, int] | None, Tensor] | None = None
         """Codes, scale, the versions of the two, and the weight that was made from them."""
-
-    @property
-    def size(self) -> int:
-        """How many numbers its weight has."""
-        return self.out_features * self.in_features
 
     @property
     def weight(self) -> Tensor:
@@ -132,14 +127,10 @@ class PackedEmbedding(nn.Module):
 
     def __init__(self, tokens: int, size: int, bits: int):
         super().__init__()
-        self.num_embeddings, self.embedding_dim, self.bits = tokens, size, bits
+        self.num_embeddings, self.embedding_dim, self.size = tokens, size, tokens * size
+        self.bits = bits
         self.register_buffer("codes", torch.zeros(tokens, -(-size * bits // 8), dtype=torch.uint8))
         self.register_buffer("scale", torch.zeros(tokens, 1))
-
-    @property
-    def size(self) -> int:
-        """How many numbers its weight has."""
-        return self.num_embeddings * self.embedding_dim
 
     @property
     def weight(self) -> Tensor:

@@ -21,11 +21,7 @@ from transformers.activations import ACT2FN
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
-from transformers.models.bert.modeling_bert import (
-    BertEmbeddings,
-    BertPooler,
-    BertPreTrainedModel,
-)
+from transformers.models.bert.modeling_bert import BertEmbeddings, BertPooler, BertPreTrainedModel
 
 from .packing import PackedEmbedding, PackedLinear
 
@@ -117,10 +113,8 @@ def pooler_of(config: BertConfig) -> BertPooler:
 
 
 class Projection(nn.Linear):
-    """A linear layer that may have no inputs or no outputs (torch's own warns when it fills one).
-
-    It is filled by transformers' weight initialisation or by a checkpoint.
-    """
+    """A linear layer that may have no inputs or no outputs (torch's own warns when it fills one);
+    filled by transformers' weight initialisation or by a checkpoint."""
 
     def reset_parameters(self) -> None:
         pass
@@ -302,11 +296,9 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         return output
 
     def get_input_embeddings(self) -> nn.Module:
-        """Those of the tokens."""
         return self.bert.get_submodule("embeddings.word_embeddings")
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Other ones."""
         self.bert.set_submodule("embeddings.word_embeddings", value)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:

@@ -28,10 +28,8 @@ from objectives.students.bert.pruned_bert import (
 WORDS = "bert.embeddings.word_embeddings.weight"
 ROUNDED_EMBEDDINGS = (WORDS, "bert.embeddings.position_embeddings.weight")
 """Names of those that may have few bits."""
-_OF_LAYER, _OF_MODEL = (
-    ("weight_bits", "halves", "input_bits"),
-    ("embedding_bits", "pooler_bits", "pooler_halves"),
-)
+_OF_LAYER = ("weight_bits", "halves", "input_bits")
+_OF_MODEL = ("embedding_bits", "pooler_bits", "pooler_halves")
 """What an architecture and a configuration say of the bits of a layer, and of the rest."""
 _THRESHOLD = 0.7
 """Of the mean of |w|: below it a ternary weight is 0."""
@@ -122,8 +120,7 @@ def dense(model: PreTrainedModel) -> PreTrainedModel:
     if not any(isinstance(module, PackedLinear | PackedEmbedding) for module in model.modules()):
         return model
     assert isinstance(model, PrunedBertForSequenceClassification)
-    nothing = dict.fromkeys(_OF_LAYER)
-    layers = [nothing] * model.config.num_hidden_layers
+    layers = [dict.fromkeys(_OF_LAYER)] * model.config.num_hidden_layers
     whole = _empty(model.config, dict.fromkeys(_OF_MODEL), layers)
     state = model.state_dict()
     for name, module in model.named_modules():

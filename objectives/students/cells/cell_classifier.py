@@ -107,11 +107,9 @@ class CellForSequenceClassification(PreTrainedModel):
         return output
 
     def get_input_embeddings(self) -> nn.Module:
-        """Those of the tokens."""
         return self.words
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Other ones."""
         self.words = value
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:

@@ -124,6 +124,13 @@ def test_a_uniform_start_has_a_value_for_every_unit_of_its_spaces(problem: Probl
     assert GradientAlpha([other], problem, seed=0).alpha["qk"].shape == (1, 3, 4, 8)
 
 
+def test_the_temperature_falls_by_a_constant_factor(problem: Problem) -> None:
+    method = replace(QUICK, start="uniform", initial_alpha=-0.1, temperature=(1.0, 0.01))
+    alpha = GradientAlpha([method], problem, seed=0)
+    shifts = [alpha.masks(progress)["ffn"].logit().mean().item() for progress in (0, 0.5, 1)]
+    assert shifts == pytest.approx([-0.1, -1, -10], rel=1e-3)
+
+
 def test_alpha_of_dap_moves_on_the_integers(problem: Problem) -> None:
     alpha = GradientAlpha([preset("dap")], problem, seed=0)
     training = training_of(problem)

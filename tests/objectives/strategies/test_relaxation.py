@@ -17,7 +17,6 @@ from objectives.measures.budget import hinge_loss
 from objectives.measures.cost import Units
 from objectives.strategies.relaxation import (
     draw_two,
-    geometric_temperature,
     gumbel_noise,
     ranked_alpha,
     sigmoid_masks,
@@ -52,11 +51,6 @@ def test_equal_alphas_share_out_open_heads() -> None:
     assert torch.equal(softmax_masks(torch.full((1, 2, 4), 5.0)), torch.ones(1, 2, 4))
     masks = softmax_masks(torch.tensor([[0.0, 0.0], [0.0, 1.0986123]]))  # exp = 1, 1; 1, 3
     torch.testing.assert_close(masks, torch.tensor([[1.0, 1.0], [0.5, 1.5]]))
-
-
-def test_the_temperature_falls_by_a_constant_factor() -> None:
-    temperatures = [geometric_temperature(1.0, 0.01, progress) for progress in (0, 0.5, 1)]
-    assert temperatures == pytest.approx([1.0, 0.1, 0.01])
 
 
 importances = st.fixed_dictionaries(
