@@ -138,9 +138,8 @@ def _knob_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel | 
     for column, knob in enumerate(knobs, start=1):
         for place, run in enumerate(rows):
             known = [row for row in run if row.open is not None and knob in row.trial.knobs]
-            trials = [row.trial for row in known]
             figure.add_scatter(
-                **knob_points(overlay, place, knob, trials, unit=" above target"),
+                **knob_points(overlay, place, knob, [row.trial for row in known], " above target"),
                 y=brief(map(_miss, known)),
                 marker={**run_style(place), "size": 7},
                 showlegend=overlay.several and column == 1,

@@ -23,6 +23,7 @@ from reports.figures.theme import (
     axis,
     interval_bars,
     lay_out,
+    lines,
     plain,
     run_line,
     run_style,
@@ -157,6 +158,7 @@ class _Drawing:
         """The models of the front in an engine, and the unpruned one."""
         front = [(trial.number, speed.models.get(trial.number)) for trial in self.run.front]
         unpruned = [(None, speed.unpruned_model(self.run.unpruned))]
+        metric = self.run.metric_name
         for timed, name, symbol, size in (
             (front, "front", mark, 10),
             (unpruned, "unpruned model", star, 15),
@@ -167,10 +169,9 @@ class _Drawing:
                     continue
                 worth, (low, high) = model.worth, model.worth.interval
                 title = name if number is None else f"trial {number}"
-                metrics = f"{self.run.metric_name} {worth.metric:.4f}"
-                metrics += f", held out {worth.heldout_metric:.4f}"
-                texts = (f"{self.prefix}{title} in {speed.engine}", metrics)
-                hovers.append("<br>".join(map(plain, (*texts, f"{model.megabytes:.1f} MB"))))
+                scores = f"{metric} {worth.metric:.4f}, held out {worth.heldout_metric:.4f}"
+                texts = [f"{self.prefix}{title} in {speed.engine}", scores]
+                hovers.append(lines([*texts, f"{model.megabytes:.1f} MB"]))
                 bounds.append([self._height(value) for value in (low, worth.metric, high)])
                 keys.append([self.place, number, speed.engine])
             if keys:
@@ -260,8 +261,7 @@ class _Drawing:
         worth = f"{divergence_words(model)}{self.run.metric_name} {model.metric:.4f}{sure}"
         heldout = f"held out {model.heldout_metric:.4f}"
         sizes = ", ".join(f"{size_text(size)} {unit}" for unit, size in model.sizes.items())
-        texts = (self.prefix + name, f"{worth}, {heldout}", *budget, sizes)
-        return "<br>".join(map(plain, texts))
+        return lines([self.prefix + name, f"{worth}, {heldout}", *budget, sizes])
 
 
 def _points(trials: Sequence[FinishedTrial]) -> _Points:

@@ -144,3 +144,8 @@ def brief(values: Iterable[Any]) -> list[Any]:
 def plain(text: object) -> str:
     """Text for a figure, where Plotly would take `<b>` and its like for markup."""
     return html.escape(str(text), quote=False)
+
+
+def lines(texts: list[str]) -> str:
+    """Lines of text for a hover."""
+    return "<br>".join(plain(text) for text in texts)
