@@ -57,8 +57,7 @@ def choose(
     if not front:
         raise RunError(f"'{run.folder}' has no model on its front yet; name a trial", "trial")
     if knee:
-        bend = find_knee([row.result for row in front])
-        if bend is None:
+        if (bend := find_knee([row.result for row in front])) is None:
             raise RunError(
                 f"the front of '{run.folder}' ({len(front)} models) bends nowhere: choose in "
                 "another way",

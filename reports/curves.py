@@ -65,9 +65,9 @@ Curves = Mapping[int, Curve]
 
 def read_curves(run: RunRecord) -> dict[int, Curve]:
     """The curves of the finished trials whose files are there."""
-    folder, numbers = RunFolder(run.folder), [trial.number for trial in run.finished]
-    curves = {number: Curve(read_curve(folder.trial(number))) for number in numbers}
-    return {number: curve for number, curve in curves.items() if curve.rows}
+    folder = RunFolder(run.folder)
+    rows = {trial.number: read_curve(folder.trial(trial.number)) for trial in run.finished}
+    return {number: Curve(own) for number, own in rows.items() if own}
 
 
 def points_each(curves: int) -> int:

@@ -89,8 +89,7 @@ def _study_note(run: RunRecord) -> str:
     view = pareto_view(run)
     unpruned = run.unpruned
     lines = [f"**{markdown(answer(view))}**", ""]
-    rows = recommendations(view)
-    if rows:
+    if rows := recommendations(view):
         worth = [*unpruned.divergences, markdown(run.metric_name), "held out"]
         lines += [
             f"| | trial | {' | '.join(worth)} | {unpruned.cost_name} ratio |",

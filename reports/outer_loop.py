@@ -1,7 +1,4 @@
-"""How the outer loop went, in numbers: hypervolume, importance.
-
-The importance is Optuna's own, of a study made from the records.
-"""
+"""How the outer loop went, in numbers: hypervolume, importance."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
         near = [trial for trial in view.front if trial.result.metric >= (1 - loss) * metric]
         if near:
             wanted.setdefault(near[0].number, []).append(f"cheapest within {loss:.0%}")
-    bend = knee([trial.result for trial in view.front])
-    if bend is not None:
+    if (bend := knee([trial.result for trial in view.front])) is not None:
         wanted.setdefault(view.front[bend].number, []).append("knee")
     return [
         Recommendation(reasons=tuple(wanted[trial.number]), trial=trial)

@@ -220,10 +220,10 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
     trials = {str(model_folder(run, row.number)): row.number for row in run.front}
     for row in (*document["timings"], *document["worths"]):
         row["trial"] = trials.get(row["model"])
-    text = json.dumps({"format": _FORMAT, **document}, indent=1)
+    text = json.dumps({"format": _FORMAT, **document}, indent=1) + "\n"
     file = RunFolder(run.folder).bench
     try:
-        atomic_write_text(file, text + "\n")
+        atomic_write_text(file, text)
     except OSError as error:
         raise RunError(
             f"'{file}' could not be written ({error.strerror}): these times are not kept, and no "

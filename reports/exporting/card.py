@@ -86,8 +86,7 @@ def model_card(
 
 
 def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
-    """A row for each way in which the run's front was timed, if this model was there, then for each
-    engine megabytes, and the metric where fewer bits were scored."""
+    """Rows of this model's times, then of its megabytes and scores in each engine."""
     times, engines = [], {}
     for one in read_speeds(run):
         model, unpruned = one.models.get(trial), one.unpruned_model(run.unpruned)

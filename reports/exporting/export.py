@@ -65,8 +65,7 @@ def export(
     """
     out = Path(out)
     model = model_folder(run, trial)
-    damaged = damages(model.parent, model.parent.rglob("*"))
-    if damaged:
+    if damaged := damages(model.parent, model.parent.rglob("*")):
         raise RunError(
             f"'{model.parent}': trial {trial} is damaged: {'; '.join(damaged)}; export another "
             "trial, or put the file back from a copy"

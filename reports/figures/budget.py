@@ -26,8 +26,6 @@ from reports.figures.theme import (
 )
 from reports.overlay import Overlay
 
-_OPEN = "open_ratio"
-"""Column of a learning curve: cost of the units whose masks are open, of the unpruned model's."""
 _HOVER = "trial %{customdata[1]}<br>asked %{x}, reached %{y}<extra></extra>"
 _ASKED = ("target_ratio", "tolerance")
 """Knobs that say what is asked, not how hard the search tries."""
@@ -48,7 +46,7 @@ def reached(run: RunRecord, curves: Curves) -> list[Reached]:
     rows = []
     for trial in run.finished:
         curve = curves.get(trial.number)
-        left = curve.columns.get(_OPEN) if curve else None
+        left = curve.columns.get("open_ratio") if curve else None
         rows.append(Reached(trial=trial, open=left[-1][1] if left else None))
     return rows
 
@@ -140,9 +138,8 @@ def _knob_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel | 
     for column, knob in enumerate(knobs, start=1):
         for place, run in enumerate(rows):
             known = [row for row in run if row.open is not None and knob in row.trial.knobs]
-            trials = [row.trial for row in known]
             figure.add_scatter(
-                **knob_points(overlay, place, knob, trials, unit=" above target"),
+                **knob_points(overlay, place, knob, [row.trial for row in known], " above target"),
                 y=brief(map(_miss, known)),
                 marker={**run_style(place), "size": 7},
                 showlegend=overlay.several and column == 1,

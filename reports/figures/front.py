@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import cycle
+from collections.abc import Mapping, Sequence
+from itertools import cycle, starmap
 from typing import Any
 
 import plotly.graph_objects as go
 
 from orchestrator.runs.records import FinishedTrial, RunRecord
-from orchestrator.runs.results import Measured, UnprunedResult, divergence_words, size_text
+from orchestrator.runs.results import Measured, TrialResult, divergence_words, size_text
 from reports.figures.theme import (
     BLUE,
     DIVERGENCE_AXIS,
@@ -42,7 +42,8 @@ _SERVED = (
     (SKY, "cross", "hexagram-open"),
 )
 """For each engine with other bits in turn the colour, and the marks of front and unpruned model."""
-_Point = FinishedTrial | UnprunedResult
+_Points = Mapping[int | None, Measured]
+"""Models by the numbers of their trials; None is the unpruned one."""
 
 
 def front_figure(overlay: Overlay) -> go.Figure:
@@ -58,9 +59,12 @@ def front_figure(overlay: Overlay) -> go.Figure:
     units = {run.unpruned.unit for run in overlay.runs}
     unit = f" ({units.pop()})" if len(units) == 1 and len(overlay.units) > 1 else ""
     student = " student" if all(run.unpruned.student_is_new for run in overlay.runs) else ""
-    costs = {"tickformat": ".0%"}
+    # By itself an axis would make room for the words.
+    drawn = [x for trace in figure.data for x in trace.x if x is not None]
+    costs = {"tickformat": ".0%", "range": [0, 1.05 * max(drawn, default=1.0)]}
     if overlay.wide:  # ticks at 1, 2 and 5 of each power of ten
-        costs = {"type": "log", "dtick": "D2", "tickformat": "~%"}
+        ends = [math.log10(min(drawn)) - 0.05, math.log10(max(drawn)) + 0.05]
+        costs = {"type": "log", "dtick": "D2", "tickformat": "~%", "range": ends}
     heights = DIVERGENCE_AXIS if overlay.by_divergence else {}
     if overlay.relative:
         heights = {"tickformat": ".0%"}
@@ -69,10 +73,7 @@ def front_figure(overlay: Overlay) -> go.Figure:
         height=480 + 40 * (len(overlay.runs) - 1),
         top=30,
         xaxis=x_axis(
-            f"{overlay.cost_name}, unpruned{student} = 100%{unit}",
-            **costs,
-            rangemode="tozero",
-            range=_range(figure, overlay.wide),  # by itself it would make room for the words
+            f"{overlay.cost_name}, unpruned{student} = 100%{unit}", rangemode="tozero", **costs
         ),
         yaxis=axis(f"{overlay.objective_name}, selection split", **heights),
     )
@@ -80,12 +81,11 @@ def front_figure(overlay: Overlay) -> go.Figure:
 
 
 def add_served(figure: go.Figure, overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> None:
-    """Add what was scored with other bits than the run's own: the same trials as other marks, and
-    the unpruned model as another star.
+    """Add the models that were scored with other bits than the run's own, by other marks.
 
-    They have no place on an axis of FLOPs: the page puts them where they belong when its axis is
-    switched, and shows them then alone. A point carries the places of its run and its trial (None
-    for the unpruned model), and its engine.
+    They have no place on an axis of FLOPs: the page shows them when its axis is switched to
+    milliseconds. A point carries the places of its run and its trial (None: unpruned), and its
+    engine.
     """
     if overlay.by_divergence:
         return  # they were scored by the metric
@@ -113,24 +113,25 @@ class _Drawing:
         # There may be a thousand off the front: their hovers are made where they are looked at.
         trial, objective = f"{plain(self.prefix)}trial", plain(self.run.objective_name)
         hover = f"{trial} %{{customdata[1]}}<br>{objective} %{{y}}<br>%{{x}}<extra></extra>"
-        self._add(view.dominated, "dominated", marker=faint, hovertemplate=hover)
-        self._add(view.outside, "outside its budget or aims", marker=missed, hovertemplate=hover)
-        symbols = [_SYMBOLS[trial.result.weight_bits] for trial in view.front]
+        dominated, outside, front = map(_points, (view.dominated, view.outside, view.front))
+        self._add(dominated, "dominated", marker=faint, hovertemplate=hover)
+        self._add(outside, "outside its budget or aims", marker=missed, hovertemplate=hover)
+        symbols = [_SYMBOLS[result.weight_bits] for result in front.values()]
         self._add(
-            view.front,
+            front,
             "front",
-            **self._details(view.front),
+            **self._details(front),
             mode="lines+markers",
             legendrank=1,
             line={"shape": "hv", **(line if several else {"color": BLUE, "width": 2})},
             marker={"size": 10, **(style if several else {"color": BLUE, "symbol": symbols})},
         )
         if not several:
-            self._explain_bits(view.front)
+            self._explain_bits({result.weight_bits for result in front.values()})
         unpruned = self.run.unpruned
         # A teacher far to the right would crowd the front together; a divergence of 0 is nowhere.
         drawn = unpruned.ratio <= 1 and not self.overlay.by_divergence
-        starred: list[_Point] = [unpruned] if drawn else []
+        starred: _Points = {None: unpruned} if drawn else {}
         self._add(
             starred,
             f"{unpruned.label} model",
@@ -139,7 +140,7 @@ class _Drawing:
             showlegend=not several,
             marker={"color": self._colour(VERMILLION), "size": 15, "symbol": "star"},
         )
-        models: list[_Point] = [*view.front, *starred]
+        models = {**front, **starred}
         hollow = {"size": 9, "symbol": "diamond-open", "line": {"width": 2}}
         self._add(
             models,
@@ -157,6 +158,7 @@ class _Drawing:
         """The models of the front in an engine, and the unpruned one."""
         front = [(trial.number, speed.models.get(trial.number)) for trial in self.run.front]
         unpruned = [(None, speed.unpruned_model(self.run.unpruned))]
+        metric = self.run.metric_name
         for timed, name, symbol, size in (
             (front, "front", mark, 10),
             (unpruned, "unpruned model", star, 15),
@@ -167,9 +169,8 @@ class _Drawing:
                     continue
                 worth, (low, high) = model.worth, model.worth.interval
                 title = name if number is None else f"trial {number}"
-                metrics = f"{self.run.metric_name} {worth.metric:.4f}"
-                metrics += f", held out {worth.heldout_metric:.4f}"
-                texts = [f"{self.prefix}{title} in {speed.engine}", metrics]
+                scores = f"{metric} {worth.metric:.4f}, held out {worth.heldout_metric:.4f}"
+                texts = [f"{self.prefix}{title} in {speed.engine}", scores]
                 hovers.append(lines([*texts, f"{model.megabytes:.1f} MB"]))
                 bounds.append([self._height(value) for value in (low, worth.metric, high)])
                 keys.append([self.place, number, speed.engine])
@@ -187,9 +188,8 @@ class _Drawing:
                     hoverinfo="text",
                 )
 
-    def _explain_bits(self, front: Sequence[FinishedTrial]) -> None:
+    def _explain_bits(self, bits: set[int]) -> None:
         """What the marks of the front mean, in the legend, where some model has few bits."""
-        bits = {trial.result.weight_bits for trial in front}
         for number in sorted(bits, reverse=True) if bits != {32} else ():
             self.figure.add_scatter(
                 x=[None],
@@ -227,37 +227,34 @@ class _Drawing:
     def _height(self, value: float) -> float:
         return self.overlay.height(self.run, value)
 
-    def _add(
-        self, points: Sequence[_Point], name: str, heldout: bool = False, **style: Any
-    ) -> None:
+    def _add(self, points: _Points, name: str, heldout: bool = False, **style: Any) -> None:
         if points:
             self.figure.add_scatter(
-                x=[_model(point).ratio for point in points],
-                y=[self._height(_model(point).value(heldout)) for point in points],
+                x=[model.ratio for model in points.values()],
+                y=[self._height(model.value(heldout)) for model in points.values()],
                 name=plain(self.prefix + name),
-                customdata=[[self.place, getattr(point, "number", None)] for point in points],
+                customdata=[[self.place, number] for number in points],
                 **{"mode": "markers", **style},
             )
 
-    def _details(self, points: Sequence[_Point], heldout: bool = False) -> dict[str, Any]:
+    def _details(self, points: _Points, heldout: bool = False) -> dict[str, Any]:
         """Hovers, and lines over the bootstrap intervals of the metrics."""
-        hovers = {"hovertext": [self._hover(point) for point in points], "hoverinfo": "text"}
+        hovers = {"hovertext": list(starmap(self._hover, points.items())), "hoverinfo": "text"}
         if self.overlay.by_divergence:
             return hovers
         bounds = []
-        for model in map(_model, points):
+        for model in points.values():
             low, high = model.heldout_interval if heldout else model.interval
             bounds.append(map(self._height, (low, model.value(heldout), high)))
         return {**hovers, "error_y": interval_bars(bounds)}
 
-    def _hover(self, point: _Point) -> str:
-        model = _model(point)
+    def _hover(self, number: int | None, model: Measured) -> str:
         name, budget = f"{self.run.unpruned.label} model", []
-        if isinstance(point, FinishedTrial):
-            name, result = f"trial {point.number}", point.result
+        if isinstance(model, TrialResult):
+            name = f"trial {number}"
             budget = [
-                f"{result.budget_name} ratio {result.reached:.4f}, "
-                f"target {result.target_ratio:.4f} ± {100 * result.tolerance:g}%"
+                f"{model.budget_name} ratio {model.reached:.4f}, "
+                f"target {model.target_ratio:.4f} ± {100 * model.tolerance:g}%"
             ]
         low, high = model.interval
         sure = f" ({low:.3f} to {high:.3f})" if self.overlay.by_divergence else ""  # else drawn
@@ -267,8 +264,8 @@ class _Drawing:
         return lines([self.prefix + name, f"{worth}, {heldout}", *budget, sizes])
 
 
-def _model(point: _Point) -> Measured:
-    return point.result if isinstance(point, FinishedTrial) else point
+def _points(trials: Sequence[FinishedTrial]) -> _Points:
+    return {trial.number: trial.result for trial in trials}
 
 
 def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
@@ -295,12 +292,3 @@ def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
             annotation={"text": plain(text), "font": {"size": 12}},
             annotation_position="top left",
         )
-
-
-def _range(figure: go.Figure, wide: bool) -> list[float]:
-    """From 0 to the rightmost point, 1 in an empty figure; of a logarithmic axis from the leftmost,
-    in powers of ten."""
-    points = [x for trace in figure.data for x in trace.x if x is not None]
-    if wide:
-        return [math.log10(min(points)) - 0.05, math.log10(max(points)) + 0.05]
-    return [0, 1.05 * max(points, default=1.0)]

@@ -80,11 +80,7 @@ def joined_space(overlay: Overlay) -> dict[str, BaseDistribution]:
 
 
 def _joined(distributions: Sequence[BaseDistribution]) -> BaseDistribution | None:
-    """What holds the values of all, on a logarithmic scale if all have one; None if some are
-    numbers and some are not."""
-    first = distributions[0]
-    if all(distribution == first for distribution in distributions):
-        return first
+    """What holds the values of all, logarithmic if all are; None for numbers beside words."""
     choices = [d.choices for d in distributions if isinstance(d, CategoricalDistribution)]
     if len(choices) == len(distributions):
         return CategoricalDistribution(list(dict.fromkeys(chain(*choices))))

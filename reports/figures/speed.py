@@ -9,7 +9,6 @@ import plotly.graph_objects as go
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from reports.figures.theme import (
     GREY,
-    RUN_COLOURS,
     RUN_DASHES,
     RUN_SYMBOLS,
     Panel,
@@ -17,6 +16,7 @@ from reports.figures.theme import (
     axis,
     lay_out,
     plain,
+    run_style,
     x_axis,
 )
 from reports.overlay import Overlay
@@ -51,8 +51,7 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
 
 
 def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
-    """For each shape which engine is the fastest for which model, and how many models of the front
-    the unpruned one beats with fewer bits."""
+    """Of each shape the fastest engines, and whom the unpruned model beats with fewer bits."""
     for shape in by_shape(speeds):
         where = f"At {shape[0].batch} x {shape[0].length} tokens"
         yield f"{where} the fastest engine is {_fastest(shape)}."
@@ -86,8 +85,7 @@ def _fastest(shape: Sequence[Speed]) -> str:
 
 
 def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
-    """How many models of the front are no faster and no better than the unpruned one with fewer
-    bits: in float32, whatever its engine, and in the engine of the unpruned one."""
+    """How many models of the front the unpruned one beats in any float32 and in its own engine."""
     unpruned = rival.reference_model
     worth, limit = unpruned.scored(run.unpruned), unpruned.milliseconds
     front = [trial for trial in run.front if trial.number in rival.models]
@@ -128,17 +126,14 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
         timed = sorted(one.models.items(), key=lambda row: row[1].flops_ratio)
         models = [*timed, (None, one.reference_model)]
         engine, shape = engines.index(one.engine), shapes.index((one.batch, one.length))
+        dash = RUN_DASHES[shape % len(RUN_DASHES)]
         figure.add_scatter(
             x=[model.flops_ratio for _, model in models],
             y=[model.speed_up for _, model in models],
             mode="lines+markers",
             visible=None if shape == 0 else "legendonly",
             name=plain(f"{one.engine}, {one.batch} x {one.length} tokens"),
-            line={
-                "color": RUN_COLOURS[engine % len(RUN_COLOURS)],
-                "dash": RUN_DASHES[shape % len(RUN_DASHES)],
-                "width": 2,
-            },
+            line={"color": run_style(engine)["color"], "dash": dash, "width": 2},
             marker={"symbol": RUN_SYMBOLS[shape % len(RUN_SYMBOLS)], "size": 8},
             customdata=[[place, number] for number, _ in models],
             text=[

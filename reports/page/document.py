@@ -108,8 +108,7 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
         row["attributes"] = dict(trial.attributes)
     if trial.seconds is not None:
         row["seconds"] = round(trial.seconds, 1)
-    result = trial.result
-    if result is not None:
+    if (result := trial.result) is not None:
         row |= _measured(result)
         row |= {"target_ratio": result.target_ratio, "tolerance": result.tolerance}
         if sizes := in_numbers(result.widths, run.unpruned.widths):
@@ -118,8 +117,7 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
         if folder.is_dir():
             row["folder"] = Path(os.path.relpath(folder, page_folder)).as_posix()
             row["files"] = sorted(path.name for path in folder.iterdir() if path.is_file())
-    curve = curves.get(trial.number)
-    if curve is not None:
+    if curve := curves.get(trial.number):
         row["stages"] = curve.stages
         row["curve"] = {
             name: [list(axis) for axis in zip(*values, strict=True)]

@@ -32,7 +32,7 @@ from reports.overlay import Overlay, overlay
 from reports.page.document import document, latency_axes
 from reports.pareto import answer, knob_texts, pareto_view, percent, state_text
 from reports.recommended import recommendations
-from reports.speed import Speed, fastest, read_speeds
+from reports.speed import fastest, read_speeds
 
 _HERE = Path(__file__).parent
 
@@ -65,6 +65,7 @@ def write_report(
         architecture_section(together),
         outer_section(together),
     )
+    scored = [any(model.worth for one in own for model in one.models.values()) for own in speeds]
     exports = [part["export"] for part in parts]
     data = document(together, curves, speeds, exports, target.parent)
     front = front_figure(together)
@@ -80,7 +81,7 @@ def write_report(
         # Null for numbers that JSON does not have.
         document=json.loads(json.dumps(data), parse_constant=lambda _: None),
         latencies=latency_axes(speeds, together.runs[0].bits),
-        unscored=[part for part, own in zip(parts, speeds, strict=True) if not _scored(own)],
+        unscored=[part for part, known in zip(parts, scored, strict=True) if not known],
         fastest=lambda part, trial: fastest(part["record"], speeds[part["place"]], trial),
         timed=next(chain(*speeds), None),
         live=live,
@@ -109,11 +110,6 @@ def _part(together: Overlay, place: int) -> dict[str, Any]:
         "export": f"maskfront export {folder}",
         "launch": RunFolder(run.folder).read_launch(),
     }
-
-
-def _scored(speeds: Sequence[Speed]) -> bool:
-    """Whether all was timed that a page shows, and fewer bits were scored."""
-    return any(model.worth for one in speeds for model in one.models.values())
 
 
 @cache
