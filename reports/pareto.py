@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord
 from orchestrator.runs.results import TrialResult, UnprunedResult
+from reports.paired import Paired, paired
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,22 +19,38 @@ class ParetoView:
     unpruned: UnprunedResult
     front: tuple[FinishedTrial, ...]
     """By rising cost, and so by rising worth."""
+    near: tuple[FinishedTrial, ...]
+    """Off the front, but no cheaper model of it is surely as good: the rows do not tell them
+    apart."""
     dominated: tuple[FinishedTrial, ...]
-    """Inside their budget, but another trial is no worse and cheaper, or as cheap and better."""
+    """Inside their budget, but a cheaper model of the front is surely as good: see `Paired`."""
     outside: tuple[FinishedTrial, ...]
-    """Outside their budget; they are on no front."""
+    """Outside their budget or the study's aims; they are on no front."""
+    paired: Paired | None
+    """What the same rows say of two models; None where answers are not known."""
 
 
 def pareto_view(run: RunRecord) -> ParetoView:
     """Sort the finished trials of a run."""
-    front = run.front
+    front, comparison = run.front, paired(run)
     numbers = {trial.number for trial in front}
+    near, dominated = [], []
+    for trial in run.finished:
+        if not trial.feasible or trial.number in numbers:
+            continue
+        cheaper = [one for one in front if one.result.cost <= trial.result.cost]
+        sure = comparison is None or any(
+            comparison.surely_as_good(one, trial) for one in reversed(cheaper)
+        )
+        (dominated if sure else near).append(trial)
     return ParetoView(
         metric_name=run.metric_name,
         unpruned=run.unpruned,
         front=tuple(front),
-        dominated=tuple(t for t in run.finished if t.feasible and t.number not in numbers),
+        near=tuple(near),
+        dominated=tuple(dominated),
         outside=tuple(t for t in run.finished if not t.feasible),
+        paired=comparison,
     )
 
 
@@ -91,10 +108,13 @@ def _kept(view: ParetoView, result: TrialResult) -> str:
     if unpruned.metric > 0 and unpruned.heldout_metric > 0:
         share = result.metric / unpruned.metric
         heldout = result.heldout_metric / unpruned.heldout_metric
-        return f"keeps {share:.1%} of {whose} {name} (held out: {heldout:.1%})"
+        return (
+            f"keeps {heldout:.1%} of {whose} {name} held out ({share:.1%} on the selection split)"
+        )
     other = "the teacher" if unpruned.student_is_new else "the unpruned one"
     # Matthews correlation may be zero or less: a share of it would say nothing.
     return (
-        f"has {name} {result.metric:.3f} where {other} has {unpruned.metric:.3f} "
-        f"(held out: {result.heldout_metric:.3f} and {unpruned.heldout_metric:.3f})"
+        f"has {name} {result.heldout_metric:.3f} held out where {other} has "
+        f"{unpruned.heldout_metric:.3f} (selection split: {result.metric:.3f} and "
+        f"{unpruned.metric:.3f})"
     )

@@ -22,14 +22,17 @@ class Recommendation:
 def recommendations(view: ParetoView) -> list[Recommendation]:
     """The knee and the cheapest models within 1% and 3% of the unpruned metric, by falling cost.
 
-    A model that answers several questions stands there once.
+    A model is within a loss if the upper end of the paired 95% interval of what it loses is; if
+    none is, the cheapest that seems to be is named, with the rows that would tell. Where answers
+    are not known the metrics alone decide. A model that answers several questions stands there
+    once.
     """
     wanted: dict[int, list[str]] = {}
     metric = view.unpruned.metric
     for loss in (0.01, 0.03) if metric > 0 else ():
-        near = [trial for trial in view.front if trial.result.metric >= (1 - loss) * metric]
-        if near:
-            wanted.setdefault(near[0].number, []).append(f"cheapest within {loss:.0%}")
+        if found := _within(view, loss):
+            trial, reason = found
+            wanted.setdefault(trial.number, []).append(reason)
     if (bend := knee([trial.result for trial in view.front])) is not None:
         wanted.setdefault(view.front[bend].number, []).append("knee")
     return [
@@ -37,6 +40,22 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
         for trial in reversed(view.front)
         if trial.number in wanted
     ]
+
+
+def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
+    """The cheapest model of the front that loses at most this share, and how sure that is."""
+    margin, words = loss * view.unpruned.metric, f"within {loss:.0%}"
+    seems = [t for t in view.front if t.result.metric >= view.unpruned.metric - margin]
+    if not seems:
+        return None
+    if view.paired is None:
+        return seems[0], f"cheapest {words}"
+    for trial in seems:
+        most = view.paired.most_lost(trial)
+        if most is not None and most <= margin:
+            return trial, f"cheapest {words}"
+    rows = view.paired.rows_to_decide(seems[0], margin)
+    return seems[0], f"may be {words}" + (f" ({rows:,} rows would tell)" if rows else "")
 
 
 def knee(front: Sequence[Measured]) -> int | None:

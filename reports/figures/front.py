@@ -113,8 +113,12 @@ class _Drawing:
         # There may be a thousand off the front: their hovers are made where they are looked at.
         trial, objective = f"{plain(self.prefix)}trial", plain(self.run.objective_name)
         hover = f"{trial} %{{customdata[1]}}<br>{objective} %{{y}}<br>%{{x}}<extra></extra>"
-        dominated, outside, front = map(_points, (view.dominated, view.outside, view.front))
+        dominated, near, outside, front = map(
+            _points, (view.dominated, view.near, view.outside, view.front)
+        )
         self._add(dominated, "dominated", marker=faint, hovertemplate=hover)
+        close = {**faint, "symbol": "square-open", "opacity": 0.9, "line": {"width": 1.5}}
+        self._add(near, "not told apart", marker=close, hovertemplate=hover)
         self._add(outside, "outside its budget or aims", marker=missed, hovertemplate=hover)
         symbols = [_SYMBOLS[result.weight_bits] for result in front.values()]
         self._add(

@@ -68,6 +68,11 @@ async function switchAxis(unit) {
   const plot = await draw("front");
   const places = [], xs = [], modes = [], visible = [];
   plot.data.forEach((trace, place) => {
+    if (trace.meta === "ratio") { // cascades have a place on the axis of the run's own cost alone
+      trace.shown ??= trace.visible ?? true;
+      places.push(place), xs.push(trace.x), modes.push(trace.mode), visible.push(unit ? false : trace.shown);
+      return;
+    }
     if (!trace.customdata) return;
     places.push(place);
     const engine = trace.customdata[0][2];

@@ -22,9 +22,11 @@ from objectives.cache import atomic_write_text
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import size_text
 from orchestrator.runs.run_folder import RunFolder
+from reports.cascades import cascades_of
 from reports.curves import read_curves
 from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
+from reports.figures.cascades import add_cascades, pair_text
 from reports.figures.front import add_served, front_figure
 from reports.figures.outer_loop import outer_section
 from reports.figures.speed import speed_section
@@ -70,6 +72,7 @@ def write_report(
     data = document(together, curves, speeds, exports, target.parent)
     front = front_figure(together)
     add_served(front, together, speeds)
+    add_cascades(front, together, [part["cascades"] for part in parts])
     content = _template().render(
         title=f"{', '.join(together.names)}: {together.objective_name} against "
         f"{together.cost_name}",
@@ -109,6 +112,7 @@ def _part(together: Overlay, place: int) -> dict[str, Any]:
         "folder": folder,
         "export": f"maskfront export {folder}",
         "launch": RunFolder(run.folder).read_launch(),
+        "cascades": cascades_of(run),
     }
 
 
@@ -123,6 +127,7 @@ def _template() -> Template:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {
+        "pair": pair_text,
         "knobs": knob_texts,
         "size": size_text,
         "percent": percent,
