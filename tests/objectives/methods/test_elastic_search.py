@@ -169,7 +169,7 @@ def test_within_the_tolerance_it_stops_before_the_largest_fall_of_worth(
     """Neurons of one price, of which the first 60 are worth much more than the others."""
     scores = {"ffn": torch.linspace(100, 90, 3 * 48).view(3, 48)}
     scores["ffn"].view(-1)[60:] -= 50
-    monkeypatch.setattr(ElasticSearch, "scores", lambda *_: scores)
+    monkeypatch.setattr(ElasticSearch, "_scores", lambda *_: scores)
     cost, price = fresh.budget.cost, float(fresh.budget.cost.of_one_unit()["ffn"])
     closed = fresh.budget.cost.full - 3 * 48 * price
     method = replace(BARE, spaces=("ffn",), target_ratio=(closed + 66 * price) / cost.full)
