@@ -70,8 +70,9 @@ class SearchMethod(abc.ABC):
     which of its checkpoints is best.
     """
 
-    costs: ClassVar[frozenset[CostName]] = frozenset({"flops", "params", "bytes"})
-    """What a study of the method may count: by default what can be counted of any model."""
+    costs: ClassVar[frozenset[CostName]] = frozenset({"flops", "params", "bytes", "latency"})
+    """What a study of the method may count: by default what can be counted or timed of any
+    model."""
     per_slot: ClassVar[frozenset[str]] = frozenset()
     """The settings in which the members of one population may differ: places as in `knobs`, where
     "*" stands for anything, such as "stages.*.learning_rate"."""

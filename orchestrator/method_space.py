@@ -17,14 +17,13 @@ from optuna.distributions import (
 from objectives.errors import UserError, did_you_mean
 from objectives.knobs import settings, with_knobs
 from objectives.search_method import SearchMethod
+from orchestrator.runs.records import METHOD
 
 if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
 
 _MOST_CORNERS = 4096
 """Combinations of extreme values that are looked at, to tell what a space allows."""
-METHOD = "method"
-"""The knob that says which of several methods a trial has."""
 _STORED = (bool, int, float, str, type(None))
 """Choices that come back from a storage as they went in: a tuple would be a list."""
 

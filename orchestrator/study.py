@@ -21,8 +21,9 @@ from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.teacher import Teacher
-from orchestrator.method_space import METHOD, MethodSpace, applies
+from orchestrator.method_space import MethodSpace, applies
 from orchestrator.optuna_private import holds
+from orchestrator.runs.records import METHOD
 from orchestrator.runs.results import LIMITED
 from orchestrator.sampler import SamplerFactory, SamplerName
 

@@ -13,9 +13,8 @@ import numpy as np
 import optuna
 from optuna.trial import create_trial
 
-from orchestrator.method_space import METHOD
 from orchestrator.runs.busy_clock import BusyClock
-from orchestrator.runs.records import BUDGET, FinishedTrial, RunRecord, pareto_front
+from orchestrator.runs.records import BUDGET, METHOD, FinishedTrial, RunRecord, pareto_front
 
 Steps = Sequence[tuple[float, float]]
 """A step curve: where it steps, rising, and how high it is from there on."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from objectives.measures.bootstrap import resampled_metrics
 from objectives.metric import Metric
@@ -20,7 +20,7 @@ from orchestrator.runs.answers import JudgedRows, read_answers, read_rows
 from orchestrator.runs.records import FinishedTrial, RunRecord
 
 _LEVEL = 0.95
-_SURE = float(norm.ppf((1 + _LEVEL) / 2))
+_SURE = NormalDist().inv_cdf((1 + _LEVEL) / 2)
 """Standard deviations on either side of a 95% interval."""
 
 
@@ -37,7 +37,7 @@ class Paired:
         The level is Bonferroni's for as many comparisons as the run has finished trials. True where
         answers are gone: then the metrics alone decide.
         """
-        sure = float(norm.ppf(1 - (1 - _LEVEL) / max(1, len(self.run.finished))))
+        sure = NormalDist().inv_cdf(1 - (1 - _LEVEL) / max(1, len(self.run.finished)))
         gain = one.result.metric - other.result.metric
         apart = sum(high - low for low, high in (one.result.interval, other.result.interval))
         if gain >= sure * apart / (2 * _SURE):  # no difference spreads more: nothing need be read

@@ -34,7 +34,8 @@ def pareto_view(run: RunRecord) -> ParetoView:
     """Sort the finished trials of a run."""
     front, comparison = run.front, paired(run)
     numbers = {trial.number for trial in front}
-    near, dominated = [], []
+    near: list[FinishedTrial] = []
+    dominated: list[FinishedTrial] = []
     for trial in run.finished:
         if not trial.feasible or trial.number in numbers:
             continue
@@ -108,9 +109,7 @@ def _kept(view: ParetoView, result: TrialResult) -> str:
     if unpruned.metric > 0 and unpruned.heldout_metric > 0:
         share = result.metric / unpruned.metric
         heldout = result.heldout_metric / unpruned.heldout_metric
-        return (
-            f"keeps {heldout:.1%} of {whose} {name} held out ({share:.1%} on the selection split)"
-        )
+        return f"keeps {heldout:.1%} of {whose} {name} held out (selection split: {share:.1%})"
     other = "the teacher" if unpruned.student_is_new else "the unpruned one"
     # Matthews correlation may be zero or less: a share of it would say nothing.
     return (

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from objectives.cache import cached_array, content_key, kernel_lock
-from objectives.measures.bootstrap import RESAMPLES, Samples, resampled_metrics
+from objectives.measures.bootstrap import RESAMPLES, Floats, resampled_metrics
 from objectives.measures.evaluate import answers_of, predict
 from objectives.students.bert import pretrained
 from objectives.text.data import Split
@@ -34,7 +34,7 @@ class Resampled:
         self._inputs, self._kept, self._device, self._note = inputs, kept, device, note
         self._splits: dict[str, Split] = {}
 
-    def __call__(self, model: Path, role: str) -> Samples:
+    def __call__(self, model: Path, role: str) -> Floats:
         """(500,): the same samples of the rows of `role` for every model."""
         task, text = self._inputs.task, self._inputs.text
         made_of = {
@@ -51,7 +51,7 @@ class Resampled:
                 file, (RESAMPLES,), np.float64, self._note, lambda: self._measured(model, role)
             )
 
-    def _measured(self, model: Path, role: str) -> Samples:
+    def _measured(self, model: Path, role: str) -> Floats:
         if role not in self._splits:
             self._splits[role] = self._inputs.split(role)
         split = self._splits[role]

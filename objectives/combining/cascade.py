@@ -14,7 +14,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 from objectives.combining.members import Member, Rows, enough, probabilities
 from objectives.metric import Labels, Logits
@@ -32,7 +31,10 @@ class Cascade:
     small: int | None
     """The number of its trial; None is the unpruned model."""
     large: int | None
+    """The same of the model that is asked where the small one is unsure."""
     confidence: Confidence
+    """How the small one's sureness is told: its highest probability, how far that is above the
+    second, or minus the entropy."""
     temperature: float
     """That the small model's logits are divided by."""
     threshold: float
@@ -40,14 +42,19 @@ class Cascade:
     deferred: float
     """Share of the selection rows that are."""
     heldout_deferred: float
+    """Share of the held-out rows that are."""
     cost: float
     """Mean of a selection row, in the unit of the members' costs."""
     heldout_cost: float
+    """Mean of a held-out row."""
     metric: float
+    """Of the task, on the selection split."""
     heldout_metric: float
+    """The same held out."""
     agreement: float
     """Share of the selection rows on which it answers as the unpruned model does."""
     heldout_agreement: float
+    """Share of the held-out rows."""
 
 
 def confidence_of(kind: Confidence, logits: Logits, temperature: float) -> NDArray[np.float64]:
@@ -63,6 +70,8 @@ def confidence_of(kind: Confidence, logits: Logits, temperature: float) -> NDArr
 def temperature_of(logits: Logits, labels: Labels) -> float:
     """The temperature of the least negative log-likelihood (Guo et al. 2017), within a factor of 20
     of 1. Of rows that are all right none is best: then it is the lowest."""
+    from scipy.optimize import minimize_scalar  # half a second
+
     rows = np.arange(len(labels))
 
     def loss(log_temperature: float) -> float:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from objectives.measures.bootstrap import resampled_metrics
 from objectives.metric import Labels, Logits, Metric, metric_value
@@ -72,6 +71,8 @@ def at_least(right: Array | int, rows: int) -> NDArray[np.float64]:
 
     The one-sided bound of Clopper and Pearson (1934) for `right` of `rows` independent rows.
     """
+    from scipy.stats import beta  # half a second, which a page need not wait for
+
     right = np.asarray(right)
     with np.errstate(invalid="ignore"):
         bound = beta.ppf(1 - CONFIDENCE, right, rows - right + 1)

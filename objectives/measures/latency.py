@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from transformers import BertForSequenceClassification
+from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives.cache import atomic_write, content_key, read_cached
 from objectives.engines.names import Engine
@@ -174,6 +174,26 @@ def load_latency(
     return Latency(
         shape, conditions, tuple(table["heads"]), tuple(table["ffn"]), rows, table["rest"]
     )
+
+
+def milliseconds_beside(
+    model: PreTrainedModel, reference: BertForSequenceClassification, latency: Latency
+) -> float:
+    """The latency of a model that no table predicts, on the scale of the table.
+
+    The model takes turns with `reference`, the unpruned model that `latency` is of: the median
+    ratio of their times, times what the table says of the reference. So a busy machine slows both.
+    """
+    conditions, device = latency.conditions, str(next(reference.parameters()).device)
+    with TemporaryDirectory() as scratch:
+        models = {f"{scratch}/model": model, f"{scratch}/reference": reference}
+        threads = torch.get_num_threads()
+        served = serve(conditions.engine, models, Path(scratch), threads, device)
+        vocabulary = min(one.config.vocab_size for one in models.values())
+        inputs = tokens(vocabulary, conditions.batch, conditions.seq_len)
+        runs = [one.run for one in served]
+        times = in_turns(conditions.engine, runs, inputs, _REPEATS, device)
+    return float(np.median(times[:, 0] / times[:, 1])) * latency.full
 
 
 def _grid(size: int) -> list[int]:

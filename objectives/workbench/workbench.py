@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from objectives.measures.evaluate import (
     predict,
     score,
 )
-from objectives.measures.latency import load_latency
+from objectives.measures.latency import Latency, load_latency, milliseconds_beside
 from objectives.measures.measured import WrongCostError, measured_costs
 from objectives.metric import Metric
 from objectives.problem import Problem
@@ -101,10 +101,17 @@ class Workbench:
             self.metric,
             params=measured["params"],
             bytes=measured["bytes"],
-            cost=(predicted | measured)[self.problem.counted.cost.unit],
+            cost=self._cost(model, predicted | measured),
             flops=measured[self.flops.unit],
             widths=architecture.sizes(),
         )
+
+    def _cost(self, model: PreTrainedModel, known: Mapping[str, float]) -> float:
+        """What a model costs, in the unit of the study; timed where nothing predicts it."""
+        cost = self.problem.counted.cost
+        if isinstance(cost, Latency) and cost.unit not in known:
+            return milliseconds_beside(model, self.problem.student, cost)
+        return known[cost.unit]
 
     def tokenizer_of(self, architecture: Architecture) -> PreTrainedTokenizerBase:
         """The tokenizer that goes with a model of this architecture."""
@@ -140,94 +147,182 @@ def prepare(
     `latency_batch` sequences in the `engine`; `objective` is what it compares students by, `spaces`
     the kinds of units that its methods search: "units" counts those.
     """
-    device, progress, seq_len = session.device, session.progress, inputs.seq_len
-    metric, label_names = inputs.task.metric, inputs.text.label_names
-    splits = {role: inputs.split(role) for role in ROLES}
-    check_tokens(inputs, splits.values())
-    notes = [*notes_on_rows(inputs, splits), *teacher_notes(inputs.teacher, label_names)]
-    for note in notes:
-        progress.note(note)
+    splits, notes = _rows(inputs, session)
     teacher = load_teacher(inputs.teacher, inputs.text, splits["train"], session=session)
-    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in JUDGING)
-    progress.begin("score the teacher", batches)
-    answers = {role: predict(teacher, splits[role], device, progress) for role in JUDGING}
-    if not inputs.task.labelled:
-        said = answers | {"alpha": predict(teacher, splits["alpha"], device)}
-        splits |= {role: splits[role].answered(logits) for role, logits in said.items()}
-    judging, select = {role: splits[role] for role in JUDGING}, splits["select"]
+    splits, answers = _answered(inputs, teacher, splits, session)
     train, alpha = rows_of_students(inputs, splits, fidelity, session)
-    student = teacher
-    if inputs.student is not None:
-        student = load_student(inputs.student, teacher, label_names, session.seed)
-    elif inputs.student_layers is not None:
-        student = keep_layers(teacher, inputs.student_layers)
-    cost_of_teacher, cost_of_student = (
-        load_latency(model, batch=latency_batch, seq_len=seq_len, engine=engine, session=session)
-        if cost == "latency"
-        else _cost(cost, model, seq_len, spaces)
-        for model in (teacher, student)
-    )
-    cost_of_unpruned = cost_of_teacher if inputs.student is None else cost_of_student
-    counted = Budget(cost_of_student, cost_of_unpruned.full)
-    flops_of_student = Flops(cost_of_student.shape, seq_len)
-    flops = Budget(flops_of_student, Flops(cost_of_unpruned.shape, seq_len).full)
+    student = _student(inputs, teacher, session.seed)
+    costs = _costs(inputs, teacher, student, session, cost, engine, latency_batch, spaces)
+    judging = {role: splits[role] for role in JUDGING}
     served = answers
     if BITS[engine] != FULL_BITS:
-        served = answers_of(engine, teacher, judging, device)
-    unpruned = score_of(
-        served,
-        answers,
-        judging,
-        metric,
-        params=count_parameters(teacher),
-        bytes=bytes_of(teacher.state_dict()),
-        cost=cost_of_teacher.full,
-        flops=int(Flops(cost_of_teacher.shape, seq_len).full),
-        widths=BertArchitecture.full(cost_of_unpruned.shape).sizes(),
-    )
-    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
-    weak = weak_teacher_note(
-        inputs.teacher, metric, unpruned.metric, unpruned.interval, select.labels, len(label_names)
-    )
-    if weak:
-        progress.note(weak)
-        notes.append(weak)
+        served = answers_of(engine, teacher, judging, session.device)
+    unpruned = _score_teacher(inputs, teacher, served, answers, judging, costs)
+    notes += _weak_teacher(inputs, unpruned, splits["select"], session)
     teacher_logits = kept_logits(teacher, train, session=session)
     check_answers(inputs.teacher, teacher_logits)
-    select_score = partial(nearness, split=select, teacher=answers["select"], device=device)
-    if objective == "metric":
-        select_score = partial(score, split=select, metric=metric, device=device)
     train = train.answered(teacher_logits)
     return Workbench(
         problem=Problem(
             teacher=teacher,
             student=student,
             train=train,
-            teacher_logits=teacher_logits.to(device),
+            teacher_logits=teacher_logits.to(session.device),
             alpha=alpha,
-            budget=flops if cost_of_student.counts_bits else counted,
-            counted=counted,
+            budget=costs.flops if costs.counted.cost.counts_bits else costs.counted,
+            counted=costs.counted,
             student_is_new=inputs.student is not None,
             student_layers=inputs.student_layers,
-            select_score=select_score,
+            select_score=_select_score(inputs, objective, splits["select"], answers, session),
             vocabulary=Vocabulary(inputs.tokenizer, train),
-            device=device,
+            device=session.device,
             cache=session.cache,
-            seq_len=seq_len,
+            seq_len=inputs.seq_len,
         ),
-        select=select,
+        select=splits["select"],
         heldout=splits["heldout"],
         texts={role: inputs.text.roles[role] for role in JUDGING},
         teacher_answers=answers,
         engine=engine,
-        metric=metric,
+        metric=inputs.task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
         unpruned_answers=served,
-        flops=flops_of_student,
-        flops_full=int(flops.full),
+        flops=Flops(costs.counted.cost.shape, inputs.seq_len),
+        flops_full=int(costs.flops.full),
         notes=tuple(notes),
     )
+
+
+def _rows(inputs: Inputs, session: Session) -> tuple[dict[str, Split], list[str]]:
+    """The rows of each role as tokens, and what a user should know of them."""
+    splits = {role: inputs.split(role) for role in ROLES}
+    check_tokens(inputs, splits.values())
+    of_teacher = teacher_notes(inputs.teacher, inputs.text.label_names)
+    notes = [*notes_on_rows(inputs, splits), *of_teacher]
+    for note in notes:
+        session.progress.note(note)
+    return splits, notes
+
+
+def _answered(
+    inputs: Inputs,
+    teacher: BertForSequenceClassification,
+    splits: Mapping[str, Split],
+    session: Session,
+) -> tuple[dict[str, Split], dict[str, Tensor]]:
+    """The rows, labelled by the teacher where the task has no labels; and its logits (rows, C) of
+    those that judge."""
+    device, progress = session.device, session.progress
+    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in JUDGING)
+    progress.begin("score the teacher", batches)
+    answers = {role: predict(teacher, splits[role], device, progress) for role in JUDGING}
+    if inputs.task.labelled:
+        return dict(splits), answers
+    said = answers | {"alpha": predict(teacher, splits["alpha"], device)}
+    labelled = {role: splits[role].answered(logits) for role, logits in said.items()}
+    return {**splits, **labelled}, answers
+
+
+def _student(
+    inputs: Inputs, teacher: BertForSequenceClassification, seed: int
+) -> BertForSequenceClassification:
+    if inputs.student is not None:
+        return load_student(inputs.student, teacher, inputs.text.label_names, seed)
+    if inputs.student_layers is not None:
+        return keep_layers(teacher, inputs.student_layers)
+    return teacher
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """What teacher and unpruned student cost, as the study counts and in FLOPs."""
+
+    teacher: Cost
+    teacher_flops: int
+    counted: Budget
+    flops: Budget
+
+
+def _costs(
+    inputs: Inputs,
+    teacher: BertForSequenceClassification,
+    student: BertForSequenceClassification,
+    session: Session,
+    cost: CostName,
+    engine: Engine,
+    batch: int,
+    spaces: tuple[str, ...],
+) -> _Costs:
+    seq_len = inputs.seq_len
+    of_teacher, of_student = (
+        load_latency(model, batch=batch, seq_len=seq_len, engine=engine, session=session)
+        if cost == "latency"
+        else _cost(cost, model, seq_len, spaces)
+        for model in (teacher, student)
+    )
+    of_unpruned = of_teacher if inputs.student is None else of_student
+    flops, full = Flops(of_student.shape, seq_len), Flops(of_unpruned.shape, seq_len).full
+    return _Costs(
+        teacher=of_teacher,
+        teacher_flops=int(Flops(of_teacher.shape, seq_len).full),
+        counted=Budget(of_student, of_unpruned.full),
+        flops=Budget(flops, full),
+    )
+
+
+def _score_teacher(
+    inputs: Inputs,
+    teacher: BertForSequenceClassification,
+    served: Mapping[str, Tensor],
+    answers: Mapping[str, Tensor],
+    judging: Mapping[str, Split],
+    costs: _Costs,
+) -> Score:
+    """What it is worth by its answers in the engine. Raises UserError where they are not finite."""
+    shape = costs.teacher.shape if inputs.student is None else costs.counted.cost.shape
+    unpruned = score_of(
+        served,
+        answers,
+        judging,
+        inputs.task.metric,
+        params=count_parameters(teacher),
+        bytes=bytes_of(teacher.state_dict()),
+        cost=costs.teacher.full,
+        flops=costs.teacher_flops,
+        widths=BertArchitecture.full(shape).sizes(),
+    )
+    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
+    return unpruned
+
+
+def _weak_teacher(inputs: Inputs, unpruned: Score, select: Split, session: Session) -> list[str]:
+    """A note on a teacher that may have learnt nothing; none on another."""
+    weak = weak_teacher_note(
+        inputs.teacher,
+        inputs.task.metric,
+        unpruned.metric,
+        unpruned.interval,
+        select.labels,
+        len(inputs.text.label_names),
+    )
+    if weak is None:
+        return []
+    session.progress.note(weak)
+    return [weak]
+
+
+def _select_score(
+    inputs: Inputs,
+    objective: Objective,
+    select: Split,
+    answers: Mapping[str, Tensor],
+    session: Session,
+) -> Callable[[PreTrainedModel], float]:
+    """`Problem.select_score`."""
+    if objective == "metric":
+        return partial(score, split=select, metric=inputs.task.metric, device=session.device)
+    return partial(nearness, split=select, teacher=answers["select"], device=session.device)
 
 
 def _cost(

@@ -39,6 +39,7 @@ ARTIFACTS = "artifacts"  # the bucket that its artifacts go to, if it is not the
 WANTED = "wanted"  # finished trials wanted by the last launch
 # A constraint of a trial.
 BUDGET = "budget"  # abs(reached - R) - t R, at most 0 where the budget is met
+METHOD = "method"  # the knob that says which of several methods a trial has
 
 State = Literal["finished", "failed", "running"]
 _STATES: dict[TrialState, State] = {

@@ -14,8 +14,7 @@ from optuna.distributions import (
 )
 
 from orchestrator.errors import RunError
-from orchestrator.method_space import METHOD
-from orchestrator.runs.records import RunRecord, read_run
+from orchestrator.runs.records import METHOD, RunRecord, read_run
 from orchestrator.study import Study
 
 WARM_START = "warm_start"  # trial attribute: the run and trial whose knobs this one has

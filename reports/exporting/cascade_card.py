@@ -15,6 +15,7 @@ class Cascaded:
     """A cascade that was written, and what it is worth by its own folder."""
 
     folder: Path
+    """Where it is."""
     cascade: Cascade
     """What was expected of it: costs are milliseconds from text to label, on one thread."""
     milliseconds: float
@@ -26,6 +27,7 @@ class Cascaded:
     heldout_agreement: float
     """With the unpruned model in the same engine, by the folder's own answers."""
     heldout_metric: float
+    """Of the task, by the same answers."""
     deferred: float
     """Share of the held-out texts that the large model was asked about."""
 

@@ -115,7 +115,7 @@ def test_what_a_hover_names_is_there(mixed_run: RunRecord) -> None:
         for trace in _front(mixed_run).data
         if "customdata" in (trace.hovertemplate or "")
     }
-    assert known == {"dominated": [2], "outside its budget": [3]}
+    assert known == {"dominated": [2], "outside its budget or aims": [3]}
 
 
 def test_constraints_are_seen_and_no_trial_outside_its_budget_is_best(
