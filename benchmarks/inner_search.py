@@ -26,8 +26,6 @@ benchmarks/results/inner_search-<device>.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import platform
 import statistics
 from collections.abc import Callable, Mapping
@@ -46,6 +44,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer, BertForSequenceClassification
 
 from benchmarks import made_up
+from benchmarks.harness import parsed, parser_of, write_json
 from benchmarks.timing import (
     STEPS,
     WARM_UP,
@@ -57,7 +56,7 @@ from benchmarks.timing import (
     seconds_of,
     until_enough,
 )
-from objectives.device import Precision, autocast, choose_device, matmul_dtype, quiet_libraries
+from objectives.device import Precision, autocast, choose_device, matmul_dtype
 from objectives.measures.budget import hinge_loss
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
@@ -359,21 +358,18 @@ def row(name: str, blocks: list[float], seconds: dict[str, list[float]]) -> dict
 
 def main() -> None:
     """Time every variant, block after block; print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser = parser_of(__doc__)
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--made-up", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
+    options = parsed(parser)
     options.device = choose_device(options.device)
     kind = kind_of(options.device)
     if options.cpu_time:
         options.threads = 1
     torch.set_num_threads(options.threads)
-    quiet_libraries()
     with TemporaryDirectory() as folder:
         make = make_up_problem if options.made_up else make_problem
         bucketed = make(Path(folder), options.device)
@@ -427,8 +423,7 @@ def main() -> None:
         "largest_difference": difference,
         "rows": rows,
     }
-    out = options.out / f"inner_search-{kind}.json"
-    out.write_text(json.dumps(document, indent=2) + "\n")
+    write_json(options.out / f"inner_search-{kind}.json", document)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ that of the process, for a machine that does other work too; it wants one thread
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import time
 from collections.abc import Callable
@@ -27,7 +25,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from objectives.device import quiet_libraries
+from benchmarks.harness import parsed, parser_of, write_json
 from objectives.engines import timing
 from objectives.engines.names import ENGINES, check_engines
 from objectives.engines.serving import serve
@@ -55,17 +53,13 @@ def drawn(shape: BertShape, share: float, dice: random.Random) -> BertArchitectu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--engines", nargs="+", default=[e for e in ENGINES if e != "compile"])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--processor", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-    quiet_libraries()
-    torch.set_num_threads(options.threads)
+    options = parsed(parser)
     if options.processor:
         clock: Callable[[], float] = time.process_time
         vars(timing)["time"] = SimpleNamespace(perf_counter=clock)
@@ -121,8 +115,7 @@ def main() -> None:
         "torch": torch.__version__,
     }
     document = {**conditions, "rows": rows}
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "latency_table-cpu.json").write_text(json.dumps(document, indent=2) + "\n")
+    write_json(options.out / "latency_table-cpu.json", document)
 
 
 if __name__ == "__main__":

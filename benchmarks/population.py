@@ -32,12 +32,12 @@ Prints a table; writes population-<device>.json after each measurement.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
+from argparse import SUPPRESS
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -54,6 +54,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.harness import parsed, parser_of, write_json
 from benchmarks.inner_search import METHOD, PlainLoop, padded, searching
 from benchmarks.made_up import make_checkpoint, make_problem
 from benchmarks.timing import (
@@ -74,7 +75,6 @@ from objectives.device import (
     free_memory,
     matmul_dtype,
     out_of_memory,
-    quiet_libraries,
 )
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
@@ -394,19 +394,16 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
 
 def main() -> None:
     """Measure all variants in turn, round after round; print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+")
     parser.add_argument("--processes", type=int, nargs="+", default=[2])
     parser.add_argument("--lengths", type=int, nargs="+", default=[32])
     parser.add_argument("--precision", default="auto", choices=get_args(Precision))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    quiet_libraries()
+    parser.add_argument("--serve", help=SUPPRESS)
+    options = parsed(parser)
     if options.serve:
         serve(Job(**json.loads(options.serve)))
         return
@@ -467,8 +464,7 @@ def main() -> None:
             if not failed(answers):
                 counted.add(variant)
             document["rows"] = [row(v, r, limits, moved) for v, r in found.items() if r]
-            out = options.out / f"population-{kind}.json"
-            out.write_text(json.dumps(document, indent=2) + "\n")
+            write_json(options.out / f"population-{kind}.json", document)
     show(document["rows"], console)
 
 

@@ -23,7 +23,6 @@ was measured elsewhere, plotly and the extra "image".
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -37,6 +36,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.harness import parsed, parser_of, write_json
 from benchmarks.inner_search import make_problem, make_up_problem, padded
 from benchmarks.population import SIZES, ceilings
 from benchmarks.timing import STEPS, WARM_UP, Stopwatch, clock, describe, kind_of, until_enough
@@ -45,7 +45,6 @@ from objectives.device import (
     free_memory,
     matmul_dtype,
     out_of_memory,
-    quiet_libraries,
 )
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
@@ -211,7 +210,7 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def main() -> None:
     """Measure all cells in turn, round after round; the table, the JSON and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 32, 64, 128])
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.99, 0.5, 0.25, 0.1, 0.05])
@@ -219,11 +218,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--made-up", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--draw", type=Path, help="what was measured: draw it, measure nothing")
-    options = parser.parse_args()
-    quiet_libraries()
+    options = parsed(parser)
     options.device = choose_device(options.device)
     kind, picture = kind_of(options.device), options.picture
     if picture is None and (kind == "cpu" or options.draw):
@@ -260,8 +257,7 @@ def main() -> None:
                     row(cell, found, problems[cell.tokens], limits)
                     for cell, found in seconds.items()
                 ]
-                out = options.out / f"step_cost-{kind}.json"
-                out.write_text(json.dumps(document, indent=2) + "\n")
+                write_json(options.out / f"step_cost-{kind}.json", document)
     show(document["rows"])
     if picture is not None:
         draw(document["rows"], picture)
