@@ -44,18 +44,9 @@ def test_means_are_those_of_the_seeds(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_options_that_benchmarks_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = [
-        "--out",
-        str(tmp_path / "new"),
-        "--threads",
-        "1",
-        "--seeds",
-        "3",
-        "4",
-        "--task",
-        "cola",
-    ]
-    monkeypatch.setattr(sys, "argv", ["benchmark", *given])
+    threads = torch.get_num_threads()
+    given = f"--out {tmp_path / 'new'} --threads {threads} --seeds 3 4 --task cola"
+    monkeypatch.setattr(sys, "argv", ["benchmark", *given.split()])
     asked = parsed(parser_of("About it.", tasks=("tweets", "cola"), seeds=(0,)))
     assert (asked.seeds, asked.task, asked.threads) == ([3, 4], "cola", threads)
     assert asked.out.is_dir()
