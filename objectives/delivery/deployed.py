@@ -42,9 +42,14 @@ def write_onnx_for(engine: Engine, model: PreTrainedModel, file: Path) -> None:
 
 
 def stage_of(
-    folder: Path, model: str, tokenizer: PreTrainedTokenizerBase, max_length: int
+    folder: Path,
+    model: str,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    place: str = "tokenizer.json",
 ) -> Stage:
-    """An entry for the ONNX file `model` in `folder`; its tokenizer is written beside it.
+    """An entry for the ONNX file `model` in `folder`; its tokenizer is written to `place` there,
+    unless it is there already.
 
     Raises UserError for a tokenizer that is written in Python alone.
     """
@@ -53,8 +58,8 @@ def stage_of(
             f"{type(tokenizer).__name__} has no tokenizer.json, which classify.py needs; convert "
             "the checkpoint's tokenizer to a fast one"
         )
-    place = (Path(model).parent / "tokenizer.json").as_posix()
-    (folder / place).write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
+    if not (folder / place).exists():
+        (folder / place).write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
     return {
         "model": model,
         "tokenizer": place,

@@ -113,13 +113,15 @@ def check_free(out: Path) -> None:
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> list[str]:
     """The file in float32 and those in the bits that are named, each with what it loses."""
+    from objectives.delivery.deployed import labels_of, stage_of, write_classifier
     from objectives.delivery.exported import load_model, score_onnx
     from objectives.engines.onnx_model import write_int4, write_int8, write_onnx
     from objectives.students.bert.pretrained import load_tokenizer
 
     (folder / "onnx").mkdir()
     whole = folder / "onnx" / "model.onnx"
-    difference = write_onnx(load_model(folder), whole)
+    model = load_model(folder)
+    difference = write_onnx(model, whole)
     notes = [
         f"{whole.relative_to(folder)}: {_megabytes(whole)}; its logits differ from torch's by "
         f"{difference:.0e} at most, on random inputs of several shapes"
@@ -136,6 +138,11 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
             f"{small.relative_to(folder)}: {_megabytes(small)}, {how}; "
             f"{run.metric_name} {metrics[0]} (held out {metrics[1]})"
         )
+    if tokenizer.is_fast:
+        file = "onnx/model_int8.onnx" if "int8" in inputs else "onnx/model.onnx"
+        longest = int(run.definition["task.max_length"])
+        write_classifier(folder, [stage_of(folder, file, tokenizer, longest)], labels_of(model))
+        notes.append(f"classify.py: answers texts by {file}, with onnxruntime and tokenizers alone")
     return notes
 
 

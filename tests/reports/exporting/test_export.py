@@ -19,6 +19,7 @@ from huggingface_hub import metadata_load
 from optuna.distributions import FloatDistribution
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, pipeline
 
+from objectives.delivery.classify import Classifier
 from objectives.engines import onnx_model
 from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError
@@ -339,7 +340,10 @@ def test_onnx_gives_torchs_logits_and_few_bits_say_what_they_lose(
     nodes = {node.op_type for node in onnx.load(out / "onnx" / "model.onnx").graph.node}
     assert "Sum" in nodes
     assert "IsNaN" not in nodes
-    of_onnx, *of_few = exported.notes
+    of_onnx, *of_few, of_classify = exported.notes
+    assert of_classify.startswith("classify.py: answers texts by onnx/model_int8.onnx")
+    answers = Classifier(out)(TEXTS)
+    assert {answer.label for answer in answers} <= set(model.config.label2id)
     score = workbench.score(model, RAGGED)
     assert of_onnx.startswith("onnx/model.onnx: ")
     for file, note in zip(files[1:], of_few, strict=True):
