@@ -74,8 +74,8 @@ def cascade(
         The folder, and what its own answers to the held-out rows are worth.
 
     Raises:
-        RunError: for two aims, if the folder is taken, if the run compares numbers, and if no
-            cascade meets the aim: then it says what comes nearest.
+        RunError: for two aims, if the folder is taken, if the run compares numbers, if no cascade
+            meets the aim (it says what comes nearest), and if a single model is enough.
         UserError: without the extra "onnx", and if the fine-tuned teacher is gone.
     """
     aims = {"min_agreement": min_agreement, "min_metric": min_metric, "max_ms": max_ms}
@@ -179,6 +179,20 @@ def _chosen(
         nearest = "the selection split has too few rows to say so; ask for less"
     if found is None:
         raise RunError(f"'{run.folder}': no cascade {aim}: {nearest}", name)
+    if found.deferred == 0:
+        raise RunError(
+            f"'{run.folder}': {_name(found.small)} alone {aim}, in {found.cost:.2f} ms; take it: "
+            f"maskfront export {run.folder} --trial {found.small} --onnx",
+            name,
+        )
+    whole = (pair.large.cost for pair in pairs if pair.large.number is None)
+    unpruned = max(whole, default=np.inf)
+    if found.cost >= unpruned:
+        raise RunError(
+            f"'{run.folder}': the fastest cascade that {aim} takes {found.cost:.2f} ms, and the "
+            f"unpruned model alone {unpruned:.2f} ms; ask for less",
+            name,
+        )
     return found
 
 

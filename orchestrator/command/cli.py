@@ -61,6 +61,9 @@ def run(
     cluster: Annotated[
         str | None, typer.Option(help="Address of the cluster, such as tcp://SCHEDULER:8786.")
     ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds after which no more trials begin.")
+    ] = None,
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
     from orchestrator.command.launching import launch
@@ -79,6 +82,7 @@ def run(
             artifacts=artifacts,
             backend=backend,
             cluster=cluster,
+            timeout=timeout,
             command=shlex.join(["maskfront", *context.obj]),
             console=console,
         )

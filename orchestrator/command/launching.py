@@ -36,6 +36,7 @@ def launch(
     artifacts: str | None = None,
     backend: Backend = "loky",
     cluster: str | None = None,
+    timeout: float | None = None,
     report: bool = True,
     callbacks: Sequence[Callback] = (),
     command: str | None = None,
@@ -61,6 +62,8 @@ def launch(
         backend: what starts the workers: "loky" processes of this machine, "dask" or "ray" tasks
             of a cluster, whose machines share the run folder.
         cluster: address of the cluster, such as "tcp://SCHEDULER:8786".
+        timeout: seconds after which no more trials begin (Optuna's word and meaning); those that
+            run are finished. The next launch goes on.
         report: keep report.html, the notes and the front of the dashboard up to date. One that
             fails is told of and costs no trial.
         callbacks: called with the run as it stands when more trials have ended.
@@ -90,6 +93,7 @@ def launch(
         artifacts=artifacts,
         backend=backend,
         cluster=cluster,
+        timeout=timeout,
     )
     engine = run_study if options.in_process else launch_workers
     try:

@@ -37,6 +37,7 @@ SOURCES = "sources"  # what the user named
 HOME = "home"  # the run folder with its files, if the storage lies elsewhere
 ARTIFACTS = "artifacts"  # the bucket that its artifacts go to, if it is not the run folder
 WANTED = "wanted"  # finished trials wanted by the last launch
+UNTIL = "until"  # when the last launch takes no more trials, in seconds since 1970; None: never
 # A constraint of a trial.
 BUDGET = "budget"  # abs(reached - R) - t R, at most 0 where the budget is met
 METHOD = "method"  # the knob that says which of several methods a trial has

@@ -26,6 +26,7 @@ class LaunchOptions:
     artifacts: str | None = None
     backend: Backend = "loky"
     cluster: str | None = None
+    timeout: float | None = None
 
     @property
     def in_process(self) -> bool:
@@ -42,6 +43,8 @@ class LaunchOptions:
                 f"a launch takes a Study, not a {type(study).__name__}; that of a file is "
                 "orchestrator.load_study('study.py')"
             )
+        if self.timeout is not None and not self.timeout > 0:
+            raise RunError(f"timeout is {self.timeout}; it must be seconds above 0", "timeout")
         study = replace(
             study,
             trials=study.trials if self.trials is None else self.trials,

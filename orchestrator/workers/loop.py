@@ -118,7 +118,7 @@ def opened(
         outer = opening.open_study(study, folder, opened_storage, definition, own=own)
         opening.bind_folder(folder, outer, shown)
         opening.check_room(url, living(outer, folder), options.workers)
-        opening.describe(outer, study, device)
+        opening.describe(outer, study, device, options.timeout)
         set_artifact_store(outer, options.artifacts)
         yield outer, inputs
 

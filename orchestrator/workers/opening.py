@@ -6,6 +6,7 @@ import platform
 import re
 import secrets
 import socket
+import time
 from collections.abc import Mapping
 from importlib.metadata import version
 
@@ -16,7 +17,7 @@ from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import study_id_of
-from orchestrator.runs.records import DEFINITION, HOME, SOURCES, VERSIONS, WANTED
+from orchestrator.runs.records import DEFINITION, HOME, SOURCES, UNTIL, VERSIONS, WANTED
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
@@ -89,8 +90,8 @@ def check_no_trials(folder: RunFolder) -> None:
         )
 
 
-def describe(outer: optuna.Study, study: Study, device: str) -> None:
-    """Note what this launch wants, and with what it works."""
+def describe(outer: optuna.Study, study: Study, device: str, timeout: float | None = None) -> None:
+    """Note what this launch wants, for how many seconds it takes trials, and with what it works."""
     _ask_first(outer, study)  # a later launch may want others
     packages = ("maskfront", "torch", "transformers", "optuna")
     versions = {name: version(name) for name in packages} | {"python": platform.python_version()}
@@ -98,6 +99,13 @@ def describe(outer: optuna.Study, study: Study, device: str) -> None:
     outer.set_user_attr(VERSIONS, versions)
     outer.set_user_attr(SOURCES, study.sources())
     outer.set_user_attr(WANTED, study.trials)
+    outer.set_user_attr(UNTIL, None if timeout is None else time.time() + timeout)
+
+
+def time_is_up(outer: optuna.Study) -> bool:
+    """Whether the launch takes no more trials."""
+    until = outer.user_attrs.get(UNTIL)
+    return until is not None and time.time() > until
 
 
 def _ask_first(outer: optuna.Study, study: Study) -> None:

@@ -40,7 +40,7 @@ from orchestrator.study import Study
 from orchestrator.workers.claims import ALREADY_ENDED, Claims, Retry, fail_trial, remove_files
 from orchestrator.workers.finished import Finished
 from orchestrator.workers.heartbeat import living
-from orchestrator.workers.opening import finished_trials
+from orchestrator.workers.opening import finished_trials, time_is_up
 from orchestrator.workers.progress import LaunchProgress
 
 Callback = Callable[[RunRecord], object]
@@ -87,6 +87,12 @@ class Worker:
         while (finished := finished_trials(self.outer)) < self.study.trials:
             if self.claims.halted:
                 raise KeyboardInterrupt
+            if time_is_up(self.outer):
+                self.progress.note(
+                    f"the time is up: {finished} of {self.study.trials} trials are finished; "
+                    "launch again to go on"
+                )
+                return
             self.progress.finished(finished)
             before = self.counted
             if not self._population():

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from maskfront import Run, RunError, Study, load_run
+from objectives.delivery import deployed
 from objectives.delivery.deployed import answers_to
 from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import predict
@@ -42,10 +44,18 @@ def launched(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return load_run(folder)
 
 
+def milliseconds(classifiers: Sequence[Any], texts: Sequence[Any], **_: Any) -> Any:
+    """As if the last model, the unpruned one, were large: those of the tests all take as long."""
+    costs = [*np.linspace(0.1, 0.2, len(classifiers) - 1), 10.0]
+    return np.tile(costs, (len(texts), 1))
+
+
 @pytest.fixture(scope="module")
 def done(launched: Run, study: Study, tmp_path_factory: pytest.TempPathFactory) -> Cascaded:
     out = tmp_path_factory.mktemp("cascade") / "both"
-    return cascade(launched, study, out, min_agreement=0.5, engine="onnxruntime")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deployed, "text_to_label", milliseconds)
+        return cascade(launched, study, out, max_ms=5, engine="onnxruntime")
 
 
 def texts_of(study: Study, role: str) -> list[Any]:
@@ -136,6 +146,25 @@ def test_what_makes_no_cascade_is_refused(
     with pytest.raises(RunError, match=message):
         cascade(launched, study, tmp_path / "out", **aims)
     assert not (tmp_path / "out").exists()
+
+
+def test_where_a_model_alone_is_enough_it_is_named(
+    launched: Run, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployed, "text_to_label", milliseconds)
+    with pytest.raises(RunError, match=r"trial \d+ alone answers 1\.0% of all texts .* --onnx"):
+        cascade(launched, study, tmp_path / "out", min_agreement=0.01, engine="onnxruntime")
+
+
+def test_where_no_model_is_faster_than_the_unpruned_one_that_is_said(
+    launched: Run, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(classifiers: Sequence[Any], texts: Sequence[Any], **_: Any) -> Any:
+        return np.tile([*np.linspace(8, 9, len(classifiers) - 1), 10.0], (len(texts), 1))
+
+    monkeypatch.setattr(deployed, "text_to_label", slow)
+    with pytest.raises(RunError, match=r"and the unpruned model alone 10\.00 ms; ask for less"):
+        cascade(launched, study, tmp_path / "out", min_agreement=0.9, engine="onnxruntime")
 
 
 def test_an_aim_that_nothing_meets_leaves_nothing(
