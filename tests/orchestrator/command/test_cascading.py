@@ -73,6 +73,7 @@ def classifier_of(folder: Path) -> Any:
     return module.Classifier
 
 
+@pytest.mark.slow
 def test_the_folder_says_what_its_card_says(done: Cascaded, launched: Run, study: Study) -> None:
     classifier = classifier_of(done.folder)(done.folder)
     texts = texts_of(study, "heldout")
@@ -87,6 +88,7 @@ def test_the_folder_says_what_its_card_says(done: Cascaded, launched: Run, study
     assert f"| {launched.metric_name} | {done.heldout_metric:.4f} |" in card
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threshold", "stage"), [(-100.0, "small"), (100.0, "large")])
 def test_at_its_ends_it_is_one_of_the_two(
     done: Cascaded, launched: Run, study: Study, threshold: float, stage: str
@@ -103,6 +105,7 @@ def test_at_its_ends_it_is_one_of_the_two(
     np.testing.assert_allclose(found, predict(model, inputs.judging()[1], "cpu"), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_it_needs_neither_torch_nor_transformers(done: Cascaded) -> None:
     script = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
@@ -116,6 +119,7 @@ def test_it_needs_neither_torch_nor_transformers(done: Cascaded) -> None:
     assert len(eval(ended.stdout)) == 2
 
 
+@pytest.mark.slow
 def test_threads_share_a_classifier(done: Cascaded, study: Study) -> None:
     classifier = classifier_of(done.folder)(done.folder)
     texts = texts_of(study, "heldout")
@@ -126,6 +130,7 @@ def test_threads_share_a_classifier(done: Cascaded, study: Study) -> None:
     assert classifier.asked == 9 * len(texts)
 
 
+@pytest.mark.slow
 def test_one_tokenizer_is_written_once(done: Cascaded) -> None:
     stages = json.loads((done.folder / "classifier.json").read_text())["stages"]
     assert {stage["tokenizer"] for stage in stages} == {"small/tokenizer.json"}
@@ -148,6 +153,7 @@ def test_what_makes_no_cascade_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_where_a_model_alone_is_enough_it_is_named(
     launched: Run, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +162,7 @@ def test_where_a_model_alone_is_enough_it_is_named(
         cascade(launched, study, tmp_path / "out", min_agreement=0.01, engine="onnxruntime")
 
 
+@pytest.mark.slow
 def test_where_no_model_is_faster_than_the_unpruned_one_that_is_said(
     launched: Run, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +174,7 @@ def test_where_no_model_is_faster_than_the_unpruned_one_that_is_said(
         cascade(launched, study, tmp_path / "out", min_agreement=0.9, engine="onnxruntime")
 
 
+@pytest.mark.slow
 def test_an_aim_that_nothing_meets_leaves_nothing(
     launched: Run, study: Study, tmp_path: Path
 ) -> None:
