@@ -53,9 +53,6 @@ def add_cascades(figure: go.Figure, overlay: Overlay, found: Sequence[Sequence[C
 
 
 def pair_text(cascade: Cascade) -> str:
-    """Its two models: "trial 3, then the unpruned model"."""
-    names = [
-        "the unpruned model" if number is None else f"trial {number}"
-        for number in (cascade.small, cascade.large)
-    ]
-    return ", then ".join(names)
+    """Its two models: "trial 3 → unpruned"."""
+    numbers = (cascade.small, cascade.large)
+    return " → ".join("unpruned" if number is None else f"trial {number}" for number in numbers)
