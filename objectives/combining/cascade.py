@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -91,7 +92,14 @@ class Pair:
 
     def sure(self, role: str) -> NDArray[np.float64]:
         """The small one's confidence in each row."""
-        return confidence_of(self.confidence, self.small.logits[role], self.temperature)
+        return self._sure[role]
+
+    @cached_property
+    def _sure(self) -> dict[str, NDArray[np.float64]]:
+        return {
+            role: confidence_of(self.confidence, logits, self.temperature)
+            for role, logits in self.small.logits.items()
+        }
 
     def at(self, threshold: float) -> Cascade:
         """The cascade that defers the rows of less confidence than this."""
