@@ -181,8 +181,8 @@ def _chosen(
         raise RunError(f"'{run.folder}': no cascade {aim}: {nearest}", name)
     if found.deferred == 0:
         raise RunError(
-            f"'{run.folder}': {_name(found.small)} alone {aim}, in {found.cost:.2f} ms; take it: "
-            f"maskfront export {run.folder} --trial {found.small} --onnx",
+            f"'{run.folder}': {_name(found.small)} alone {aim}, in {found.cost:.2f} ms: "
+            "export it with ONNX",
             name,
         )
     whole = (pair.large.cost for pair in pairs if pair.large.number is None)

@@ -158,7 +158,7 @@ def test_where_a_model_alone_is_enough_it_is_named(
     launched: Run, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deployed, "text_to_label", milliseconds)
-    with pytest.raises(RunError, match=r"trial \d+ alone answers 1\.0% of all texts .* --onnx"):
+    with pytest.raises(RunError, match=r"trial \d+ alone answers 1\.0% .* export it with ONNX"):
         cascade(launched, study, tmp_path / "out", min_agreement=0.01, engine="onnxruntime")
 
 
