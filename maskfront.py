@@ -61,7 +61,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from orchestrator.study_file import load_study as load_study
     from orchestrator.workers.loop import work as work
     from reports.choice import choose as choose
-    from reports.exporting.cascade_card import Cascaded as Cascaded
+    from reports.exporting.deployed_card import Deployed as Deployed
     from reports.exporting.export import Exported as Exported
     from reports.exporting.export import export as export
     from reports.exporting.hub import push as push

@@ -32,11 +32,10 @@ from objectives.combining.cascade import (
     SHARES,
     Cascade,
     Pair,
-    cheapest_agreeing,
-    cheapest_keeping,
     pairs_of,
 )
 from objectives.combining.ensemble import ensembles
+from objectives.combining.gate import cheapest_agreeing, cheapest_keeping
 from objectives.combining.members import Member, at_least
 from objectives.combining.members import Rows as Judges
 from objectives.delivery.deployed import Texts, answers_to, deploy, text_to_label

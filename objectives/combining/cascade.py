@@ -9,14 +9,14 @@ All is reckoned from answers that are there: nothing is trained, no model is run
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.combining.members import Member, Rows, enough, probabilities
+from objectives.combining.members import Member, Rows, probabilities
 from objectives.metric import Labels, Logits
 
 Confidence = Literal["probability", "margin", "entropy"]
@@ -56,6 +56,8 @@ class Cascade:
     """Share of the selection rows on which it answers as the unpruned model does."""
     heldout_agreement: float
     """Share of the held-out rows."""
+    engines: tuple[str, str] = ("", "")
+    """In which the two answer, where members have several."""
 
 
 def confidence_of(kind: Confidence, logits: Logits, temperature: float) -> NDArray[np.float64]:
@@ -120,6 +122,7 @@ class Pair:
             heldout_metric=rows.value("heldout", said["heldout"]),
             agreement=rows.agreement("select", said["select"]),
             heldout_agreement=rows.agreement("heldout", said["heldout"]),
+            engines=(self.small.engine, self.large.engine),
         )
 
     def said(self, role: str, threshold: float) -> Labels:
@@ -136,6 +139,14 @@ class Pair:
     def cost(self, deferred: float) -> float:
         """Mean of a row where this share is deferred."""
         return self.small.cost + deferred * self.large.cost
+
+    def judged_by(self, which: NDArray[np.bool_]) -> Pair:
+        """The same with some of the selection rows."""
+        small, large = (
+            replace(member, logits={**member.logits, "select": member.logits["select"][which]})
+            for member in (self.small, self.large)
+        )
+        return replace(self, small=small, large=large, rows=self.rows.judged_by(which))
 
     def curve(self) -> Curve:
         """What deferring the 0, 1, ... least sure selection rows gives. Rows of equal confidence
@@ -203,62 +214,3 @@ def front_of(found: Sequence[Cascade]) -> list[Cascade]:
         if not front or cascade.metric > front[-1].metric:
             front.append(cascade)
     return front
-
-
-def cheapest_agreeing(pairs: Iterable[Pair], share: float) -> Cascade | None:
-    """The cheapest cascade that agrees with the unpruned model on this share of all rows, with 95%
-    confidence by its selection rows; None if there is none.
-
-    Of a pair the thresholds are tested from the one that defers all rows downwards, until one
-    fails: so the confidence holds although many are tested (fixed sequence testing, Angelopoulos et
-    al. 2021). It is that of one pair: choosing among pairs takes a little of it away.
-    """
-    found = []
-    for pair in pairs:
-        curve, needed = pair.curve(), enough(share, len(pair.rows.labels["select"]))
-        if needed is None:
-            return None
-        failed = np.flatnonzero(curve.agreed < needed)
-        last = int(failed[-1]) + 1 if len(failed) else 0
-        if last < len(curve.costs):
-            found.append((float(curve.costs[last]), float(curve.thresholds[last]), pair))
-    if not found:
-        return None
-    _, threshold, pair = min(found, key=lambda one: one[0])
-    return pair.at(threshold)
-
-
-def cheapest_keeping(pairs: Iterable[Pair], metric: float) -> Cascade | None:
-    """The cheapest cascade of `SHARES`, or of none or all of the rows, whose metric is at least
-    this, with 95% confidence by a paired bootstrap against the unpruned model on the selection
-    rows; None if there is none."""
-    for one in sorted(
-        (
-            (pair.cost(share), share, number, pair)
-            for number, pair in enumerate(pairs)
-            for share in (0.0, *SHARES, 1.0)
-        ),
-        key=lambda one: one[:3],
-    ):
-        _, share, _, pair = one
-        threshold = pair.threshold(share)
-        if pair.rows.surely("select", pair.said("select", threshold)) >= metric:
-            return pair.at(threshold)
-    return None
-
-
-def best_within(pairs: Iterable[Pair], cost: float) -> Cascade | None:
-    """The cascade of the highest agreement among those of at most this mean cost; None if there is
-    none."""
-    found = []
-    for pair in pairs:
-        curve = pair.curve()
-        agreed = np.where(curve.costs <= cost, curve.agreed, -1)
-        place = int(agreed.argmax())
-        if agreed[place] >= 0:
-            key = (int(agreed[place]), -float(curve.costs[place]))
-            found.append((key, float(curve.thresholds[place]), pair))
-    if not found:
-        return None
-    _, threshold, pair = max(found, key=lambda one: one[0])
-    return pair.at(threshold)

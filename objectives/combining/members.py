@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ class Member:
     """Of one row, in the unit that is compared."""
     logits: Mapping[str, Logits]
     """Of "select" and "heldout"."""
+    engine: str = ""
+    """In which it answers, where members have several."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +45,13 @@ class Rows:
     def value(self, role: str, said: Labels) -> float:
         """The metric of these classes (rows,)."""
         return metric_value(self.metric, self.labels[role], said, classes=self.classes)
+
+    def judged_by(self, which: NDArray[np.bool_]) -> Rows:
+        """The same with some of the selection rows."""
+        labels, original = (
+            {**of, "select": of["select"][which]} for of in (self.labels, self.original)
+        )
+        return replace(self, labels=labels, original=original)
 
     def surely(self, role: str, said: Labels) -> float:
         """The metric that these classes have at least, with 95% confidence: the unpruned model's,

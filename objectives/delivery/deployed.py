@@ -30,14 +30,18 @@ _FEWER_BITS: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-def write_onnx_for(engine: Engine, model: PreTrainedModel, file: Path) -> None:
-    """Write the file that one of onnxruntime's engines reads. Raises UserError."""
+def write_onnx_for(
+    engine: Engine, model: PreTrainedModel, file: Path, whole: Path | None = None
+) -> None:
+    """Write the file that one of onnxruntime's engines reads; `whole` is that of float32, if it is
+    there already. Raises UserError."""
     if engine == "onnxruntime":
         write_onnx(model, file)
         return
     with TemporaryDirectory() as scratch:
-        whole = Path(scratch) / "model.onnx"
-        write_onnx(model, whole)
+        if whole is None:
+            whole = Path(scratch) / "model.onnx"
+            write_onnx(model, whole)
         _FEWER_BITS[engine](whole, file)
 
 
@@ -89,13 +93,15 @@ def deploy(
     tokenizer: PreTrainedTokenizerBase,
     engine: Engine,
     max_length: int,
+    whole: Path | None = None,
 ) -> Classifier:
-    """Write a folder of one model in an engine, and open it."""
+    """Write a folder of one model in an engine, and open it; `whole` is its ONNX file in float32,
+    if it is there already."""
     check_installed("onnx", "onnxscript", "onnxruntime")
     from objectives.delivery.classify import Classifier
 
     folder.mkdir(parents=True)
-    write_onnx_for(engine, model, folder / "model.onnx")
+    write_onnx_for(engine, model, folder / "model.onnx", whole)
     stage = stage_of(folder, "model.onnx", tokenizer, max_length)
     write_classifier(folder, [stage], labels_of(model))
     return Classifier(folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,11 +40,27 @@ def load(task: Task) -> LabelledText:
         return _in_roles(task, _read(task, cache))
 
 
-def count_texts(task: Task) -> int:
-    """How many texts the split has that the rows are drawn from, equal ones counted once. Raises
-    UserError for what `load` refuses of a file."""
+@dataclass(frozen=True)
+class Survey:
+    """What there is to draw rows from, before anything is drawn."""
+
+    texts: int
+    """Different ones of the split that the rows are drawn from."""
+    some: Examples
+    """A few of them, at equal distances, without labels."""
+    columns: tuple[str, ...]
+
+
+def survey(task: Task, some: int = 64) -> Survey:
+    """Count the texts of a task without reading labels. Raises UserError for what `load` refuses
+    of a file."""
     with TemporaryDirectory() as cache:
-        return len(np.unique(scan(task, _read(task, cache), task.split, labelled=False).texts))
+        data = _read(task, cache)
+        rows = scan(task, data, task.split, labelled=False)
+        _, first = np.unique(rows.texts, return_index=True)
+        places = np.sort(first)[:: -(-len(first) // some)]
+        columns = tuple(data[task.split].column_names)
+        return Survey(len(first), _examples(task, rows.at(places)), columns)
 
 
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:

@@ -1,56 +1,75 @@
-"""`compress`: a smaller and faster model out of a classifier and a handful of texts, in minutes. A
-study of a few sizes, its models timed in int8; the one that was asked for, exported."""
+"""`compress`: a small and fast model out of a classifier and a file of texts, in some minutes.
+
+A study of what the texts and the minutes allow: cuts without training, cells that learn from the
+classifier's answers, a distilled cut. Of its models, each alone or two as a cascade, and of the
+unpruned model in int8, the fastest that passes a gate is written.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+import shutil
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from optuna.distributions import FloatDistribution
 from rich.console import Console
 
-from objectives.cache import content_key
-from objectives.engines.names import Engine
+from objectives.cache import atomic_write, content_key
+from objectives.combining.cascade import Cascade, pairs_of
+from objectives.combining.gate import JUDGING
+from objectives.combining.members import Member, Rows, enough
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError
-from objectives.methods.cross_distillation import CrossDistillation
-from objectives.text.roles import count_texts
+from objectives.text.roles import survey
 from objectives.text.task import Task
-from objectives.workbench.teacher import Teacher
+from objectives.workbench.teacher import Teacher, ready
+from orchestrator.command import planning
+from orchestrator.command.candidates import Candidates, Say
+from orchestrator.command.cascading import FASTER, best
 from orchestrator.command.launching import launch
 from orchestrator.command.run import Run, load_run
 from orchestrator.errors import RunError
+from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study import Study
 from orchestrator.workers.loop import read_study
-from reports.exporting.export import Exported, check_free, export
+from reports.exporting.deployed_card import Deployed, deployed_card, named
+from reports.exporting.export import check_free, export
 from reports.page.page import write_report
-from reports.speed import Speed, TimedModel, Worth, bench_front, keep_speeds, read_speeds
 
-RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # shares of the FLOPs that are tried
-_ENGINE: Engine = "onnxruntime-int8"
-_MOST = 1000
-"""Texts that choose, that judge, and that the weights are solved on: more would take longer."""
-_FEWEST = 20  # texts: fewer tell no two sizes apart
+if TYPE_CHECKING:
+    pass
+
+GATE = 0.95
+"""Share of the texts that are answered as before, unless another gate is named. int8 alone changes
+an answer in a hundred, and a few hundred texts know a share to within two hundredths."""
+_FEWEST = 20
+"""Texts: fewer tell no two models apart."""
+_ANSWERING = 0.25
+"""Share of the time in which the unpruned model may answer all texts: of more texts some are left
+out."""
+_MOST = 6
+"""Trials that are candidates."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Compressed:
     """What `compress` found and wrote."""
 
     run: Run
-    """All sizes that were tried: its report.html shows them."""
-    trial: int
-    """The one that was taken."""
-    milliseconds: float
-    """A forward pass of one text in int8, measured here."""
-    speed_up: float
-    """How many times as fast that is as the model was in float32, in its fastest engine."""
-    agreement: float
-    """Share of the held-out texts on which it answers as the model did, in int8."""
-    exported: Exported
-    """The folder."""
+    """All that was tried: its report.html shows it."""
+    deployed: Deployed
+    """The folder, and what it is worth on texts that nothing saw."""
+    passed: bool
+    """Whether it passed the gate; otherwise it is the nearest."""
+    seconds: float
+    """That it all took."""
+    advice: tuple[str, ...]
+    """What more minutes or more texts would be used for."""
 
 
 def compress(
@@ -59,118 +78,260 @@ def compress(
     *,
     out: str | Path,
     text: str = "text",
+    label: str = "label",
+    minutes: float = 10,
+    min_agreement: float | None = None,
+    min_metric_kept: float | None = None,
     max_ms: float | None = None,
-    min_agreement: float = 0.98,
+    take_nearest: bool = False,
     max_length: int = 128,
     command: str | None = None,
     console: Console | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Compressed:
-    """Cut and quantise a classifier with a few texts, none of them labelled and nothing trained.
+    """Make a classifier as fast as a gate allows: what passes it with 95% confidence is right.
 
-    Heads and FFN neurons go for which the others can make up, the weights of these are solved for
-    (`CrossDistillation`), and become int8. A quarter of the texts chooses the size; another, which
-    nothing sees, says what it is worth; the rest is what weights are solved on.
+    A part of the texts chooses the model, another, which nothing saw, says what it is worth; on the
+    rest students learn what the classifier answers. The unpruned model in int8 is a candidate, too.
 
     Args:
         model: folder or hub name of a fine-tuned classifier of BERT's variants.
         data: a file of text: a text a line (.txt), or a table.
         out: the folder to make; it must not hold anything yet. All that was tried lies in
             runs/NAME-KEY, NAME being the folder's, with "-" for signs that no study's name has. The
-            key says what decides the sizes: the same call goes on there, and one with other texts,
+            key says what decides the trials: the same call goes on there, and one with other texts,
             model or `max_length` has its own run.
         text: the column of the text, in a table.
-        max_ms: milliseconds that one text of `max_length` tokens may take: the model that agrees
-            most among those. By default the fastest one of `min_agreement`.
-        min_agreement: share of the texts on which a model is to answer as before, in (0, 1]; where
-            none does, the nearest is taken.
-        max_length: tokens at which texts are cut off, and that are timed.
+        label: the column of the labels. Without such a column there are none.
+        minutes: that all may take, > 0.
+        min_agreement: the gate: share of all texts on which the model answers as before, in (0, 1);
+            0.95 if no gate is named.
+        min_metric_kept: the gate: share of the accuracy on the labels that is kept, in (0, 1).
+        max_ms: the gate: milliseconds from text to label that a text may take in the mean; of these
+            models the one that agrees most.
+        take_nearest: where nothing passes the gate, write the model that agrees most.
+        max_length: tokens at which texts are cut off.
         command: see `launch`.
         console: see `launch`.
-        say: told what is timed.
+        say: told what is done.
 
     Returns:
-        What was found, and the folder, which holds the model for transformers and onnxruntime.
+        What was found, and the folder: classify.py answers texts with onnxruntime alone. A model of
+        a trial, if it is no cascade, can be loaded with transformers too.
 
     Raises:
-        RunError: if the folder is taken, if no model is so fast, and if none runs in int8 here.
+        RunError: if the folder is taken, for gates that are none, and if no model passes (it says
+            how many more texts would decide).
         UserError: for a model or a file that cannot be read, too few texts, and without the extra
             "onnx".
     """
+    clock = _Clock(60 * minutes)
+    aims = {"min_agreement": min_agreement, "min_metric_kept": min_metric_kept, "max_ms": max_ms}
+    _check(minutes, aims)
     out = Path(out)
     check_free(out)
-    check_engine(_ENGINE, "cpu")
-    study = _study(out.resolve().name, str(model), data, text, max_length)
-    _, definition = read_study(study, "auto")  # no two of its name differ in what decides results
+    check_engine(FASTER[-1], "cpu")
+    study, texts, speed = _study(str(model), data, text, label, out, max_length, clock.total)
+    if min_metric_kept is not None and not study.task.labelled:
+        raise RunError(f"'{data}' has no column '{label}' of labels", "min_metric_kept", "label")
+    inputs, definition = read_study(
+        study, "auto"
+    )  # no two of its name differ in what decides results
     study = replace(study, name=f"{study.name}-{content_key(definition)[:8]}")
-    launch(study, command=command, console=console)
-    run = load_run(Path("runs") / study.name)
-    timed = bench_front(
-        run, study, engines=("onnxruntime", _ENGINE), batches=(1, 8), lengths=(max_length,), say=say
-    )
-    keep_speeds(run, timed)
+    with TemporaryDirectory() as scratch:
+        candidates = Candidates(inputs, FASTER, Path(scratch), say)
+        began = clock.seconds
+        candidates.add(None, ready(study.teacher, inputs.text.label_names, "cpu"), inputs.tokenizer)
+        serving = clock.seconds - began
+        reserve = min(max(0.1 * clock.total, 5 * serving), 0.5 * clock.total)
+
+        def tried(knobs: Sequence[planning.Knobs]) -> Run:
+            first = (*_had(study), *(own for own in knobs if own not in _had(study)))
+            return launch(
+                replace(study, first=first, trials=len(first)),
+                timeout=max(1.0, clock.left - reserve),
+                command=command,
+                console=console,
+            )
+
+        run = tried(planning.at_once(texts))
+        if more := planning.afterwards(run, texts, clock.left - reserve, speed):
+            run = tried(more)
+        numbers: list[int | None] = []
+        for trial in run.front[:: -(-len(run.front) // _MOST) or 1]:
+            if clock.left < 0.5 * reserve:
+                say(f"the time is up: {named(trial.number)} is no candidate")
+                continue
+            candidates.add_trial(run, trial.number)
+            numbers.append(trial.number)
+        members, rows = candidates.judged(run, [*numbers, None])
+        found, passed = _chosen(members, rows, aims, texts, take_nearest)
+        deployed = _written(out, run, candidates, found, rows, Path(scratch))
     write_report([run], run.folder / "report.html")
-    if (reason := timed.skipped.get(_ENGINE)) is not None:
-        raise RunError(
-            f"no size runs in int8 here ({reason}); install the versions that were tested (pip "
-            "install -c constraints.txt -e '.[onnx]'), or take a size in float32: maskfront export "
-            f"{run.folder}"
-        )
-    speed = next(one for one in read_speeds(run) if one.engine == _ENGINE and one.batch == 1)
-    trial = _chosen(speed, max_ms, min_agreement)
-    taken = speed.models[trial]
     return Compressed(
         run=run,
-        trial=trial,
-        milliseconds=taken.milliseconds,
-        speed_up=taken.speed_up,
-        agreement=_worth(taken).heldout_metric,
-        exported=export(run, trial, out, int8=study),
+        deployed=deployed,
+        passed=passed,
+        seconds=clock.seconds,
+        advice=tuple(planning.advice(run, texts)),
     )
 
 
-def _study(name: str, model: str, data: str | Path, text: str, max_length: int) -> Study:
-    """Every size once, compared by divergence: of a few rows agreement is coarse."""
-    task = Task.from_files(
+class _Clock:
+    """Seconds since it was made."""
+
+    def __init__(self, total: float):
+        self.total, self._began = total, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def left(self) -> float:
+        return self.total - self.seconds
+
+
+def _check(minutes: float, aims: Mapping[str, float | None]) -> None:
+    if not 0 < minutes < math.inf:
+        raise RunError(f"{minutes:g} minutes are too few; give it one at least", "minutes")
+    if sum(aim is not None for aim in aims.values()) > 1:
+        raise RunError("name one gate", *aims)
+    for name in ("min_agreement", "min_metric_kept"):
+        aim = aims[name]
+        if aim is not None and not 0 < aim < 1:
+            why = "no number of texts shows that all answers stay" if aim == 1 else "it is no share"
+            raise RunError(f"{aim:g} is no gate: {why}; give one above 0 and below 1", name)
+    if (most := aims["max_ms"]) is not None and not most > 0:
+        raise RunError(f"{most:g} ms are too few", "max_ms")
+
+
+def _study(
+    model: str,
+    data: str | Path,
+    text: str,
+    label: str,
+    out: Path,
+    max_length: int,
+    seconds: float,
+) -> tuple[Study, int, float]:
+    """The study without trials, the texts that it uses, and the seconds that the model needs to
+    answer one."""
+    whole = Task.from_files(
         data, name=Path(data).name, text=text, metric="agreement", max_length=max_length
     )
-    texts = count_texts(task)
-    if texts < _FEWEST:
-        raise UserError(f"'{data}' has {texts} different texts; compress needs {_FEWEST} or more")
-    quarter = min(texts // 4, _MOST)
-    train = min(texts - 2 * quarter - 1, _MOST)
-    return Study(
-        name=re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "model",
-        task=replace(task, train=train, alpha=1, select=quarter, heldout=quarter),
+    there = survey(whole)
+    if there.texts < _FEWEST:
+        raise UserError(
+            f"'{data}' has {there.texts} different texts; compress needs {_FEWEST} or more"
+        )
+    speed = planning.seconds_of_an_answer(model, there.some, max_length)
+    texts = planning.affordable(there.texts, _ANSWERING * seconds / speed)
+    sizes = planning.Sizes.of(texts)
+    task = replace(
+        whole,
+        train=sizes.train,
+        alpha=sizes.alpha,
+        select=sizes.select,
+        heldout=sizes.heldout,
+    )
+    if label in there.columns:
+        task = replace(task, metric="accuracy", label=label)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-") or "model"
+    study = Study(
+        name=name,
+        task=task,
         teacher=Teacher(checkpoint=model),
-        method=CrossDistillation(rows=_MOST),
-        space={"target_ratio": FloatDistribution(min(RATIOS), 1)},
-        first=tuple({"target_ratio": ratio} for ratio in RATIOS),
-        trials=len(RATIOS),
+        method=planning.METHODS,
+        space=planning.SPACE,
         objective="divergence",
+        first=({**planning.at_once(0)[0]},),
+        trials=1,
         sampler=None,
+    )
+    return study, texts, speed
+
+
+def _had(study: Study) -> list[planning.Knobs]:
+    """The knobs of the trials that are finished already."""
+    if not RunFolder(Path("runs") / study.name).exists():
+        return []
+    return [dict(trial.knobs) for trial in load_run(Path("runs") / study.name).finished]
+
+
+def _chosen(
+    members: Sequence[Member],
+    rows: Rows,
+    aims: Mapping[str, float | None],
+    texts: int,
+    take_nearest: bool,
+) -> tuple[Cascade, bool]:
+    """What is written, and whether it passes the gate. Raises RunError if nothing does."""
+    pairs = list(pairs_of(members, rows))
+    whole = next(one for one in members if (one.number, one.engine) == (None, FASTER[0]))
+    kept, share = aims["min_metric_kept"], aims["min_agreement"] or GATE
+    value = rows.value("select", whole.logits["select"].argmax(-1))
+    least = None if kept is None else kept * value
+    found = best(pairs, {"min_agreement": share, "min_metric": least, "max_ms": aims["max_ms"]})
+    if found is not None and (found.cost < whole.cost or aims["max_ms"] is not None):
+        return found, True
+    smaller = {pair.small.cost: pair.at(-math.inf) for pair in pairs}.values()
+    if aims["max_ms"] is not None:
+        fastest = min(one.cost for one in smaller)
+        raise RunError(
+            f"no model takes {aims['max_ms']:g} ms or less: the fastest takes {fastest:.2f} ms; "
+            "allow more, or cut texts off earlier",
+            "max_ms",
+            "max_length",
+        )
+    nearest = max(smaller, key=lambda one: (one.agreement, -one.cost))
+    if take_nearest:
+        return nearest, False
+    number = len(rows.labels["select"])
+    if kept is None:
+        name, reached, aim = "min_agreement", nearest.agreement, share
+        what = f"answers {share:.1%} of all texts as the unpruned model does"
+        more = _more_texts(reached, share, number, texts)
+    else:
+        name, reached, aim = "min_metric_kept", nearest.metric / value, kept
+        what = f"keeps {kept:.1%} of the {rows.metric}"
+        more = None
+    raise RunError(
+        f"no model {what}, with 95% confidence by {number} texts; the nearest, "
+        f"{named(nearest.small, nearest.engines[0])}, has {reached:.1%}: "
+        + (f"about {more:,} more texts would decide; " if more and reached > aim else "")
+        + "ask for less, or take the nearest",
+        name,
+        "take_nearest",
     )
 
 
-def _chosen(speed: Speed, max_ms: float | None, min_agreement: float) -> int:
-    """The number of the trial that was asked for. Raises RunError if none is so fast."""
-    fastest = sorted(speed.models, key=lambda number: speed.models[number].milliseconds)
-    agreement = {number: _worth(speed.models[number]).metric for number in fastest}
-    if max_ms is not None:
-        within = [number for number in fastest if speed.models[number].milliseconds <= max_ms]
-        if not within:
-            least = speed.models[fastest[0]].milliseconds
-            raise RunError(
-                f"no model takes {max_ms:g} ms or less: the fastest takes {least:.2f} ms; allow "
-                "more, or cut texts off earlier",
-                "max_ms",
-                "max_length",
-            )
-        return max(reversed(within), key=agreement.__getitem__)
-    wanted = min(min_agreement, max(agreement.values()))
-    return next(number for number in fastest if agreement[number] >= wanted)
+def _more_texts(reached: float, share: float, select: int, texts: int) -> int | None:
+    """How many more texts the gate would need, if the share stays what it is; None if no number
+    would do."""
+    for more in (1.1**power for power in range(1, 60)):
+        rows = int(select * more * JUDGING)
+        needed = enough(share, rows)
+        if needed is not None and needed <= reached * rows:
+            return math.ceil(texts * (more - 1))
+    return None
 
 
-def _worth(model: TimedModel) -> Worth:
-    assert model.worth is not None, "models are scored in int8"
-    return model.worth
+def _written(
+    out: Path, run: Run, candidates: Candidates, found: Cascade, rows: Rows, scratch: Path
+) -> Deployed:
+    """The folder; of a trial's model alone with all that an export has."""
+    served = scratch / "found"
+    served.mkdir()
+    candidates.write(served, found)
+    done = candidates.measured(served, out, found, rows)
+    with atomic_write(out.resolve()) as unfinished:
+        if done.alone and found.small is not None:
+            note = f"classify.py: {done.worth(run.metric_name)}, in {found.engines[0]}"
+            export(run, found.small, unfinished, notes=(note,))
+        else:
+            unfinished.mkdir(parents=True)
+            card = deployed_card(run, done, candidates.inputs.task.max_length)
+            (unfinished / "README.md").write_text(card, encoding="utf-8")
+        shutil.copytree(served, unfinished, dirs_exist_ok=True)
+    return done

@@ -214,8 +214,12 @@ def cascade(
         float | None, typer.Option(help="Else the nearest that takes so long a text at most.")
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="onnxruntime, onnxruntime-int8 or onnxruntime-int4.")
-    ] = "onnxruntime-int8",
+        str | None,
+        typer.Option(
+            help="onnxruntime, onnxruntime-int8 or onnxruntime-int4 for all; by default each model "
+            "has the faster one of float32 and int8."
+        ),
+    ] = None,
 ) -> None:
     """Write two models as one: where the small one is unsure, the large one is asked."""
     from objectives.device import quiet_libraries
@@ -233,15 +237,10 @@ def cascade(
         min_agreement=min_agreement,
         min_metric=min_metric,
         max_ms=max_ms,
-        engine=check_engines([engine])[0],
+        engine=None if engine is None else check_engines([engine])[0],
         say=say_to_stderr,
     )
-    typer.echo(
-        f"{done.folder}  (held out it answers {done.heldout_agreement:.1%} as before, "
-        f"{record.metric_name} {done.heldout_metric:.4f}; {done.milliseconds:.2f} ms from text to "
-        f"label, {done.speed_up:.1f} times as fast as before; the large model is asked about "
-        f"{done.deferred:.1%})"
-    )
+    typer.echo(f"{done.folder}  ({done.what()}; {done.worth(record.metric_name)})")
 
 
 def compress(
@@ -249,21 +248,30 @@ def compress(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A fine-tuned classifier: folder or hub name.")
     ],
-    data: Annotated[
-        Path, typer.Option(help="Texts without labels: one a line (.txt), or a table.")
-    ],
+    data: Annotated[Path, typer.Option(help="Texts: one a line (.txt), or a table.")],
     out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
     text: Annotated[str, typer.Option(help="The column of the text, in a table.")] = "text",
+    label: Annotated[str, typer.Option(help="That of the labels, if there are any.")] = "label",
+    minutes: Annotated[float, typer.Option(help="That all may take.")] = 10,
+    min_agreement: Annotated[
+        float | None,
+        typer.Option(
+            help="The gate: such a share of all texts is answered as before; 0.95 if none is named."
+        ),
+    ] = None,
+    min_metric_kept: Annotated[
+        float | None, typer.Option(help="Or: such a share of the accuracy on the labels is kept.")
+    ] = None,
     max_ms: Annotated[
         float | None,
-        typer.Option(help="The nearest model of which one text takes at most so long."),
+        typer.Option(help="Or: a text takes so long at most; of these the nearest model."),
     ] = None,
-    min_agreement: Annotated[
-        float, typer.Option(help="Else the fastest that answers such a share as before.")
-    ] = 0.98,
+    take_nearest: Annotated[
+        bool, typer.Option("--take-nearest", help="Write the nearest model where none passes.")
+    ] = False,
     max_length: Annotated[int, typer.Option(help="Tokens at which texts are cut off.")] = 128,
 ) -> None:
-    """Make a classifier smaller and faster in minutes, with a handful of texts and no labels."""
+    """Make a classifier small and fast in minutes, as far as a gate allows, without labels."""
     from objectives.device import quiet_libraries
     from orchestrator.command.compressing import compress as compress_model
 
@@ -274,18 +282,22 @@ def compress(
             data,
             out=out,
             text=text,
-            max_ms=max_ms,
+            label=label,
+            minutes=minutes,
             min_agreement=min_agreement,
+            min_metric_kept=min_metric_kept,
+            max_ms=max_ms,
+            take_nearest=take_nearest,
             max_length=max_length,
             command=shlex.join(["maskfront", *context.obj]),
             console=Console(),
             say=say_to_stderr,
         )
-    typer.echo(
-        f"{found.exported.folder}  ({found.milliseconds:.2f} ms a text in int8, "
-        f"{found.speed_up:.2f} times as fast as before; answers {found.agreement:.1%} of the "
-        "held-out texts as before)"
-    )
-    for note in found.exported.notes:
-        typer.echo(f"  {note}")
-    typer.echo(f"all sizes: {found.run.folder / 'report.html'}")
+    done = found.deployed
+    typer.echo(f"{done.folder}  ({done.what()})")
+    typer.echo(f"  {done.worth(found.run.metric_name)}")
+    if not found.passed:
+        typer.echo("  it does not pass the gate: it is the nearest")
+    for line in found.advice:
+        typer.echo(f"  {line}")
+    typer.echo(f"all that was tried, in {found.seconds:.0f} s: {found.run.folder / 'report.html'}")

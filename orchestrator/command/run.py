@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from objectives.engines.names import Engine
     from orchestrator.study import Study
-    from reports.exporting.cascade_card import Cascaded
+    from reports.exporting.deployed_card import Deployed
     from reports.exporting.export import Exported
 
 
@@ -121,8 +121,8 @@ class Run(RunRecord):
         min_agreement: float | None = None,
         min_metric: float | None = None,
         max_ms: float | None = None,
-        engine: Engine = "onnxruntime-int8",
-    ) -> Cascaded:
+        engine: Engine | None = None,
+    ) -> Deployed:
         """Write two models as one: the large one is asked where the small one is unsure.
 
         Args:
@@ -132,7 +132,8 @@ class Run(RunRecord):
                 does, with 95% confidence. 0.99 if no aim is named.
             min_metric: the fastest whose metric is at least this, with the same confidence.
             max_ms: the one that agrees most among those that take at most so long.
-            engine: what serves it: "onnxruntime", its int8 or its int4.
+            engine: what serves both: "onnxruntime", its int8 or its int4; by default each model
+                has the faster one of float32 and int8.
 
         Returns:
             The folder, and what its own answers to the held-out rows are worth.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ def export(
     onnx: bool = False,
     int8: Study | None = None,
     int4: Study | None = None,
+    notes: Sequence[str] = (),
 ) -> Exported:
     """Write a finished trial's model to `out`, to be loaded where maskfront is not installed.
 
@@ -54,6 +55,7 @@ def export(
         int8: the run's own study, to add onnx/model_int8.onnx too, and what that loses on the
             study's selection and held-out splits.
         int4: the same for onnx/model_int4.onnx, whose weights and embeddings have 4 bits.
+        notes: more lines for the card.
 
     Returns:
         The folder, and what there is to tell of it.
@@ -88,7 +90,7 @@ def export(
             if file.is_symlink():
                 raise RunError(f"'{file}' is a link; put the file itself there")
             shutil.copyfile(file, unfinished / name)
-        notes = []
+        notes = [*notes]
         result = row.result
         if result.violation <= 0 and result.missed is not None:
             notes.append(f"{result.missed}, and so it is on no front")

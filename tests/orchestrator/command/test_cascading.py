@@ -24,7 +24,7 @@ from objectives.workbench.inputs import read_inputs
 from orchestrator.command.cascading import cascade
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
-from reports.exporting.cascade_card import Cascaded
+from reports.exporting.deployed_card import Deployed
 from tests.launching import run_study
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
@@ -51,7 +51,7 @@ def milliseconds(classifiers: Sequence[Any], texts: Sequence[Any], **_: Any) -> 
 
 
 @pytest.fixture(scope="module")
-def done(launched: Run, study: Study, tmp_path_factory: pytest.TempPathFactory) -> Cascaded:
+def done(launched: Run, study: Study, tmp_path_factory: pytest.TempPathFactory) -> Deployed:
     out = tmp_path_factory.mktemp("cascade") / "both"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deployed, "text_to_label", milliseconds)
@@ -74,7 +74,7 @@ def classifier_of(folder: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_the_folder_says_what_its_card_says(done: Cascaded, launched: Run, study: Study) -> None:
+def test_the_folder_says_what_its_card_says(done: Deployed, launched: Run, study: Study) -> None:
     classifier = classifier_of(done.folder)(done.folder)
     texts = texts_of(study, "heldout")
     answers = classifier(texts)
@@ -91,7 +91,7 @@ def test_the_folder_says_what_its_card_says(done: Cascaded, launched: Run, study
 @pytest.mark.slow
 @pytest.mark.parametrize(("threshold", "stage"), [(-100.0, "small"), (100.0, "large")])
 def test_at_its_ends_it_is_one_of_the_two(
-    done: Cascaded, launched: Run, study: Study, threshold: float, stage: str
+    done: Deployed, launched: Run, study: Study, threshold: float, stage: str
 ) -> None:
     classifier = classifier_of(done.folder)(done.folder)
     classifier.stages[0].settings["threshold"] = threshold
@@ -106,7 +106,7 @@ def test_at_its_ends_it_is_one_of_the_two(
 
 
 @pytest.mark.slow
-def test_it_needs_neither_torch_nor_transformers(done: Cascaded) -> None:
+def test_it_needs_neither_torch_nor_transformers(done: Deployed) -> None:
     script = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
         "from classify import Classifier\n"
@@ -120,7 +120,7 @@ def test_it_needs_neither_torch_nor_transformers(done: Cascaded) -> None:
 
 
 @pytest.mark.slow
-def test_threads_share_a_classifier(done: Cascaded, study: Study) -> None:
+def test_threads_share_a_classifier(done: Deployed, study: Study) -> None:
     classifier = classifier_of(done.folder)(done.folder)
     texts = texts_of(study, "heldout")
     alone = classifier(texts)
@@ -131,7 +131,7 @@ def test_threads_share_a_classifier(done: Cascaded, study: Study) -> None:
 
 
 @pytest.mark.slow
-def test_one_tokenizer_is_written_once(done: Cascaded) -> None:
+def test_one_tokenizer_is_written_once(done: Deployed) -> None:
     stages = json.loads((done.folder / "classifier.json").read_text())["stages"]
     assert {stage["tokenizer"] for stage in stages} == {"small/tokenizer.json"}
     assert not (done.folder / "large" / "tokenizer.json").exists()

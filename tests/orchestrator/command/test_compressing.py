@@ -1,26 +1,32 @@
-"""A classifier and a few texts in, a smaller one for onnxruntime out."""
+"""A classifier and a file of texts in, a folder that answers as before out, or one clear line."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from objectives.delivery.bench import Bench
-from objectives.errors import UserError
+from objectives.combining.members import Member, Rows
+from objectives.errors import MaskfrontError, UserError
 from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import load_tokenizer
 from objectives.workbench.workbench import Workbench
-from orchestrator.command import compressing
+from orchestrator.command import compressing, planning
+from orchestrator.command.candidates import Candidates
+from orchestrator.command.cli import main
 from orchestrator.command.compressing import compress
+from orchestrator.command.run import load_run
 from orchestrator.errors import RunError
 from orchestrator.study import Study
-from reports.speed import Speed, TimedModel, Worth
-from tests.command_line import maskfront
 from tests.conftest import planted_rows
 
 
@@ -37,7 +43,6 @@ def teacher(workbench: Workbench, tiny_bert: str, tmp_path_factory: pytest.TempP
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sixty texts, a line each, in the folder that the test works in."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compressing, "RATIOS", (1.0, 0.5))
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(planted_rows()["text"][:60]), encoding="utf-8")
     return file
@@ -45,39 +50,104 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_a_classifier_and_a_file_of_lines_become_a_folder(
-    teacher: Path, texts: Path, tmp_path: Path
+    teacher: Path,
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ran = maskfront(
-        "compress", str(teacher), "--data", str(texts), "--out", "small", "--max-length", "24"
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert "times as fast as before; answers" in ran.stdout
+    monkeypatch.setattr(planning, "at_once", lambda _: [planning._cut(0.5)])
+    asked = f"compress {teacher} --data {texts} --max-length 24 --out small --take-nearest"
+    with pytest.raises(SystemExit) as ended:
+        main(asked.split())
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "it does not pass the gate: it is the nearest" in said
+    assert "with 1,000 texts or more (these are 60)" in said
     (report,) = tmp_path.glob("runs/small-*/report.html")
-    assert f"all sizes: {report.relative_to(tmp_path)}" in ran.stdout
+    assert str(report.relative_to(tmp_path)) in said
     made = tmp_path / "small"
-    assert (made / "onnx" / "model_int8.onnx").is_file()
-    AutoModelForSequenceClassification.from_pretrained(made, trust_remote_code=True)
-    card = (made / "README.md").read_text(encoding="utf-8")
-    assert "agreement in onnxruntime-int8, held-out split" in card
-    assert "| rows | 60 rows read; train 29, alpha 1, selection 15, held out 15 |" in card
+    [stage] = json.loads((made / "classifier.json").read_text())["stages"]
+    assert (made / stage["model"]).is_file()
     text = texts.read_text(encoding="utf-8").splitlines()[0]
-    page = report.read_text(encoding="utf-8")
-    assert text not in card
-    assert text not in page
-    assert "onnxruntime-int8" in page
+    assert text not in (made / "README.md").read_text(encoding="utf-8")
+    assert text not in report.read_text(encoding="utf-8")
 
-    again = maskfront("compress", str(teacher), "--data", str(texts), "--out", "small")
-    assert again.returncode == 2
-    assert "'small' exists and is not an empty folder; choose another (--out)" in again.stderr
+    trials = len(load_run(report.parent).trials)
+    shutil.rmtree(made)
+    with pytest.raises(RunError, match=r"no model answers 95\.0% of all texts"):
+        compress(teacher, texts, out="small", max_length=24)
+    assert len(load_run(report.parent).trials) == trials, "the same call goes on"
+    assert not made.exists()
 
 
-def test_too_few_texts_and_a_model_without_classes_are_refused(
-    teacher: Path, tiny_bert: str, texts: Path, tmp_path: Path
+@pytest.mark.slow
+def test_with_labels_and_many_texts_cells_are_trained(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = tmp_path / "few.txt"
-    few.write_text("one\ntwo\n\nthree\ntwo\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"few.txt' has 3 different texts; compress needs 20 or mo"):
-        compress(teacher, few, out="small")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(planning, "_ENOUGH", 300)
+    monkeypatch.setattr(planning, "_TRIED", 5)
+    monkeypatch.setattr(planning, "_FEWEST", 10)
+    monkeypatch.setattr(planning, "_WHOLE", 60)
+    rows = planted_rows()
+    table = tmp_path / "table.csv"
+    lines = zip(rows["text"], rows["label"], strict=True)
+    table.write_text("text,label\n" + "".join(f'"{text}",{label}\n' for text, label in lines))
+    found = compress(teacher, table, out="small", minutes=3, min_metric_kept=0.5, max_length=24)
+    kinds = {trial.knobs["method"] for trial in found.run.finished}
+    assert kinds >= {"cut", "cells"}
+    assert found.passed
+    assert found.run.metric_name == "accuracy"
+    assert found.deployed.heldout_metric > 0.5
+    if found.deployed.alone and found.deployed.cascade.small is not None:
+        AutoModelForSequenceClassification.from_pretrained(
+            tmp_path / "small", trust_remote_code=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("lines", "settings", "said"),
+    [
+        ([], {}, "texts.txt' is empty"),
+        (
+            ["one", "two", "", "three", "two"],
+            {},
+            "has 3 different texts; compress needs 20 or more",
+        ),
+        (["all the same"] * 50, {}, "has 1 different texts; compress needs 20 or more"),
+        (None, {"minutes": 0}, r"0 minutes are too few; give it one at least (minutes=...)"),
+        (None, {"minutes": math.nan}, "nan minutes are too few"),
+        (None, {"min_agreement": 1.0}, "1 is no gate: no number of texts shows that all answers"),
+        (None, {"min_metric_kept": -1}, "-1 is no gate: it is no share; give one above 0 and"),
+        (None, {"max_ms": 0}, "0 ms are too few"),
+        (None, {"max_ms": 1, "min_agreement": 0.9}, "name one gate (min_agreement=..., "),
+        (None, {"min_metric_kept": 0.9}, "texts.txt' has no column 'label' of labels"),
+        (None, {"out": "taken"}, "'taken' exists and is not an empty folder"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_written(
+    teacher: Path,
+    texts: Path,
+    tmp_path: Path,
+    lines: list[str] | None,
+    settings: Mapping[str, Any],
+    said: str,
+) -> None:
+    if lines is not None:
+        texts.write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine").touch()
+    with pytest.raises(MaskfrontError, match=re.escape(said)) as error:
+        compress(teacher, texts, **{"out": "small", "max_length": 24, **settings})
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "small").exists()
+
+
+def test_a_model_that_is_no_classifier_is_refused(
+    tiny_bert: str, texts: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=r"has no classifier yet; name a classifier"):
         compress(tiny_bert, texts, out="small", max_length=24)
     assert not (tmp_path / "runs").exists()
@@ -92,6 +162,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(compressing, "launch", interrupt)
+    monkeypatch.setattr(Candidates, "add", lambda *_: None)
     return studies
 
 
@@ -107,7 +178,7 @@ def test_other_settings_and_other_texts_are_another_run(
 
     first = name()
     assert first.startswith("small-")
-    assert name(max_ms=5, min_agreement=0.9) == first, "the sizes that were tried serve again"
+    assert name(min_agreement=0.9, minutes=3) == first, "what was tried serves again"
     shorter = name(max_length=16)
     texts.write_text("\n".join(planted_rows()["text"][:70]), encoding="utf-8")
     assert len({first, shorter, name()}) == 3
@@ -131,64 +202,123 @@ def test_the_run_has_a_name_whatever_signs_the_folder_has(
     assert re.fullmatch(re.escape(name) + "-[0-9a-f]{8}", studies[-1].name)
 
 
-def test_why_there_is_no_int8_reaches_the_user(
-    teacher: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_texts_of_100_000_characters_are_cut_off(
+    teacher: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timed = Bench("unpruned", (), {"onnxruntime-int8": "no such operator: MatMulInteger"}, {})
-    run = SimpleNamespace(folder=tmp_path)
-    monkeypatch.setattr(compressing, "load_run", lambda _: run)
-    monkeypatch.setattr(compressing, "bench_front", lambda *_, **__: timed)
-    monkeypatch.setattr(compressing, "read_speeds", lambda _: ())
-    for step in ("launch", "keep_speeds", "write_report"):
-        monkeypatch.setattr(compressing, step, lambda *_, **__: None)
-    with pytest.raises(RunError, match=r"int8 .*\(no such operator: MatMulInteger\); install"):
+    long = texts.read_text(encoding="utf-8") + "\n" + "word " * 20_000
+    texts.write_text(long, encoding="utf-8")
+    studies = launched(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
         compress(teacher, texts, out="small", max_length=24)
+    assert studies
 
 
-def speed(*models: tuple[float, float]) -> Speed:
-    """Trials by number, each with its milliseconds and its agreement."""
-    timed = {
-        number: TimedModel(
-            milliseconds=ms,
-            megabytes=1,
-            flops_ratio=1,
-            speed_up=1,
-            worth=Worth(metric=metric, interval=(0, 1), heldout_metric=0, heldout_interval=(0, 1)),
-        )
-        for number, (ms, metric) in enumerate(models)
-    }
-    return Speed(
-        engine="onnxruntime-int8",
-        bits=8,
-        batch=1,
-        length=24,
-        device="cpu-1threads",
-        reference="unpruned",
-        reference_model=timed[0],
-        models=timed,
-        counted="flops@24",
-    )
+@pytest.mark.parametrize("texts", [20, 200, 999, 1000, 16_000, 1_000_000])
+def test_every_text_has_one_role(texts: int) -> None:
+    sizes = planning.Sizes.of(texts)
+    assert sizes.train + sizes.alpha + sizes.select + sizes.heldout == texts
+    assert min(sizes.train, sizes.alpha, sizes.select, sizes.heldout) >= 1
+    assert sizes.select <= 2000
 
 
-@pytest.mark.parametrize(
-    ("max_ms", "min_agreement", "trial"),
-    [
-        (None, 0.98, 1),
-        (None, 0.9, 2),
-        (None, 1.0, 0),  # none: the nearest
-        (3.5, 0.98, 2),
-        (5.0, 0.0, 0),
-        (4.5, 0.0, 1),
-    ],
-)
-def test_the_model_is_taken_that_was_asked_for(
-    max_ms: float | None, min_agreement: float, trial: int
-) -> None:
-    models = speed((5, 0.99), (4, 0.98), (3, 0.95), (2, 0.6))
-    assert compressing._chosen(models, max_ms, min_agreement) == trial
+def test_more_texts_than_can_be_answered_are_left_out() -> None:
+    assert planning.affordable(900, 1000.0) == 900
+    assert planning.affordable(90_000, 9000.0) == 8000
+    assert planning.affordable(90_000, 9100.0) == 8000, "the next call takes the same"
+    assert planning.affordable(90_000, 10.0) == 1000
 
 
-def test_of_equals_the_larger_is_taken_and_nothing_slower_than_was_asked_for() -> None:
-    assert compressing._chosen(speed((5, 0.9), (4, 0.9), (3, 0.9)), 4.5, 0.98) == 1
-    with pytest.raises(RunError, match=r"no model takes 1 ms or less: the fastest takes 2.00 ms;"):
-        compressing._chosen(speed((5, 0.9), (2, 0.8)), 1, 0.98)
+def finished(knobs: Mapping[str, Any], seconds: float) -> Any:
+    """A trial as the plan sees it."""
+    return SimpleNamespace(knobs=dict(knobs), seconds=seconds)
+
+
+def run_of(*trials: Any) -> Any:
+    """A run as the plan sees it."""
+    return SimpleNamespace(finished=trials)
+
+
+def test_the_plan_is_as_long_as_the_minutes() -> None:
+    texts = 10_000
+    train = planning.Sizes.of(texts).train
+    tried, cut = planning.at_once(texts)
+    assert (tried["method"], cut["method"]) == ("cells", "cut")
+    run = run_of(finished(tried, seconds=20))  # a tenth of a second a step
+
+    def plan(seconds: float) -> list[tuple[str, float]]:
+        found = planning.afterwards(run, texts, seconds, teacher=0.002)
+        epochs = [
+            next(value for name, value in one.items() if name.endswith("epochs")) for one in found
+        ]
+        return [
+            (str(one["method"]), round(own * train / 32))
+            for one, own in zip(found, epochs, strict=True)
+        ]
+
+    assert plan(10) == []
+    assert plan(50) == [("cells", 500)]
+    assert plan(500) == [("cells", 2000)] * 2
+    long = plan(5000)
+    assert long[:2] == [("cells", 4000)] * 2
+    assert long[2][0] == "distilled"
+
+    def advised(own: Any) -> str:
+        return " ".join(planning.advice(own, texts))
+
+    assert "with more minutes" in advised(run)
+    whole = run_of(*(finished(one, 400) for one in planning.afterwards(run, texts, 5000, 0.002)))
+    assert planning.afterwards(whole, texts, 5000, 0.002) == [], "what was done is not done again"
+    assert advised(whole) == ""
+    assert "with 1,000 texts or more" in " ".join(planning.advice(run, 200))
+
+
+def judged(wrong: Sequence[int], rows: int = 600) -> tuple[list[Member], Rows]:
+    """Models of trials that answer some rows otherwise than the unpruned one, surely; their costs
+    rise. The unpruned model in int8, which has two wrong and is unsure there, and in float32."""
+    whole = np.tile([4.0, 0.0], (rows, 1))
+
+    def answers(mistakes: int, size: float) -> dict[str, Any]:
+        own = whole.copy()
+        own[:: rows // max(1, mistakes)][:mistakes] = [0.0, size]
+        return {"select": own, "heldout": own}
+
+    members = [Member(n, 1.0 + n, answers(own, 4.0), "onnxruntime") for n, own in enumerate(wrong)]
+    members += [
+        Member(None, 8.0, answers(2, 0.1), "onnxruntime-int8"),
+        Member(None, 12.0, answers(0, 4.0), "onnxruntime"),
+    ]
+    said = {role: whole.argmax(-1) for role in ("select", "heldout")}
+    return members, Rows(metric="agreement", labels=said, original=said, classes=2)
+
+
+AIMS: dict[str, float | None] = {"min_agreement": None, "min_metric_kept": None, "max_ms": None}
+
+
+def chosen(wrong: Sequence[int], rows: int = 600, *, nearest: bool = False, **aims: float) -> Any:
+    members, judges = judged(wrong, rows)
+    return compressing._chosen(members, judges, AIMS | aims, 2 * rows, nearest)
+
+
+def test_the_cheapest_that_passes_is_taken() -> None:
+    found, passed = chosen([100, 6, 2])
+    assert (found.small, found.deferred, passed) == (1, 0, True)
+    found, _ = chosen([100, 60, 2], min_metric_kept=0.98)
+    assert found.small == 2
+    found, _ = chosen([100, 6, 2], max_ms=2.5)
+    assert found.small == 1
+
+
+def test_int8_is_taken_where_nothing_smaller_passes() -> None:
+    found, passed = chosen([100, 90])
+    assert passed
+    assert (found.small, found.engines[0]) == (None, "onnxruntime-int8")
+    assert found.cost < 8.5
+
+
+def test_where_nothing_passes_that_is_said_and_the_nearest_is_there() -> None:
+    with pytest.raises(RunError, match=r"by 40 texts; the nearest, .*int8.*more texts would deci"):
+        chosen([10], rows=40, min_agreement=0.9)
+    found, passed = chosen([10], rows=40, nearest=True)
+    assert (found.small, found.engines[0], passed) == (None, "onnxruntime-int8", False)
+    with pytest.raises(RunError, match=r"no model takes 0.5 ms or less: the fastest takes 1.00 ms"):
+        chosen([10], max_ms=0.5)

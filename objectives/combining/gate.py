@@ -1,0 +1,118 @@
+"""Which cascade passes a gate: what is said of it holds for all rows with 95% confidence.
+
+To choose the cheapest of many is to choose the luckiest, too. So a third of the selection rows
+chooses the pair of models, and the others, which had no part in that, choose its threshold. Of the
+pair the thresholds are tested from the one that defers all rows downwards, until one fails: so the
+confidence holds although many are tested (fixed sequence testing, Angelopoulos et al. 2021).
+A model alone is a cascade of it that defers nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from objectives.combining.cascade import SHARES, Cascade, Pair
+from objectives.combining.members import enough
+
+JUDGING = 2 / 3
+"""Share of the selection rows that vouch for a cascade."""
+_Place = tuple[float, float]
+"""The mean cost of a row, and the threshold that leads to it."""
+
+
+def cheapest_agreeing(pairs: Sequence[Pair], share: float) -> Cascade | None:
+    """The cheapest cascade that agrees with the unpruned model on this share of all rows.
+
+    Args:
+        pairs: Of models, such as `pairs_of` has.
+        share: Below 1.
+
+    Returns:
+        The cascade; None where the selection rows cannot say so of any, or are too few.
+    """
+
+    def place(pair: Pair, needed: int) -> _Place | None:
+        curve = pair.curve()
+        failed = np.flatnonzero(curve.agreed < needed)
+        last = int(failed[-1]) + 1 if len(failed) else 0
+        if last == len(curve.costs):
+            return None
+        return float(curve.costs[last]), float(curve.thresholds[last])
+
+    rows = len(pairs[0].sure("select")) if pairs else 0
+    judging = int((~_choosing(rows)).sum())
+    least = enough(share, judging)
+    if least is None:
+        return None
+    alike = math.ceil(least / judging * (rows - judging))
+    return _taken(pairs, lambda pair: place(pair, alike), lambda pair: place(pair, least))
+
+
+def cheapest_keeping(pairs: Sequence[Pair], metric: float) -> Cascade | None:
+    """The cheapest cascade, deferring one of `SHARES`, none or all of the rows, whose metric is at
+    least this, by a paired bootstrap against the unpruned model; None where the selection rows
+    cannot say so of any."""
+
+    def place(pair: Pair, value: Callable[[Pair, float], float]) -> _Place | None:
+        found = None
+        for deferred in (1.0, *reversed(SHARES), 0.0):
+            threshold = pair.threshold(deferred)
+            if value(pair, threshold) < metric:
+                break
+            found = pair.cost(deferred), threshold
+        return found
+
+    def measured(pair: Pair, threshold: float) -> float:
+        return pair.rows.value("select", pair.said("select", threshold))
+
+    def surely(pair: Pair, threshold: float) -> float:
+        return pair.rows.surely("select", pair.said("select", threshold))
+
+    return _taken(pairs, lambda pair: place(pair, measured), lambda pair: place(pair, surely))
+
+
+def _choosing(rows: int) -> NDArray[np.bool_]:
+    """Every third of the selection rows."""
+    return np.asarray(np.arange(rows) % 3 == 0)
+
+
+def _taken(
+    pairs: Sequence[Pair],
+    chosen_by: Callable[[Pair], _Place | None],
+    vouched_for: Callable[[Pair], _Place | None],
+) -> Cascade | None:
+    """The pair that is cheapest by the rows that choose, at the threshold of the others. Where the
+    large model itself does not pass by these, the unpruned one stands in for it."""
+    third = _choosing(len(pairs[0].sure("select"))) if pairs else np.zeros(0, dtype=np.bool_)
+    places = [(chosen_by(pair.judged_by(third)), number) for number, pair in enumerate(pairs)]
+    ranked = sorted((place[0], number) for place, number in places if place is not None)
+    if not ranked:
+        return None
+    first = pairs[ranked[0][1]]
+    whole = [one for one in pairs if one.small is first.small and one.large.number is None]
+    for pair in (first, *sorted(whole, key=lambda one: -one.large.cost)[:1]):
+        found = vouched_for(pair.judged_by(~third))
+        if found is not None:
+            return pair.at(found[1])
+    return None
+
+
+def best_within(pairs: Sequence[Pair], cost: float) -> Cascade | None:
+    """The cascade of the highest agreement among those of at most this mean cost; None if there is
+    none."""
+    found = []
+    for pair in pairs:
+        curve = pair.curve()
+        agreed = np.where(curve.costs <= cost, curve.agreed, -1)
+        place = int(agreed.argmax())
+        if agreed[place] >= 0:
+            key = (int(agreed[place]), -float(curve.costs[place]))
+            found.append((key, float(curve.thresholds[place]), pair))
+    if not found:
+        return None
+    _, threshold, pair = max(found, key=lambda one: one[0])
+    return pair.at(threshold)

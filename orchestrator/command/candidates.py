@@ -1,0 +1,180 @@
+"""The models of a run that may serve: written for onnxruntime, timed from text to label, judged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from objectives.combining.cascade import Cascade
+from objectives.combining.members import Member, Rows
+from objectives.engines.names import BITS, Engine
+from objectives.metric import Logits
+from orchestrator.errors import RunError
+from orchestrator.runs.answers import read_answers, read_rows
+from orchestrator.runs.records import RunRecord
+from reports.choice import model_folder
+from reports.exporting.deployed_card import Deployed, named
+
+if TYPE_CHECKING:
+    from objectives.delivery.classify import Classifier
+    from objectives.delivery.deployed import Texts
+    from objectives.workbench.inputs import Inputs
+
+Say = Callable[[str], None]
+_TIMED = 100
+"""Texts of the selection split that are timed."""
+_FASTER = 0.95
+"""Of the time in the first engine: what another takes at most, to be taken in its place."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Models in folders of `scratch`, each in some of onnxruntime's engines."""
+
+    inputs: Inputs
+    engines: Sequence[Engine]
+    """The first is that of the answers that agreement is with."""
+    scratch: Path
+    say: Say
+
+    def folder(self, number: int | None, engine: str) -> Path:
+        """Where `add` has written a model."""
+        return self.scratch / f"{number}-{engine}"
+
+    def add(self, number: int | None, model: Any, tokenizer: Any) -> None:
+        """Write a model for each engine; `number` is that of its trial, None of the unpruned."""
+        from objectives.delivery.deployed import deploy
+
+        whole = None
+        for engine in self.engines:
+            self.say(f"writing {named(number)} for {engine}")
+            folder = self.folder(number, engine)
+            deploy(folder, model, tokenizer, engine, self.inputs.task.max_length, whole)
+            whole = whole or (folder / "model.onnx" if engine == "onnxruntime" else None)
+
+    def add_trial(self, run: RunRecord, number: int) -> None:
+        """Write the model of a finished trial of a run of these inputs."""
+        from objectives.delivery.exported import load_model
+        from objectives.students.bert.pretrained import load_tokenizer
+
+        folder = model_folder(run, number)
+        self.add(number, load_model(folder), load_tokenizer(str(folder)))
+
+    def classifier(self, number: int | None, engine: str, threads: int = 1) -> Classifier:
+        """A model that was written, opened."""
+        from objectives.delivery.classify import Classifier
+
+        return Classifier(self.folder(number, engine), threads)
+
+    def texts(self, role: str) -> Texts:
+        """Those of a role, a pair of them as a tuple."""
+        rows = self.inputs.text.roles[role].texts
+        return [row[0] if len(row) == 1 else (row[0], row[1]) for row in rows]
+
+    def judged(self, run: RunRecord, numbers: Sequence[int | None]) -> tuple[list[Member], Rows]:
+        """The models of these numbers, the unpruned one last, each in the engine in which it is the
+        fastest; the unpruned one in all. Costs are mean milliseconds of one text.
+
+        Raises RunError for a run that kept no answers of the unpruned model.
+        """
+        kept = read_rows(run)
+        if kept is None:
+            raise RunError(
+                f"'{run.folder}' kept no rows that judge: an earlier version made it, or "
+                "rows.safetensors is damaged; launch the study into another folder"
+            )
+        members = []
+        for number, engine, cost in self._fastest(numbers):
+            self.say(f"{named(number, engine)}: {cost:.2f} ms a text; it answers the judging rows")
+            answers = self._answers(run, number, engine)
+            members.append(Member(number, cost, answers, engine))
+        original = next(
+            one.logits for one in members if (one.number, one.engine) == (None, self.engines[0])
+        )
+        return members, Rows(
+            metric=self.inputs.task.metric,
+            labels=kept.labels,
+            original={role: logits.argmax(-1) for role, logits in original.items()},
+            classes=original["select"].shape[-1],
+        )
+
+    def _fastest(self, numbers: Sequence[int | None]) -> list[tuple[int | None, Engine, float]]:
+        from objectives.delivery.deployed import text_to_label
+
+        opened = [self.classifier(number, engine) for number in numbers for engine in self.engines]
+        times = text_to_label(opened, self.texts("select")[:_TIMED], say=self.say).mean(axis=0)
+        found: list[tuple[int | None, Engine, float]] = []
+        for number, own in zip(numbers, times.reshape(len(numbers), -1).tolist(), strict=True):
+            timed = list(zip(self.engines, own, strict=True))
+            fastest = min(timed, key=lambda one: one[1])
+            if fastest[1] > _FASTER * own[0]:
+                fastest = timed[0]
+            chosen = timed if number is None else [fastest]
+            found += [(number, engine, cost) for engine, cost in chosen]
+        return found
+
+    def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:
+        """Those that the run kept, where they are of this precision."""
+        from objectives.delivery.deployed import answers_to
+
+        if BITS[engine] == run.bits:
+            kept = read_rows(run) if number is None else None
+            trials = (trial for trial in run.finished if trial.number == number)
+            answers = kept.unpruned if kept else read_answers(run, next(trials))
+            if answers is not None:
+                return answers
+        own = self.classifier(number, engine, threads=0)
+        return {role: answers_to(own, self.texts(role)) for role in ("select", "heldout")}
+
+    def write(self, folder: Path, found: Cascade) -> None:
+        """A folder of one model, or of both that a cascade asks."""
+        from objectives.delivery.deployed import write_classifier
+
+        parts = [("onnx" if found.deferred == 0 else "small", found.small, found.engines[0])]
+        if found.deferred:
+            parts.append(("large", found.large, found.engines[1]))
+        stages: list[dict[str, Any]] = []
+        for name, number, engine in parts:
+            part = self.folder(number, engine)
+            shutil.copytree(part, folder / name, ignore=shutil.ignore_patterns("class*"))
+            settings = json.loads((part / "classifier.json").read_text(encoding="utf-8"))
+            [stage] = settings["stages"]
+            stages.append(stage | {key: f"{name}/{stage[key]}" for key in ("model", "tokenizer")})
+        if found.deferred:
+            stages[0] |= {
+                "confidence": found.confidence,
+                "temperature": found.temperature,
+                "threshold": found.threshold,
+            }
+        write_classifier(folder, stages, settings["labels"])
+
+    def measured(self, folder: Path, out: Path, found: Cascade, rows: Rows) -> Deployed:
+        """What the folder's own answers to the held-out rows are worth; it will lie at `out`."""
+        from objectives.delivery.classify import Classifier
+        from objectives.delivery.deployed import answers_to, text_to_label
+
+        texts = self.texts("heldout")
+        opened = [Classifier(folder), *(self.classifier(None, one) for one in self.engines)]
+        times = text_to_label(opened, texts[: 2 * _TIMED], say=self.say)
+        means = times.mean(axis=0).tolist()
+        own = Classifier(folder, threads=0)
+        said = answers_to(own, texts).argmax(-1)
+        others = dict(zip(self.engines, means[1:], strict=True))
+        int8 = others.get("onnxruntime-int8")
+        return Deployed(
+            folder=out,
+            cascade=found,
+            milliseconds=means[0],
+            slow=float(np.quantile(times[:, 0], 0.95)),
+            speed_up=others[self.engines[0]] / means[0],
+            speed_up_int8=None if int8 is None else int8 / means[0],
+            heldout_agreement=rows.agreement("heldout", said),
+            heldout_metric=rows.value("heldout", said),
+            deferred=own.deferred / own.asked,
+        )

@@ -1,0 +1,200 @@
+"""What `compress` tries: rows by role, cuts at once, then what the minutes allow."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+
+from objectives.measures.evaluate import predict
+from objectives.methods.cell_search import CellSearch
+from objectives.methods.cross_distillation import CrossDistillation
+from objectives.methods.fisher_search import FisherSearch
+from objectives.search_method import SearchMethod
+from objectives.students.bert.adapters import as_bert
+from objectives.students.bert.pretrained import load_classifier, load_tokenizer
+from objectives.text.task import Examples, tokenise
+from objectives.training.stages import Stage
+from orchestrator.runs.records import METHOD, RunRecord
+
+Knobs = Mapping[str, Any]
+
+_SOLVED_ON = 256
+"""Rows that the weights of a cut model are solved on."""
+METHODS: Mapping[str, SearchMethod] = {
+    "cut": CrossDistillation(rows=_SOLVED_ON),
+    "cells": CellSearch(width=128, operations=("conv5", "none")),
+    "distilled": FisherSearch(
+        tolerance=0.01,
+        stages=(Stage(name="recover", epochs=1, learning_rate=6e-4, loss="prediction+hidden"),),
+    ),
+}
+_EPOCHS = FloatDistribution(1e-3, 1e6, log=True)
+SPACE: Mapping[str, BaseDistribution] = {
+    "cut.target_ratio": FloatDistribution(0.05, 1),
+    "cells.operations[1]": CategoricalDistribution(("none", "conv5")),
+    "cells.epochs": _EPOCHS,
+    "distilled.target_ratio": FloatDistribution(0.05, 1),
+    "distilled.stages.recover.epochs": _EPOCHS,
+}
+
+_BATCH = 32
+_TRIED = 200
+"""Steps of the cell by which the machine's speed is told."""
+_WHOLE = 4000
+"""Steps after which a cell hardly gains any more."""
+_FEWEST = 300
+"""Steps of a cell that is worth its place."""
+_ENOUGH = 1000
+"""Texts from which on cells are trained."""
+_DISTILLED = 0.25
+_SECOND_BLOCK = 1.5
+"""Times as long as a cell of one block takes one of two."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows of each role."""
+
+    train: int
+    alpha: int
+    select: int
+    heldout: int
+
+    @classmethod
+    def of(cls, texts: int) -> Sizes:
+        """Of few texts half choose, as a gate needs about a hundred; of many 2,000."""
+        select = min(max(texts // 4, min(texts // 2, 250)), 2000)
+        heldout = min(texts // 5, 2000)
+        alpha = max(1, min(texts // 20, 500))
+        return cls(texts - select - heldout - alpha, alpha, select, heldout)
+
+
+def seconds_of_an_answer(model: str, some: Examples, max_length: int) -> float:
+    """What one text takes the unpruned model, many at a time, on all cores. Raises UserError for a
+    model that is no classifier."""
+    tokenizer = load_tokenizer(model)
+    split = tokenise(some, "some", tokenizer, max_length)
+    classifier = as_bert(load_classifier(model))
+    predict(classifier, split, "cpu")
+    began = time.monotonic()
+    predict(classifier, split, "cpu")
+    return (time.monotonic() - began) / len(split)
+
+
+def affordable(texts: int, most: float) -> int:
+    """As many of the texts as can be answered: all, or 1,000 times a power of two, so that two
+    calls on one machine take the same."""
+    if texts <= most:
+        return texts
+    return min(texts, 1000 << int(math.log2(max(1.0, most / 1000))))
+
+
+def at_once(texts: int) -> list[Knobs]:
+    """Cuts without training; and where there are enough texts for cells one that is hardly trained,
+    which tells how fast this machine is."""
+    if texts < _ENOUGH:
+        return [_cut(ratio) for ratio in (0.8, 0.65, 0.5)]
+    return [_cell(1, _TRIED, Sizes.of(texts).train), _cut(0.65)]
+
+
+def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> list[Knobs]:
+    """What to train in so many seconds.
+
+    Args:
+        run: What `at_once` asked for, finished as far as it is.
+        texts: Of all roles.
+        seconds: That are left for training.
+        teacher: Seconds that the unpruned model needs to answer one text.
+
+    Returns:
+        Knobs of further trials, the best worth first; none where nothing is worth it.
+    """
+    train = Sizes.of(texts).train
+    step = _seconds_of_a_step(run, train)
+    if step is None:
+        return []
+    steps = int(min(_WHOLE, seconds / step / (1 + _SECOND_BLOCK)))
+    plan: list[Knobs] = []
+    if steps >= _FEWEST:
+        plan = [_cell(1, steps, train), _cell(2, steps, train)]
+    elif (steps := int(seconds / step)) >= _FEWEST:
+        plan = [_cell(1, steps, train)]
+    seconds -= steps * step * (1 + _SECOND_BLOCK * (len(plan) - 1))
+    # Its own pass and the one back, and the teacher's over all rows, which is kept.
+    of_cut = _BATCH * teacher * 4 * _DISTILLED
+    steps = int(min(_WHOLE / 2, (seconds - 1.5 * teacher * train) / of_cut))
+    if plan and steps >= _WHOLE / 4:
+        plan.append(
+            {
+                METHOD: "distilled",
+                "distilled.target_ratio": _DISTILLED,
+                "distilled.stages.recover.epochs": steps * _BATCH / train,
+            }
+        )
+    return [knobs for knobs in plan if not _had(run, knobs)]
+
+
+def advice(run: RunRecord, texts: int) -> list[str]:
+    """What more texts or more minutes would be used for."""
+    if texts < _ENOUGH:
+        return [
+            f"with {_ENOUGH:,} texts or more (these are {texts:,}) small classifiers are trained "
+            "on what yours answers, which are several times as fast"
+        ]
+    train = Sizes.of(texts).train
+    steps = max((_steps(trial.knobs, train) for trial in run.finished), default=0)
+    if steps < 0.8 * _WHOLE:
+        return [
+            f"with more minutes its small classifiers would train {_WHOLE:,} steps; these had "
+            f"{steps:,.0f} at most"
+        ]
+    return []
+
+
+def _cut(ratio: float) -> Knobs:
+    return {METHOD: "cut", "cut.target_ratio": ratio}
+
+
+def _cell(blocks: int, steps: int, train: int) -> Knobs:
+    return {
+        METHOD: "cells",
+        "cells.operations[1]": "conv5" if blocks == 2 else "none",
+        "cells.epochs": steps * _BATCH / train,
+    }
+
+
+def _steps(knobs: Knobs, train: int) -> float:
+    """Of a cell, 0 of another model."""
+    return float(knobs.get("cells.epochs", 0)) * train / _BATCH
+
+
+def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
+    """Of the cell of one block that trained longest; None if there is none."""
+    taken = [
+        (_steps(trial.knobs, train), trial.seconds)
+        for trial in run.finished
+        if trial.knobs.get("cells.operations[1]") == "none" and trial.seconds is not None
+    ]
+    if not taken:
+        return None
+    steps, seconds = max(taken)
+    return seconds / steps
+
+
+def _had(run: RunRecord, knobs: Knobs) -> bool:
+    """Whether a finished trial was the same, and trained nearly as long."""
+    return any(
+        trial.knobs.keys() == knobs.keys()
+        and all(
+            trial.knobs[name] >= 0.8 * value
+            if name.endswith("epochs")
+            else trial.knobs[name] == value
+            for name, value in knobs.items()
+        )
+        for trial in run.finished
+    )

@@ -1,0 +1,72 @@
+"""What a folder that answers without torch is worth, and its model card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from objectives.combining.cascade import Cascade
+from orchestrator.runs.records import RunRecord
+from reports.exporting.card import TEMPLATES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployed:
+    """A model or a cascade that was written, and what it is worth by its own folder."""
+
+    folder: Path
+    """Where it is."""
+    cascade: Cascade
+    """What was expected of it: costs are milliseconds from text to label, on one thread. Of a model
+    alone it defers nothing."""
+    milliseconds: float
+    """Mean of a held-out text in the folder as it was written."""
+    slow: float
+    """The 95th percentile."""
+    speed_up: float
+    """How many times as fast as the unpruned model, in the engine whose answers are compared."""
+    speed_up_int8: float | None
+    """How many times as fast as the unpruned model in int8; None if that was not timed."""
+    heldout_agreement: float
+    """With the unpruned model, by the folder's own answers."""
+    heldout_metric: float
+    """Of the task, by the same answers."""
+    deferred: float
+    """Share of the held-out texts that the large model was asked about."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is one model."""
+        return self.cascade.deferred == 0
+
+    def what(self) -> str:
+        """The model, or the two, in words."""
+        small = named(self.cascade.small, self.cascade.engines[0])
+        if self.alone:
+            return small
+        large = named(self.cascade.large, self.cascade.engines[1])
+        return f"{small}, which defers {self.deferred:.1%} of the texts to {large}"
+
+    def worth(self, metric: str) -> str:
+        """Held-out numbers in a line; `metric` is the name of the task's."""
+        int8 = "" if self.speed_up_int8 is None else f" ({self.speed_up_int8:.1f} times in int8)"
+        own = "" if metric == "agreement" else f"{metric} {self.heldout_metric:.4f}; "
+        return (
+            f"held out it answers {self.heldout_agreement:.1%} as the unpruned model, {own}"
+            f"{self.milliseconds:.2f} ms from text to label, {self.speed_up:.1f} times as fast as "
+            f"it{int8}"
+        )
+
+
+def named(number: int | None, engine: str = "") -> str:
+    """A model of a run in words, with its engine if that is told."""
+    model = "the unpruned model" if number is None else f"the model of trial {number}"
+    return f"{model} in {engine}" if engine else model
+
+
+def deployed_card(run: RunRecord, done: Deployed, max_length: int) -> str:
+    """Markdown with the hub's front matter."""
+    what = done.what()
+    return TEMPLATES.get_template("deployed_card.md.j2").render(
+        run=run, done=done, what=what[0].upper() + what[1:], max_length=max_length
+    )
