@@ -92,10 +92,10 @@ def cascade(
     out = Path(out)
     check_free(out)
 
-    from objectives.delivery.deployed import answers_to, text_to_label
+    from objectives.delivery.deployed import answers_to, text_to_label, texts_of
 
     inputs = inputs_of(run, study)
-    texts = {role: _texts(inputs, role) for role in ("select", "heldout")}
+    texts = {role: texts_of(inputs, role) for role in ("select", "heldout")}
     with TemporaryDirectory() as name:
         scratch = Path(name)
         served = _served(run, study, inputs, engine, scratch, say)
@@ -120,10 +120,6 @@ def cascade(
             card = cascade_card(run, done, engine, inputs.task.max_length)
             (unfinished / "README.md").write_text(card, encoding="utf-8")
     return done
-
-
-def _texts(inputs: Inputs, role: str) -> list[str | tuple[str, str]]:
-    return [row[0] if len(row) == 1 else (row[0], row[1]) for row in inputs.text.roles[role].texts]
 
 
 def _served(

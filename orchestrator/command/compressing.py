@@ -116,7 +116,11 @@ def compress(
             "install -c constraints.txt -e '.[onnx]'), or take a size in float32: maskfront export "
             f"{run.folder}"
         )
-    speed = next(one for one in read_speeds(run) if one.engine == _ENGINE and one.batch == 1)
+    speed = next(
+        one
+        for one in read_speeds(run)
+        if one.engine == _ENGINE and one.batch == 1 and not one.texts
+    )
     trial = _chosen(speed, max_ms, min_agreement)
     taken = speed.models[trial]
     return Compressed(

@@ -150,6 +150,7 @@ def speed(*models: tuple[float, float]) -> Speed:
     timed = {
         number: TimedModel(
             milliseconds=ms,
+            slow=ms,
             megabytes=1,
             flops_ratio=1,
             speed_up=1,
@@ -162,6 +163,7 @@ def speed(*models: tuple[float, float]) -> Speed:
         bits=8,
         batch=1,
         length=24,
+        texts=False,
         device="cpu-1threads",
         reference="unpruned",
         reference_model=timed[0],
