@@ -240,14 +240,19 @@ def test_the_card_of_a_model_says_what_it_is_worth_where_it_serves(timed: RunRec
 def test_without_texts_a_card_has_the_speed_ups_of_fixed_lengths(
     timed: RunRecord, tmp_path: Path
 ) -> None:
-    document = json.loads(RunFolder(timed.folder).bench.read_text())
-    document["timings"] = [row for row in document["timings"] if not row["texts"]]
-    RunFolder(tmp_path).bench.write_text(json.dumps(document))
-    run = replace(timed, folder=tmp_path)
+    run = of_tokens_in_eager(timed, tmp_path)
     card = model_card(run, run.trials[1], BERT, plain=False, notes=[])
     speed = next(one for one in read_speeds(run) if one.unit == EAGER[0])
     assert f"| {EAGER[0]}, {speed.models[1].speed_up:.2f} times as fast |" in card
     assert "| text to label" not in card
+
+
+def of_tokens_in_eager(timed: RunRecord, folder: Path) -> RunRecord:
+    """The run as it would be without the other times."""
+    document = json.loads(RunFolder(timed.folder).bench.read_text())
+    document["timings"] = [row for row in document["timings"] if row["engine"] == "eager"]
+    RunFolder(folder).bench.write_text(json.dumps(document))
+    return replace(timed, name="other", folder=folder)
 
 
 def worth(speed: Speed, trial: int | None) -> Worth:
@@ -361,6 +366,18 @@ def test_runs_share_the_units_that_all_were_timed_in(
         "maskfront bench runs/tiny --study-file STUDY.py measures"
     ) in page.words
     assert "figure-speed-up" in page.documents
+
+
+def test_a_run_without_texts_does_not_stand_beside_one_that_has_them(
+    timed: RunRecord, tmp_path: Path
+) -> None:
+    other = of_tokens_in_eager(timed, tmp_path)
+    page = Page(write_report([timed, other], tmp_path / "report.html"))
+    assert page.documents["data"]["latencies"] == EAGER
+    start, _ = page.words[page.words.index("Where to start") :].split("The Pareto front", 1)
+    assert "in onnxruntime" in start
+    assert "in eager" not in start
+    assert "Milliseconds are of 1 x text to label." in start
 
 
 def test_bits_that_no_engine_computes_with_are_size_only(
