@@ -60,7 +60,8 @@ def timings_table(bench: Bench) -> Table:
     conditions = bench.conditions
     caption = [f"speed-up: times as fast as {_short(bench.reference)} in its fastest float32"]
     if any(timing.texts for timing in bench.timings):
-        caption.append("text to label: the task's own texts, tokenisation included, one thread")
+        own = "the task's own texts and tokenizer, one thread, processor time"
+        caption.append(f"text to label: {own}")
     caption += [f"no {engine}: {why}" for engine, why in bench.skipped.items()]
     table = Table(
         title=f"one forward pass of batch x length, median of {conditions['rounds']}; "

@@ -90,7 +90,7 @@ def test_times_from_text_to_label_are_compared_with_one_another_alone() -> None:
         *("[bold]eager\n1 x 128 tokens", "[bold]onnxruntime\n1 x 128 tokens"),
     ]
     assert str(table.caption).endswith(
-        "text to label: the task's own texts, tokenisation included, one thread"
+        "text to label: the task's own texts and tokenizer, one thread, processor time"
     )
 
 
