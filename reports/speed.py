@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from objectives.workbench.inputs import Inputs
     from orchestrator.study import Study
 
-_FORMAT = "maskfront-bench-2"
+_FORMAT = "maskfront-bench-3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,9 @@ class TimedModel:
     """One model under the conditions of a `Speed`."""
 
     milliseconds: float
-    """Median of one forward pass."""
+    """Median of one forward pass, or of one call from text to label."""
+    slow: float
+    """Their 95th percentile."""
     megabytes: float
     """10^6 bytes that the engine loads."""
     flops_ratio: float
@@ -52,6 +55,11 @@ class TimedModel:
     worth: Worth | None
     """None if it was not scored in this engine; with the run's own bits it is worth what its trial
     says."""
+
+    @property
+    def times(self) -> str:
+        """Its milliseconds, for people."""
+        return f"{self.milliseconds:.2f} ms (95% within {self.slow:.2f})"
 
     def scored(self, by_run: Measured) -> Worth | Measured:
         """Its metrics in this engine."""
@@ -67,7 +75,9 @@ class Speed:
     """Of the weights in this engine."""
     batch: int
     length: int
-    """Tokens of each of the `batch` sequences."""
+    """Tokens of each of the `batch` sequences; of texts the mean."""
+    texts: bool
+    """Whether the task's own texts were timed, from text to label, on one thread."""
     device: str
     """With its threads, such as "cpu-2threads"."""
     reference: str
@@ -82,8 +92,14 @@ class Speed:
     def unit(self) -> str:
         """Of the milliseconds; two units are never compared, nor are times that were measured with
         those that a study predicts."""
-        unit = f"ms@{self.engine}-{self.device}-b{self.batch}-s{self.length}"
+        texts = "-texts" if self.texts else ""
+        unit = f"ms@{self.engine}-{self.device}-b{self.batch}{texts}-s{self.length}"
         return f"{unit} measured" if unit == self.counted else unit
+
+    @property
+    def shape(self) -> tuple[int, int, bool]:
+        """What the models of two engines must share to be compared: see `shape_text`."""
+        return self.batch, self.length, self.texts
 
     def model(self, trial: int | None) -> TimedModel:
         """That of a trial which was timed, or the reference."""
@@ -98,18 +114,23 @@ class Speed:
 
 def by_shape(speeds: Sequence[Speed]) -> list[list[Speed]]:
     """The engines that were timed on each shape of batch."""
-    shapes: dict[tuple[int, int], list[Speed]] = {}
+    shapes: dict[tuple[int, int, bool], list[Speed]] = {}
     for one in speeds:
-        shapes.setdefault((one.batch, one.length), []).append(one)
+        shapes.setdefault(one.shape, []).append(one)
     return list(shapes.values())
 
 
+def compared(speeds: Sequence[Speed]) -> Sequence[Speed]:
+    """Those whose speed-ups are told: those of text to label, or all where there are none."""
+    return [one for one in speeds if one.texts] or speeds
+
+
 def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
-    """Milliseconds and megabytes in the engine that is the fastest for a model on the shape that
-    was timed first; None is the unpruned model, and a model that was not timed has no text."""
+    """Milliseconds and megabytes in the engine that is the fastest for a model, of those that were
+    timed on one shape; None is the unpruned model, and a model that was not timed has no text."""
     timed = [
         (model, one.engine)
-        for one in next(iter(by_shape(speeds)), [])
+        for one in speeds
         if (model := one.unpruned_model(run.unpruned) if trial is None else one.models.get(trial))
     ]
     if not timed:
@@ -118,7 +139,7 @@ def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
     worth = f", {run.metric_name} {model.worth.metric:.4f}" if model.worth else ""
     size_only = [bits for bits, numbers in without_kernel(run, speeds).items() if trial in numbers]
     own = f"; its {size_only[0]} bits: size only" if size_only else ""
-    return f"{model.milliseconds:.2f} ms, {model.megabytes:.1f} MB in {engine}{worth}{own}"
+    return f"{model.times}, {model.megabytes:.1f} MB in {engine}{worth}{own}"
 
 
 def without_kernel(run: RunRecord, speeds: Sequence[Speed]) -> dict[int, list[int]]:
@@ -137,7 +158,8 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
     Args:
         run: the run.
         study: what the run was launched from: the unpruned model is then the teacher itself, and
-            all are scored on the study's data in the engines of other bits than the run's own.
+            all are timed from text to label in onnxruntime on the study's own texts, and scored on
+            its data in the engines of other bits than the run's own.
             (Where the students are cut from another checkpoint the unpruned model is timed alone.)
         **settings: those of `objectives.bench`, but for the folders and what a run says.
 
@@ -265,17 +287,18 @@ def _speeds(document: Mapping[str, Any], counted: str) -> tuple[Speed, ...]:
         )
         for row in document["worths"]
     }
-    groups: dict[tuple[str, int, int, int], dict[str, tuple[int | None, TimedModel]]] = {}
+    groups: dict[tuple[Any, ...], dict[str, tuple[int | None, TimedModel]]] = {}
+    shape = itemgetter("engine", "bits", "batch", "length", "texts")
     for row in document["timings"]:
         timed = TimedModel(
             milliseconds=row["median"],
+            slow=row["slow"],
             megabytes=row["bytes"] / 1e6,
             flops_ratio=row["flops_ratio"],
             speed_up=row["speed_up"],
             worth=worths.get((row["model"], row["engine"])),
         )
-        group = groups.setdefault((row["engine"], row["bits"], row["batch"], row["length"]), {})
-        group[row["model"]] = (row["trial"], timed)
+        groups.setdefault(shape(row), {})[row["model"]] = (row["trial"], timed)
     reference, conditions = document["reference"], document["conditions"]
     return tuple(
         Speed(
@@ -283,13 +306,14 @@ def _speeds(document: Mapping[str, Any], counted: str) -> tuple[Speed, ...]:
             bits=bits,
             batch=batch,
             length=length,
-            device=_device(engine, conditions),
+            texts=texts,
+            device="cpu-1threads" if texts else _device(engine, conditions),
             reference=reference,
             reference_model=group[reference][1],
             models={trial: model for trial, model in group.values() if trial is not None},
             counted=counted,
         )
-        for (engine, bits, batch, length), group in groups.items()
+        for (engine, bits, batch, length, texts), group in groups.items()
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def timings_document(bench: Bench) -> dict[str, Any]:
     """A row for each model, engine and shape; times in milliseconds, FLOPs as shares.
 
-    `speed_up` is how many times as fast as the reference in that engine of float32 in which it is
+    A row of `texts` is of calls from text to label, and compared with such rows alone. `speed_up`
+    is how many times as fast as the reference in that engine of float32 in which it is
     fastest (`against`), `speed_up_in_engine` as the reference in the same engine. `worths` has
     what models are worth in engines with fewer than 32 bits, where they were scored.
     """
@@ -35,8 +36,10 @@ def timings_document(bench: Bench) -> dict[str, Any]:
 
 
 def _row(bench: Bench, timing: Timing) -> dict[str, Any]:
-    shape = (bench.reference, timing.batch, timing.length)
-    references = [one for one in bench.timings if (one.model, one.batch, one.length) == shape]
+    shape = attrgetter("texts", "batch", "length")
+    references = [
+        one for one in bench.timings if one.model == bench.reference and shape(one) == shape(timing)
+    ]
     # A user who named none of float32 gets the fastest of those that are there.
     fastest = min(references, key=lambda one: (one.bits != 32, one.quartiles[1]))
     same = next(one for one in references if one.engine == timing.engine)
@@ -52,37 +55,44 @@ def _row(bench: Bench, timing: Timing) -> dict[str, Any]:
 
 
 def timings_table(bench: Bench) -> Table:
-    """Megabytes, milliseconds, how many times as fast as the reference; what fewer bits are worth,
-    or where that was not scored the quartiles."""
+    """Megabytes, milliseconds with their 95th percentile, how many times as fast as the reference,
+    and what fewer bits are worth where that was scored."""
     conditions = bench.conditions
     caption = [f"speed-up: times as fast as {_short(bench.reference)} in its fastest float32"]
+    if any(timing.texts for timing in bench.timings):
+        own = "the task's own texts and tokenizer, one thread, processor time"
+        caption.append(f"text to label: {own}")
     caption += [f"no {engine}: {why}" for engine, why in bench.skipped.items()]
     table = Table(
         title=f"one forward pass of batch x length, median of {conditions['rounds']}; "
         f"{conditions['device']}, {conditions['threads']} threads",
         caption="\n".join(caption),
         box=SIMPLE_HEAD,
+        collapse_padding=True,  # a terminal is 80 columns wide
     )
     worths = {(worth.model, worth.engine): worth for worth in bench.worths}
-    last = ("metric", "held out") if worths else ("quartiles",)  # a terminal is 80 columns wide
-    for column in ("model", "FLOPs", "MB", "ms", "speed-up", *last):
+    last = ("metric", "held out") if worths else ()
+    for column in ("model", "FLOPs", "MB", "ms", "95%", "speed-up", *last):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     rows = timings_document(bench)["timings"]
-    for (engine, batch, length), group in groupby(rows, itemgetter("engine", "batch", "length")):
-        table.add_row(f"[bold]{engine}, {batch} x {length}")
+    shape = itemgetter("engine", "batch", "length", "texts")
+    for (engine, *timed), group in groupby(rows, shape):
+        table.add_row(f"[bold]{engine}\n{shape_text(*timed)}")
         for row in group:
-            low, middle, high = row["quartiles"]
-            cells = [f"{low:.2f} - {high:.2f}"]
-            if worths:
-                worth = worths.get((row["model"], engine))
-                cells = [f"{worth.metric:.4f}", f"{worth.heldout_metric:.4f}"] if worth else []
+            worth = worths.get((row["model"], engine))
             table.add_row(
                 *(escape(_short(row["model"])), ratio_text(row["flops_ratio"])),
-                *(f"{row['bytes'] / 1e6:.1f}", f"{middle:.2f}", f"{row['speed_up']:.2f}"),
-                *cells,
+                *(f"{row['bytes'] / 1e6:.1f}", f"{row['median']:.2f}", f"{row['slow']:.2f}"),
+                f"{row['speed_up']:.2f}",
+                *([f"{worth.metric:.4f}", f"{worth.heldout_metric:.4f}"] if worth else []),
             )
         table.add_section()
     return table
+
+
+def shape_text(batch: int, length: int, texts: bool) -> str:
+    """What was timed, for people."""
+    return f"{batch} x text to label" if texts else f"{batch} x {length} tokens"
 
 
 def _short(folder: str) -> str:

@@ -2,7 +2,7 @@
 
 The models take turns, so that a slow moment of the machine is everybody's. Weights do not matter to
 time: beside models that were cut the unpruned one stands with random weights, unless another is
-named.
+named. Where the task's own texts are known, they are timed too, from text to label.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from numpy.typing import NDArray
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from objectives.delivery.deployed import opened, text_to_label, texts_of
 from objectives.delivery.exported import load_model
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
 from objectives.engines.serving import Feeds, Served, serve
@@ -30,7 +33,6 @@ from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Interval
 from objectives.measures.evaluate import metric_with_interval, predict_with
 from objectives.measures.measured import measured_flops
-from objectives.metric import Metric
 from objectives.students.bert.pretrained import has_tokenizer, load_tokenizer
 from objectives.students.families import family_of
 from objectives.text.data import Split
@@ -38,11 +40,14 @@ from objectives.workbench.inputs import Inputs
 
 UNPRUNED = "unpruned"
 """What the reference is called that nobody named."""
+_TEXTS = 100
+"""Of the selection split, that are timed from text to label."""
+_TEXT_BATCHES = (1, 8)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Forward passes of one model in one engine on one shape of batch."""
+    """One model in one engine: forward passes of token ids, or calls from text to label."""
 
     model: str
     """Its folder, or `UNPRUNED`."""
@@ -53,11 +58,16 @@ class Timing:
     """Of all of them, as the engine loads them."""
     batch: int
     length: int
-    """Tokens in each sequence of a batch; nothing is padded."""
+    """Tokens in each sequence of a batch, nothing padded; of texts the mean, rounded."""
     flops: int
     """Of one sequence of this length."""
     quartiles: tuple[float, float, float]
-    """Milliseconds of one forward pass: the first quartile, the median, the third."""
+    """Milliseconds of one pass or call: the first quartile, the median, the third."""
+    slow: float
+    """Their 95th percentile."""
+    texts: bool = False
+    """Whether these are calls from text to label on the task's own texts, with the tokenizer: see
+    `deployed.text_to_label`. Such times are compared with one another alone."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,7 @@ class Bench:
     reference: str
     """The model that speed-ups are against."""
     timings: tuple[Timing, ...]
+    """Those of texts first."""
     skipped: Mapping[str, str]
     """Engine to the reason why it did not run."""
     conditions: Mapping[str, str | int]
@@ -97,8 +108,8 @@ class OfRun:
     layers: int | None = None
     """Of the twin; by default those of the student, as if no whole layers had been left out."""
     data: Inputs | None = None
-    """Of a study, on which models are scored in the engines of other bits than `bits`; a twin is
-    not, its weights are random."""
+    """Of a study, on which models are timed from text to label in the engines of onnxruntime, and
+    scored in the engines of other bits than `bits`; a twin is not, its weights are random."""
     bits: int = FULL_BITS
     """In which the run scored them."""
 
@@ -133,7 +144,8 @@ def bench(
 
     Returns:
         The quartiles of each, in milliseconds of one forward pass, and the engines that did not
-        run with the reason.
+        run with the reason. With a study's data also those from text to label, on one thread: torch
+        is timed on token ids alone.
 
     Raises:
         UserError: for a folder without a classifier or with one of no known family, for a length
@@ -150,7 +162,8 @@ def bench(
 
     known = min(model.config.vocab_size for model in models.values())
     flops = cache(lambda name, length: measured_flops(models[name], length))
-    splits = _judging(models, of_run)
+    tokenizers = _tokenizers(models, of_run.data)
+    splits = _judging(tokenizers, of_run)
     timings: list[Timing] = []
     worths: list[Worth] = []
     skipped: dict[str, str] = {}
@@ -163,17 +176,18 @@ def bench(
         for engine in engines:
             say(f"{engine}: preparing {len(models)} models")
             try:
-                ready = serve(engine, models, Path(scratch), used, device)
-                served = dict(zip(models, ready, strict=True))
+                served = dict(
+                    zip(models, serve(engine, models, Path(scratch), used, device), strict=True)
+                )
                 of_engine: list[Timing] = []
                 for batch, length in product(batches, lengths):
                     say(f"{engine}: batch {batch}, length {length}")
                     inputs = tokens(known, batch, length)
                     of_engine += _timed(engine, served, inputs, flops, rounds, device)
-                of_splits: list[Worth] = []
-                if of_run.data is not None and BITS[engine] != of_run.bits:
-                    say(f"{engine}: scoring on the selection and held-out splits")
-                    of_splits += _scored(engine, served, splits, of_run.data.task.metric)
+                of_splits = list(_scored(engine, served, splits, of_run, say))
+                files = {name: one.file for name, one in served.items() if one.file is not None}
+                del served  # its sessions: the classifiers have their own
+                of_engine += _from_text(engine, files, models, tokenizers, of_run.data, flops, say)
             except Exception as error:  # whatever a compiler or a runtime lacks here
                 skipped[engine] = first_line(error)
             else:
@@ -182,6 +196,7 @@ def bench(
     if not timings:
         reasons = "; ".join(f"{engine}: {reason}" for engine, reason in skipped.items())
         raise UserError(f"no engine runs here ({reasons})")
+    timings.sort(key=attrgetter("texts"), reverse=True)
     conditions: dict[str, str | int] = {
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
         "processor": platform.processor() or platform.machine(),
@@ -228,45 +243,117 @@ def _timed(
     device: str,
 ) -> Iterator[Timing]:
     """Every model on one batch of (batch, length) tokens."""
-    batch, length = inputs["input_ids"].shape
     times = in_turns(engine, [one.run for one in served.values()], inputs, rounds, device)
-    quartiles = np.percentile(times, [25, 50, 75], axis=0).T.tolist()
-    for (name, one), (low, middle, high) in zip(served.items(), quartiles, strict=True):
+    sizes = {name: one.bytes for name, one in served.items()}
+    batch, length = inputs["input_ids"].shape
+    return _timings(engine, times, sizes, batch, length, flops)
+
+
+def _from_text(
+    engine: Engine,
+    files: Mapping[str, Path],
+    models: Mapping[str, PreTrainedModel],
+    tokenizers: Mapping[str, PreTrainedTokenizerBase],
+    data: Inputs | None,
+    flops: Callable[[str, int], int],
+    say: Callable[[str], None],
+) -> Iterator[Timing]:
+    """Every model, its file behind its tokenizer, on the first texts of the selection split."""
+    if data is None or not files:
+        return
+    for tokenizer in tokenizers.values():
+        if not tokenizer.is_fast:
+            say(
+                f"{engine}: not from text to label, {type(tokenizer).__name__} is no fast tokenizer"
+            )
+            return
+    texts = texts_of(data, "select")[:_TEXTS]
+    length = round(data.split("select").lengths[:_TEXTS].mean())
+    sizes = {name: file.stat().st_size for name, file in files.items()}
+    with TemporaryDirectory() as scratch:
+        classifiers = [
+            opened(
+                Path(scratch, str(place)),
+                str(file.resolve()),
+                models[name],
+                tokenizers[name],
+                data.task.max_length,
+            )
+            for place, (name, file) in enumerate(files.items())
+        ]
+        for batch in _TEXT_BATCHES:
+            whole = texts[: len(texts) // batch * batch or None]  # batches
+            times = text_to_label(
+                classifiers, whole, batch=batch, say=lambda line: say(f"{engine}: {line}")
+            )
+            yield from _timings(engine, times, sizes, batch, length, flops, texts=True)
+
+
+def _timings(
+    engine: Engine,
+    times: NDArray[np.float64],
+    sizes: Mapping[str, int],
+    batch: int,
+    length: int,
+    flops: Callable[[str, int], int],
+    texts: bool = False,
+) -> Iterator[Timing]:
+    """Of milliseconds (passes, models), and of the bytes of each model."""
+    percentiles = np.percentile(times, [25, 50, 75, 95], axis=0).T.tolist()
+    for (name, size), (low, middle, high, slow) in zip(sizes.items(), percentiles, strict=True):
         yield Timing(
             model=name,
             engine=engine,
             bits=BITS[engine],
-            bytes=one.bytes,
+            bytes=size,
             batch=batch,
             length=length,
             flops=flops(name, length),
             quartiles=(low, middle, high),
+            slow=slow,
+            texts=texts,
         )
 
 
-def _judging(models: Mapping[str, PreTrainedModel], of_run: OfRun) -> dict[str, list[Split]]:
-    """Selection and held-out rows of each model that may be scored, in tokens of its own if its
-    folder has a tokenizer."""
-    data = of_run.data
+def _tokenizers(
+    models: Mapping[str, PreTrainedModel], data: Inputs | None
+) -> dict[str, PreTrainedTokenizerBase]:
+    """Of each model the one in its folder, or else the study's; none without a study."""
     if data is None:
         return {}
-    splits = {}
-    for name, model in models.items():
-        smaller = model.config.vocab_size < len(data.tokenizer)
-        if name != UNPRUNED:
-            own = load_tokenizer(name) if smaller or has_tokenizer(name) else None
-            splits[name] = data.judging(own)
-        elif of_run.unpruned is not None:
-            splits[name] = data.judging()
-    return splits
+    tokenizers = dict.fromkeys(models, data.tokenizer)
+    for name in models.keys() - {UNPRUNED}:
+        smaller = models[name].config.vocab_size < len(data.tokenizer)
+        if smaller or has_tokenizer(name):
+            tokenizers[name] = load_tokenizer(name)
+    return tokenizers
+
+
+def _judging(
+    tokenizers: Mapping[str, PreTrainedTokenizerBase], of_run: OfRun
+) -> dict[str, list[Split]]:
+    """Selection and held-out rows of each model that may be scored, in its own tokens."""
+    if of_run.data is None:
+        return {}
+    return {
+        name: of_run.data.judging(tokenizer)
+        for name, tokenizer in tokenizers.items()
+        if name != UNPRUNED or of_run.unpruned is not None
+    }
 
 
 def _scored(
     engine: Engine,
     served: Mapping[str, Served],
     splits: Mapping[str, Sequence[Split]],
-    metric: Metric,
+    of_run: OfRun,
+    say: Callable[[str], None],
 ) -> Iterator[Worth]:
+    """What other bits than the run's are worth on its data."""
+    if of_run.data is None or BITS[engine] == of_run.bits:
+        return
+    say(f"{engine}: scoring on the selection and held-out splits")
+    metric = of_run.data.task.metric
     for name, own in splits.items():
         run = served[name].run
         select, heldout = (

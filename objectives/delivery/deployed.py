@@ -15,34 +15,17 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from objectives.engines.names import Engine
-from objectives.engines.onnx_model import check_installed, write_int4, write_int8, write_onnx
+from objectives.engines.onnx_model import check_installed
+from objectives.engines.serving import onnx_file
 from objectives.errors import UserError
 
 if TYPE_CHECKING:
     from objectives.delivery.classify import Classifier  # needs onnxruntime
+    from objectives.workbench.inputs import Inputs
 
 Texts = Sequence[str | tuple[str, str]]
 Stage = dict[str, Any]
 """An entry of classifier.json."""
-_FEWER_BITS: dict[str, Callable[[Path, Path], None]] = {
-    "onnxruntime-int8": write_int8,
-    "onnxruntime-int4": write_int4,
-}
-
-
-def write_onnx_for(
-    engine: Engine, model: PreTrainedModel, file: Path, whole: Path | None = None
-) -> None:
-    """Write the file that one of onnxruntime's engines reads; `whole` is that of float32, if it is
-    there already. Raises UserError."""
-    if engine == "onnxruntime":
-        write_onnx(model, file)
-        return
-    with TemporaryDirectory() as scratch:
-        if whole is None:
-            whole = Path(scratch) / "model.onnx"
-            write_onnx(model, whole)
-        _FEWER_BITS[engine](whole, file)
 
 
 def stage_of(
@@ -52,8 +35,8 @@ def stage_of(
     max_length: int,
     place: str = "tokenizer.json",
 ) -> Stage:
-    """An entry for the ONNX file `model` in `folder`; its tokenizer is written to `place` there,
-    unless it is there already.
+    """An entry for the ONNX file `model` in `folder`, or elsewhere by its absolute path; its
+    tokenizer is written to `place` in the folder, unless it is there already.
 
     Raises UserError for a tokenizer that is written in Python alone.
     """
@@ -93,16 +76,30 @@ def deploy(
     tokenizer: PreTrainedTokenizerBase,
     engine: Engine,
     max_length: int,
-    whole: Path | None = None,
+    files: Path | None = None,
 ) -> Classifier:
-    """Write a folder of one model in an engine, and open it; `whole` is its ONNX file in float32,
-    if it is there already."""
+    """Write a folder of one model in an engine, and open it; `files` is a folder of the model's
+    ONNX files, to which those are written that are not there yet."""
     check_installed("onnx", "onnxscript", "onnxruntime")
+    folder.mkdir(parents=True)
+    with TemporaryDirectory() as scratch:
+        file = onnx_file(engine, model, files or Path(scratch))
+        shutil.copyfile(file, folder / "model.onnx")
+    return opened(folder, "model.onnx", model, tokenizer, max_length)
+
+
+def opened(
+    folder: Path,
+    file: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+) -> Classifier:
+    """A folder of one ONNX file (see `stage_of`), written and opened on one thread."""
     from objectives.delivery.classify import Classifier
 
-    folder.mkdir(parents=True)
-    write_onnx_for(engine, model, folder / "model.onnx", whole)
-    stage = stage_of(folder, "model.onnx", tokenizer, max_length)
+    folder.mkdir(parents=True, exist_ok=True)
+    stage = stage_of(folder, file, tokenizer, max_length)
     write_classifier(folder, [stage], labels_of(model))
     return Classifier(folder)
 
@@ -111,6 +108,11 @@ def labels_of(model: PreTrainedModel) -> list[str] | None:
     """The names of its outputs; None where it has one, a number."""
     names: Any = model.config.id2label
     return None if len(names) == 1 else [names[place] for place in range(len(names))]
+
+
+def texts_of(inputs: Inputs, role: str) -> list[str | tuple[str, str]]:
+    """The texts of a role as a classifier takes them."""
+    return [row[0] if len(row) == 1 else (row[0], row[1]) for row in inputs.text.roles[role].texts]
 
 
 def answers_to(classifier: Classifier, texts: Texts) -> NDArray[np.float32]:

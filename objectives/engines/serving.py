@@ -46,6 +46,8 @@ class Served:
     run: Run
     bytes: int
     """Of the weights that torch holds, or of the file that another engine reads."""
+    file: Path | None = None
+    """What onnxruntime reads."""
 
 
 def check_engine(engine: Engine, device: str) -> None:
@@ -71,11 +73,11 @@ def serve(
         return [_in_torch(engine, model, device) for model in models.values()]
     check_engine(engine, device)
     files = [
-        _onnx_file(engine, model, (Path(name) / "onnx", scratch / str(number)))
+        onnx_file(engine, model, scratch / str(number), own=Path(name) / "onnx")
         for number, (name, model) in enumerate(models.items())
     ]
     return [
-        Served(partial(run_session, open_session(file, threads)), file.stat().st_size)
+        Served(partial(run_session, open_session(file, threads)), file.stat().st_size, file)
         for file in files
     ]
 
@@ -95,15 +97,18 @@ def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
     return Served(run, sum(w.numel() * w.element_size() for w in model.state_dict().values()))
 
 
-def _onnx_file(engine: Engine, model: PreTrainedModel, folders: tuple[Path, Path]) -> Path:
-    """An engine's file in the model's own folder, or else in the one that is written to."""
+def onnx_file(
+    engine: Engine, model: PreTrainedModel, scratch: Path, own: Path | None = None
+) -> Path:
+    """The file that one of onnxruntime's engines reads: from the model's `own` folder of them, or
+    from `scratch`, where it is written once. Raises UserError where that cannot be had."""
     name, write = _FEWER.get(engine, ("model.onnx", None))
-    own, scratch = (folder / name for folder in folders)
-    if own.is_file() or scratch.is_file():
-        return own if own.is_file() else scratch
-    scratch.parent.mkdir(exist_ok=True)
+    for folder in (own, scratch):
+        if folder is not None and (folder / name).is_file():
+            return folder / name
+    scratch.mkdir(exist_ok=True)
     if write is not None:
-        write(_onnx_file("onnxruntime", model, folders), scratch)
+        write(onnx_file("onnxruntime", model, scratch, own), scratch / name)
     else:
-        write_onnx(to_device(model, "cpu"), scratch)
-    return scratch
+        write_onnx(to_device(model, "cpu"), scratch / name)
+    return scratch / name

@@ -23,7 +23,6 @@ from reports.exporting.deployed_card import Deployed, named
 
 if TYPE_CHECKING:
     from objectives.delivery.classify import Classifier
-    from objectives.delivery.deployed import Texts
     from objectives.workbench.inputs import Inputs
 
 Say = Callable[[str], None]
@@ -51,12 +50,10 @@ class Candidates:
         """Write a model for each engine; `number` is that of its trial, None of the unpruned."""
         from objectives.delivery.deployed import deploy
 
-        whole = None
+        files, length = self.scratch / str(number), self.inputs.task.max_length
         for engine in self.engines:
             self.say(f"writing {named(number)} for {engine}")
-            folder = self.folder(number, engine)
-            deploy(folder, model, tokenizer, engine, self.inputs.task.max_length, whole)
-            whole = whole or (folder / "model.onnx" if engine == "onnxruntime" else None)
+            deploy(self.folder(number, engine), model, tokenizer, engine, length, files)
 
     def add_trial(self, run: RunRecord, number: int) -> None:
         """Write the model of a finished trial of a run of these inputs."""
@@ -71,11 +68,6 @@ class Candidates:
         from objectives.delivery.classify import Classifier
 
         return Classifier(self.folder(number, engine), threads)
-
-    def texts(self, role: str) -> Texts:
-        """Those of a role, a pair of them as a tuple."""
-        rows = self.inputs.text.roles[role].texts
-        return [row[0] if len(row) == 1 else (row[0], row[1]) for row in rows]
 
     def judged(self, run: RunRecord, numbers: Sequence[int | None]) -> tuple[list[Member], Rows]:
         """The models of these numbers, the unpruned one last, each in the engine in which it is the
@@ -105,10 +97,12 @@ class Candidates:
         )
 
     def _fastest(self, numbers: Sequence[int | None]) -> list[tuple[int | None, Engine, float]]:
-        from objectives.delivery.deployed import text_to_label
+        from objectives.delivery.deployed import text_to_label, texts_of
 
         opened = [self.classifier(number, engine) for number in numbers for engine in self.engines]
-        times = text_to_label(opened, self.texts("select")[:_TIMED], say=self.say).mean(axis=0)
+        times = text_to_label(opened, texts_of(self.inputs, "select")[:_TIMED], say=self.say).mean(
+            axis=0
+        )
         found: list[tuple[int | None, Engine, float]] = []
         for number, own in zip(numbers, times.reshape(len(numbers), -1).tolist(), strict=True):
             timed = list(zip(self.engines, own, strict=True))
@@ -121,7 +115,7 @@ class Candidates:
 
     def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:
         """Those that the run kept, where they are of this precision."""
-        from objectives.delivery.deployed import answers_to
+        from objectives.delivery.deployed import answers_to, texts_of
 
         if BITS[engine] == run.bits:
             kept = read_rows(run) if number is None else None
@@ -130,7 +124,9 @@ class Candidates:
             if answers is not None:
                 return answers
         own = self.classifier(number, engine, threads=0)
-        return {role: answers_to(own, self.texts(role)) for role in ("select", "heldout")}
+        return {
+            role: answers_to(own, texts_of(self.inputs, role)) for role in ("select", "heldout")
+        }
 
     def write(self, folder: Path, found: Cascade) -> None:
         """A folder of one model, or of both that a cascade asks."""
@@ -157,9 +153,9 @@ class Candidates:
     def measured(self, folder: Path, out: Path, found: Cascade, rows: Rows) -> Deployed:
         """What the folder's own answers to the held-out rows are worth; it will lie at `out`."""
         from objectives.delivery.classify import Classifier
-        from objectives.delivery.deployed import answers_to, text_to_label
+        from objectives.delivery.deployed import answers_to, text_to_label, texts_of
 
-        texts = self.texts("heldout")
+        texts = texts_of(self.inputs, "heldout")
         opened = [Classifier(folder), *(self.classifier(None, one) for one in self.engines)]
         times = text_to_label(opened, texts[: 2 * _TIMED], say=self.say)
         means = times.mean(axis=0).tolist()

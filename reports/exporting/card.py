@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.results import divergence_texts, size_text
 from orchestrator.runs.sizes import in_words, shown
-from reports.speed import read_speeds
+from reports.speed import compared, read_speeds
 
 if TYPE_CHECKING:
     from objectives.students.family import Family
@@ -88,13 +88,17 @@ def model_card(
 def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
     """Rows of this model's times, then of its megabytes and scores in each engine."""
     times, engines = [], {}
-    for one in read_speeds(run):
-        model, unpruned = one.models.get(trial), one.unpruned_model(run.unpruned)
-        if model is None:
-            continue
+    speeds = [one for one in read_speeds(run) if trial in one.models]
+    told = compared(speeds)
+    for one in speeds:
+        model, unpruned = one.models[trial], one.unpruned_model(run.unpruned)
         pair = [timed for timed in (model, unpruned) if timed is not None]
-        what = f"{one.unit}, {model.speed_up:.2f} times as fast"
-        times.append((what, *(size_text(timed.milliseconds) for timed in pair)))
+        what = f"text to label, {one.unit}" if one.texts else one.unit
+        fast = f", {model.speed_up:.2f} times as fast" if one in told else ""
+        times.append((f"{what}{fast}", *(size_text(timed.milliseconds) for timed in pair)))
+        if one.texts:
+            slow = (size_text(timed.slow) for timed in pair)
+            times.append((f"{what}, 95th percentile", *slow))
         engines[f"MB in {one.engine}"] = [f"{timed.megabytes:.1f}" for timed in pair]
         worths = [timed.worth for timed in pair if timed.worth is not None]
         if worths:

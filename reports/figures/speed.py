@@ -20,7 +20,8 @@ from reports.figures.theme import (
     x_axis,
 )
 from reports.overlay import Overlay
-from reports.speed import Speed, by_shape, without_kernel
+from reports.speed import Speed, by_shape, compared, without_kernel
+from reports.timings import shape_text
 
 
 def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Section | None:
@@ -31,21 +32,23 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
             continue
         label = overlay.prefix(place)
         sentences += [label + text for text in _sentences(overlay.runs[place], own)]
+        shown = compared(own)
         reference = "unpruned model" if own[0].reference == "unpruned" else own[0].reference
-        devices = ", ".join(dict.fromkeys(one.device for one in own))
+        devices = ", ".join(dict.fromkeys(one.device for one in shown))
+        what = "From text to label, tokenisation included. " if shown[0].texts else ""
         caption = (
-            f"How many times as fast each model of the front is as the {reference} in that engine "
-            "of float32 in which it is fastest, by what is left of the FLOPs; at 100% that model "
-            f"itself: medians, models taking turns ({devices}). On the dotted line time would fall "
-            "as the FLOPs do."
+            f"{what}How many times as fast each model of the front is as the {reference} in that "
+            "engine of float32 in which it is fastest, by what is left of the FLOPs; at 100% that "
+            f"model itself: medians, models taking turns ({devices}). On the dotted line time "
+            "would fall as the FLOPs do."
         )
-        if len(by_shape(own)) > 1:
+        if len(by_shape(shown)) > 1:
             caption += " The legend shows other shapes of batch."
         missing = sum(row.number not in own[0].models for row in overlay.runs[place].front)
         if missing:
             caption += f" {missing} of the front's models joined it later, and were not timed."
         name = f"speed-up-{place}" if place else "speed-up"
-        panels.append(Panel(name, f"{label}FLOPs and milliseconds", _figure(own, place), caption))
+        panels.append(Panel(name, f"{label}FLOPs and milliseconds", _figure(shown, place), caption))
     title = "What the FLOPs are worth in time"
     return Section("speed", title, tuple(sentences), tuple(panels)) if panels else None
 
@@ -53,12 +56,12 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
 def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
     """Of each shape the fastest engines, and whom the unpruned model beats with fewer bits."""
     for shape in by_shape(speeds):
-        where = f"At {shape[0].batch} x {shape[0].length} tokens"
-        yield f"{where} the fastest engine is {_fastest(shape)}."
+        where = shape_text(*shape[0].shape)
+        yield f"{where}: the fastest engine is {_fastest(shape)}."
         rivals = [one for one in shape if one.bits < 32 and _scored(one, run)]
         if rivals:
             rival = min(rivals, key=lambda one: one.reference_model.milliseconds)
-            yield f"{where} {_beaten(run, shape, rival)}."
+            yield f"{where}: {_beaten(run, shape, rival)}."
     for bits, trials in without_kernel(run, speeds).items():
         models = ", ".join(map(str, trials))
         yield (
@@ -121,24 +124,24 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
         hoverinfo="skip",
     )
     engines = list(dict.fromkeys(one.engine for one in speeds))
-    shapes = list(dict.fromkeys((one.batch, one.length) for one in speeds))
+    shapes = list(dict.fromkeys(one.shape for one in speeds))
     for one in speeds:
         timed = sorted(one.models.items(), key=lambda row: row[1].flops_ratio)
         models = [*timed, (None, one.reference_model)]
-        engine, shape = engines.index(one.engine), shapes.index((one.batch, one.length))
+        engine, shape = engines.index(one.engine), shapes.index(one.shape)
         dash = RUN_DASHES[shape % len(RUN_DASHES)]
         figure.add_scatter(
             x=[model.flops_ratio for _, model in models],
             y=[model.speed_up for _, model in models],
             mode="lines+markers",
             visible=None if shape == 0 else "legendonly",
-            name=plain(f"{one.engine}, {one.batch} x {one.length} tokens"),
+            name=plain(f"{one.engine}, {shape_text(*one.shape)}"),
             line={"color": run_style(engine)["color"], "dash": dash, "width": 2},
             marker={"symbol": RUN_SYMBOLS[shape % len(RUN_SYMBOLS)], "size": 8},
             customdata=[[place, number] for number, _ in models],
             text=[
                 f"{plain(one.reference) if number is None else f'trial {number}'}: "
-                f"{model.milliseconds:.2f} ms, {model.megabytes:.1f} MB"
+                f"{model.times}, {model.megabytes:.1f} MB"
                 for number, model in models
             ],
             hovertemplate="%{text}<br>%{y:.2f} times as fast at %{x:.1%} of the FLOPs",

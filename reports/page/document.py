@@ -76,12 +76,11 @@ def latency_axes(speeds: Sequence[Sequence[Speed]], bits: int) -> tuple[str, ...
 def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str, str]]:
     """For each of these axes the unit of each engine with other bits, on the same shape."""
     every = {one.unit: one for own in speeds for one in own}
-    shapes = {unit: (one.batch, one.length) for unit, one in every.items()}
     return {
         axis: {
             one.engine: unit
             for unit, one in every.items()
-            if one.bits != bits and shapes[unit] == shapes[axis]
+            if one.bits != bits and one.shape == every[axis].shape
         }
         for axis in latency_axes(speeds, bits)
     }

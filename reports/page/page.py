@@ -35,6 +35,7 @@ from reports.page.document import document, latency_axes
 from reports.pareto import answer, knob_texts, pareto_view, percent, state_text
 from reports.recommended import recommendations
 from reports.speed import fastest, read_speeds
+from reports.timings import shape_text
 
 _HERE = Path(__file__).parent
 
@@ -68,6 +69,8 @@ def write_report(
         outer_section(together),
     )
     scored = [any(model.worth for one in own for model in one.models.values()) for own in speeds]
+    shape = next((one.shape for one in chain(*speeds)), None)
+    alike = [[one for one in own if one.shape == shape] for own in speeds]
     exports = [part["export"] for part in parts]
     data = document(together, curves, speeds, exports, target.parent)
     front = front_figure(together)
@@ -85,8 +88,8 @@ def write_report(
         document=json.loads(json.dumps(data), parse_constant=lambda _: None),
         latencies=latency_axes(speeds, together.runs[0].bits),
         unscored=[part for part, known in zip(parts, scored, strict=True) if not known],
-        fastest=lambda part, trial: fastest(part["record"], speeds[part["place"]], trial),
-        timed=next(chain(*speeds), None),
+        fastest=lambda part, trial: fastest(part["record"], alike[part["place"]], trial),
+        timed=None if shape is None else shape_text(*shape),
         live=live,
         nonce=secrets.token_urlsafe(16),
         css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),

@@ -51,6 +51,8 @@ from tests.reports.page.test_page import Page
 SETTINGS: dict[str, Any] = {"engines": ["eager"], "lengths": [4], "rounds": 2}
 EAGER = ["ms@eager-cpu-1threads-b1-s4", "ms@eager-cpu-1threads-b2-s4"]
 INT8 = "ms@onnxruntime-int8-cpu-1threads-b2-s4"
+ENGINES = ["eager", "bfloat16", "onnxruntime", "onnxruntime-int8"]
+FROM_TEXT = ENGINES[2:]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def run(
         model = cut(
             problem.student.state_dict(),
             problem.student.config,
-            BertArchitecture((layer,) * TINY.layers),
+            BertArchitecture((layer, *[LayerUnits((), ())] * (TINY.layers - 1))),
         )
         model.save_pretrained(folder / "trials" / f"{number:05d}" / "model")
     rows = [(0, 700_000, 0.89), (1, 400_000, 0.1), (2, 500_000, 0.09), (3, 300_000, 0.05)]
@@ -88,52 +90,73 @@ def run(
 
 @pytest.fixture(scope="module")
 def timed(run: RunRecord, study: Study) -> RunRecord:
-    """The run when its first three trials were timed and scored."""
+    """The run when its first three trials were timed and scored. Model 1 brings its ONNX files."""
     pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
     ended = replace(run, trials=run.trials[:3])
-    settings = {**SETTINGS, "engines": ["eager", "bfloat16", "onnxruntime-int8"]}
+    model = RunFolder(run.folder).model(1)
+    (model / "onnx").mkdir()
+    write_onnx(load_model(model), model / "onnx" / "model.onnx")
+    write_int8(model / "onnx" / "model.onnx", model / "onnx" / "model_int8.onnx")
+    settings = {**SETTINGS, "engines": ENGINES}
     keep_speeds(ended, bench_front(ended, study, batches=[1, 2], threads=1, **settings))
     return run
 
 
-def test_the_front_is_timed_and_kept(timed: RunRecord) -> None:
+def test_the_front_is_timed_and_kept(timed: RunRecord, workbench: Workbench) -> None:
     speeds = read_speeds(timed)
-    assert [one.unit for one in speeds if one.bits == 32] == EAGER
     assert [one.engine for one in speeds] == [
-        *("eager", "eager", "bfloat16", "bfloat16"),
-        *["onnxruntime-int8"] * 2,
+        name for engines in (FROM_TEXT, ENGINES) for name in engines for _ in range(2)
     ]
+    assert [one.texts for one in speeds] == [True] * 4 + [False] * 8, "those of texts first"
+    length = round(workbench.select.lengths.mean())
+    assert [one.unit for one in speeds[:2]] == [
+        f"ms@onnxruntime-cpu-1threads-b{batch}-texts-s{length}" for batch in (1, 8)
+    ]
+    assert [one.unit for one in speeds[4:6]] == EAGER
     document = json.loads(RunFolder(timed.folder).bench.read_text())
-    rows = [row for row in document["timings"] if (row["engine"], row["batch"]) == ("eager", 2)]
-    assert [row["trial"] for row in rows] == [None, 1, 0], "the reference, then by rising cost"
-    assert list(speeds[1].models) == [1, 0]
-    assert speeds[1].reference_model.milliseconds == rows[0]["median"]
-    for row in rows[1:]:
-        model = speeds[1].models[row["trial"]]
-        assert (model.milliseconds, model.flops_ratio) == (row["median"], row["flops_ratio"])
-        assert model.megabytes == row["bytes"] / 1e6
-        assert model.speed_up == pytest.approx(rows[0]["median"] / row["median"])
-        assert model.worth is None, "in float32 it is what its trial says"
+    groups = [document["timings"][start : start + 3] for start in range(0, 36, 3)]
+    for speed, rows in zip(speeds, groups, strict=True):
+        assert [row["trial"] for row in rows] == [None, 1, 0], "the reference, then by rising cost"
+        assert list(speed.models) == [1, 0]
+        rivals = [one for one in speeds if one.bits == 32 and one.shape == speed.shape]
+        fastest = min(one.reference_model.milliseconds for one in rivals)
+        for row in rows:
+            model = speed.model(row["trial"])
+            assert (model.milliseconds, model.slow) == (row["median"], row["slow"])
+            assert row["median"] <= row["slow"]
+            assert model.flops_ratio == row["flops_ratio"]
+            assert model.megabytes == row["bytes"] / 1e6
+            assert model.speed_up == pytest.approx(fastest / row["median"])
+            assert (model.worth is None) == (speed.bits == 32), "else it is what its trial says"
 
 
-@pytest.mark.slow
-def test_fewer_bits_are_scored_on_the_studys_data_and_the_unpruned_model_is_the_teacher(
-    timed: RunRecord, study: Study, problem: Problem, workbench: Workbench, tmp_path: Path
+def test_text_to_label_is_of_one_thread_whatever_the_other_times_are(
+    timed: RunRecord, tmp_path: Path
 ) -> None:
-    data = inputs_of(timed, study)
+    document = json.loads(RunFolder(timed.folder).bench.read_text())
+    document["conditions"]["threads"] = 2
+    RunFolder(tmp_path).bench.write_text(json.dumps(document))
+    speeds = read_speeds(replace(timed, folder=tmp_path))
+    assert {(one.texts, one.device) for one in speeds} == {
+        (True, "cpu-1threads"),
+        (False, "cpu-2threads"),
+    }
+
+
+def test_fewer_bits_are_scored_on_the_studys_data_and_the_unpruned_model_is_the_teacher(
+    timed: RunRecord, study: Study, problem: Problem, workbench: Workbench
+) -> None:
     speeds = {one.engine: one for one in read_speeds(timed)}
     int8, bfloat16 = speeds["onnxruntime-int8"], speeds["bfloat16"]
-    cut_model = load_model(RunFolder(timed.folder).model(1))
-    for trial, model in ((None, problem.teacher), (1, cut_model)):
-        write_onnx(model, tmp_path / "model.onnx")
-        write_int8(tmp_path / "model.onnx", tmp_path / "int8.onnx")
-        scores = score_onnx(tmp_path / "int8.onnx", data)
-        assert [worth(int8, trial).metric, worth(int8, trial).heldout_metric] == scores
+    file = RunFolder(timed.folder).model(1) / "onnx" / "model_int8.onnx"
+    scores = score_onnx(file, inputs_of(timed, study))
+    assert [worth(int8, 1).metric, worth(int8, 1).heldout_metric] == scores
     low, high = worth(int8, 1).interval
     assert low < worth(int8, 1).metric < high
     cast = copy.deepcopy(problem.teacher).bfloat16()
     expected = score(cast, workbench.select, workbench.metric, "cpu")
     assert worth(bfloat16, None).metric == expected > 0.6, "no twin with random weights"
+    assert worth(int8, None).metric == pytest.approx(expected, abs=0.1)
     assert all(one.worth for one in bfloat16.models.values())
 
 
@@ -157,7 +180,7 @@ def test_without_times_there_are_none(mixed_run: RunRecord, timed: RunRecord) ->
         bench_front(replace(timed, trials=()))
     with pytest.raises(RunError, match=r"'.*00003/model', the model of trial 3, is gone"):
         bench_front(timed, **SETTINGS)
-    assert len(read_speeds(timed)) == 6, "what was kept is still there"
+    assert len(read_speeds(timed)) == 12, "what was kept is still there"
 
 
 def test_a_damaged_model_is_named_as_export_names_it(run: RunRecord, tmp_path: Path) -> None:
@@ -170,9 +193,10 @@ def test_a_damaged_model_is_named_as_export_names_it(run: RunRecord, tmp_path: P
         bench_front(run, **SETTINGS)
 
 
-WITHOUT_REFERENCE = """{"format": "maskfront-bench-2", "reference": "unpruned", "conditions": {},
-"worths": [], "timings": [{"model": "other", "median": 1, "engine": "eager", "bits": 32, "bytes": 1,
-"batch": 1, "length": 8, "flops_ratio": 1, "speed_up": 1, "trial": null}]}"""
+WITHOUT_REFERENCE = """{"format": "maskfront-bench-3", "reference": "unpruned", "conditions": {},
+"worths": [], "timings": [{"model": "other", "median": 1, "slow": 1, "engine": "eager", "bits": 32,
+"bytes": 1, "batch": 1, "length": 8, "texts": false, "flops_ratio": 1, "speed_up": 1, "trial": null
+}]}"""
 
 
 @pytest.mark.parametrize("text", ['{"form', "[]", WITHOUT_REFERENCE])
@@ -184,9 +208,9 @@ def test_a_damaged_file_is_named(text: str, tmp_path: Path, make_run: Any) -> No
 
 
 def test_the_file_of_an_earlier_version_is_named(tmp_path: Path, make_run: Any) -> None:
-    RunFolder(tmp_path).bench.write_text('{"format": "maskfront-bench-1", "timings": []}')
+    RunFolder(tmp_path).bench.write_text('{"format": "maskfront-bench-2", "timings": []}')
     with pytest.raises(
-        RunError, match=r"bench\.json' is of another version of maskfront \(maskfront-bench-1, not"
+        RunError, match=r"bench\.json' is of another version of maskfront \(maskfront-bench-2, not"
     ):
         read_speeds(make_run(folder=tmp_path))
 
@@ -194,16 +218,41 @@ def test_the_file_of_an_earlier_version_is_named(tmp_path: Path, make_run: Any) 
 def test_the_card_of_a_model_says_what_it_is_worth_where_it_serves(timed: RunRecord) -> None:
     card = model_card(timed, timed.trials[1], BERT, plain=False, notes=[])
     speeds = {one.unit: one for one in read_speeds(timed)}
-    eager, int8 = speeds[EAGER[0]], speeds[INT8]
-    own, full = eager.models[1].milliseconds, eager.reference_model.milliseconds
-    assert (
-        f"| {EAGER[0]}, {eager.models[1].speed_up:.2f} times as fast | {own:,.3f} | {full:,.3f} |"
-    ) in card
-    own, full = int8.models[1].megabytes, int8.reference_model.megabytes
-    assert f"| MB in onnxruntime-int8 | {own:.1f} | {full:.1f} |" in card
-    own, full = worth(int8, 1).heldout_metric, worth(int8, None).heldout_metric
-    assert f"| accuracy in onnxruntime-int8, held-out split | {own:.4f} | {full:.4f} |" in card
+    text, eager, int8 = next(iter(speeds.values())), speeds[EAGER[0]], speeds[INT8]
+    own, full = text.models[1], text.reference_model
+    name = f"| text to label, {text.unit}"
+    rows = [
+        f"{name}, {own.speed_up:.2f} times as fast "
+        f"| {own.milliseconds:,.3f} | {full.milliseconds:,.3f} |\n",
+        f"{name}, 95th percentile | {own.slow:,.3f} | {full.slow:,.3f} |\n",
+    ]
+    own, full = eager.models[1], eager.reference_model
+    rows.append(f"| {EAGER[0]} | {own.milliseconds:,.3f} | {full.milliseconds:,.3f} |\n")
+    assert "".join(rows[:2]) in card
+    assert card.index(rows[0]) < card.index(rows[2])
+    own, full = int8.models[1], int8.reference_model
+    assert f"| MB in onnxruntime-int8 | {own.megabytes:.1f} | {full.megabytes:.1f} |" in card
+    scores = [f"{worth(int8, trial).heldout_metric:.4f}" for trial in (1, None)]
+    assert f"| accuracy in onnxruntime-int8, held-out split | {' | '.join(scores)} |" in card
     assert "ms@" not in model_card(timed, timed.trials[2], BERT, plain=False, notes=[])
+
+
+def test_without_texts_a_card_has_the_speed_ups_of_fixed_lengths(
+    timed: RunRecord, tmp_path: Path
+) -> None:
+    run = of_tokens_in_eager(timed, tmp_path)
+    card = model_card(run, run.trials[1], BERT, plain=False, notes=[])
+    speed = next(one for one in read_speeds(run) if one.unit == EAGER[0])
+    assert f"| {EAGER[0]}, {speed.models[1].speed_up:.2f} times as fast |" in card
+    assert "| text to label" not in card
+
+
+def of_tokens_in_eager(timed: RunRecord, folder: Path) -> RunRecord:
+    """The run as it would be without the other times."""
+    document = json.loads(RunFolder(timed.folder).bench.read_text())
+    document["timings"] = [row for row in document["timings"] if row["engine"] == "eager"]
+    RunFolder(folder).bench.write_text(json.dumps(document))
+    return replace(timed, name="other", folder=folder)
 
 
 def worth(speed: Speed, trial: int | None) -> Worth:
@@ -219,33 +268,44 @@ def test_the_page_names_the_fastest_engines_and_what_int8_of_the_unpruned_model_
     run = replace(timed, folder=tmp_path, trials=timed.trials[:3])
     document = json.loads(RunFolder(timed.folder).bench.read_text())
     times = {  # of the unpruned model, of trial 1 and of trial 0
-        "eager": (10, 8, 9),
-        "bfloat16": (5, 2, 6),
-        "onnxruntime-int8": (4, 3, 7),
+        ("eager", False): (10, 8, 9),
+        ("bfloat16", False): (5, 2, 6),
+        ("onnxruntime", False): (11, 8, 9),
+        ("onnxruntime-int8", False): (4, 3, 7),
+        ("onnxruntime", True): (1, 0.9, 0.8),
+        ("onnxruntime-int8", True): (0.7, 0.4, 0.5),
     }
     rows = [row for row in document["timings"] if row["batch"] == 1]
     for row in rows:
-        row["median"] = times[row["engine"]][[None, 1, 0].index(row["trial"])]
+        own = times[row["engine"], row["texts"]]
+        row["median"] = own[[None, 1, 0].index(row["trial"])]
+        row["slow"] = 2 * row["median"]
     RunFolder(tmp_path).bench.write_text(json.dumps({**document, "timings": rows}))
     page = Page(write_report([run], tmp_path / "report.html"))
-    assert (
-        "At 1 x 4 tokens the fastest engine is onnxruntime-int8 for unpruned 4.00 ms; bfloat16 for "
+    of_texts = (
+        "1 x text to label: the fastest engine is onnxruntime-int8 for unpruned 0.70 ms, trial 0 "
+        "0.50 ms, trial 1 0.40 ms."
+    )
+    of_tokens = (
+        "1 x 4 tokens: the fastest engine is onnxruntime-int8 for unpruned 4.00 ms; bfloat16 for "
         "trial 0 6.00 ms, trial 1 2.00 ms."
-    ) in page.words
+    )
+    assert 0 < page.words.index(of_texts) < page.words.index(of_tokens)
+    assert "From text to label, tokenisation included. How many times as fast each" in page.words
     int8 = {one.engine: one for one in read_speeds(run)}["onnxruntime-int8"]
     metric, own = worth(int8, None).metric, worth(int8, 0).metric
     size = int8.reference_model.megabytes
     float32 = 1 + (metric >= 0.89)  # trial 1 has 0.1
     assert (
-        f"At 1 x 4 tokens the unpruned model takes 4.00 ms and {size:.1f} MB in onnxruntime-int8, "
+        f"1 x 4 tokens: the unpruned model takes 4.00 ms and {size:.1f} MB in onnxruntime-int8, "
         f"with accuracy {metric:.4f} (held out {worth(int8, None).heldout_metric:.4f}). "
         "Models of the front that it beats, as they are no faster and no better: "
         f"{float32} of 2 in float32, {int(own <= metric)} of 2 in onnxruntime-int8."
     ) in page.words
-    assert "Milliseconds are of 1 x 4 tokens." in page.words
+    assert "Milliseconds are of 1 x text to label." in page.words
     start = page.words[page.words.index("Where to start") :]
-    size = {one.engine: one for one in read_speeds(run)}["bfloat16"].models[0].megabytes
-    assert f"6.00 ms, {size:.1f} MB in bfloat16, accuracy" in start
+    size = int8.models[0].megabytes
+    assert f"0.50 ms (95% within 1.00), {size:.1f} MB in onnxruntime-int8, accuracy" in start
     assert "maskfront bench" not in page.words
 
 
@@ -256,18 +316,21 @@ def test_the_page_draws_milliseconds(
     path = write_report([timed], tmp_path / "report.html")
     page = Page(path)
     assert "1 of the front's models joined it later, and were not timed." in page.words
-    speeds = read_speeds(timed)
+    every = read_speeds(timed)
     _, *traces = page.documents["figure-speed-up"]["data"]
+    assert [trace["name"] for trace in traces] == [
+        f"{engine}, {batch} x text to label" for engine in FROM_TEXT for batch in (1, 8)
+    ], "no times of fixed lengths beside them"
     assert [trace["y"] for trace in traces] == [
-        [one.model(number).speed_up for number in (1, 0, None)] for one in speeds
+        [one.model(number).speed_up for number in (1, 0, None)] for one in every if one.texts
     ]
+    speeds = {one.unit: one for one in every}
 
     tab = open_tab()
     opened = tab.open_whole(path)
-    assert opened.locator("#speed-up .scatterlayer .point").count() == 3 * len(speeds) / 2, (
-        "one shape"
-    )
+    assert opened.locator("#speed-up .scatterlayer .point").count() == 3 * 2, "one shape"
     units = opened.locator("#axis option").all_inner_texts()
+    assert units.index(every[0].unit) < units.index(EAGER[0])
     assert set(EAGER) < set(units)
     assert INT8 not in units, "trials are worth what they are in float32"
     shown = """() => Object.fromEntries(front.data
@@ -275,11 +338,10 @@ def test_the_page_draws_milliseconds(
     assert not any("int8" in name for name in opened.evaluate(shown))
     opened.select_option("#axis", EAGER[1])
     xs = opened.evaluate(shown)
-    assert xs["front"] == [None, *(speeds[1].models[number].milliseconds for number in (1, 0))]
-    assert xs["unpruned model"] == [speeds[1].reference_model.milliseconds]
+    eager, int8 = speeds[EAGER[1]], speeds[INT8]
+    assert xs["front"] == [None, *(eager.models[number].milliseconds for number in (1, 0))]
+    assert xs["unpruned model"] == [eager.reference_model.milliseconds]
     assert xs["dominated"] == [None]
-    int8 = speeds[-1]
-    assert int8.unit == INT8
     assert xs["front, onnxruntime-int8"] == [int8.models[n].milliseconds for n in (1, 0)]
     assert xs["unpruned model, onnxruntime-int8"] == [int8.reference_model.milliseconds]
     marks = {trace["name"]: trace for trace in page.documents["figure-front"]["data"]}
@@ -306,6 +368,18 @@ def test_runs_share_the_units_that_all_were_timed_in(
     assert "figure-speed-up" in page.documents
 
 
+def test_a_run_without_texts_does_not_stand_beside_one_that_has_them(
+    timed: RunRecord, tmp_path: Path
+) -> None:
+    other = of_tokens_in_eager(timed, tmp_path)
+    page = Page(write_report([timed, other], tmp_path / "report.html"))
+    assert page.documents["data"]["latencies"] == EAGER
+    start, _ = page.words[page.words.index("Where to start") :].split("The Pareto front", 1)
+    assert "in onnxruntime" in start
+    assert "in eager" not in start
+    assert "Milliseconds are of 1 x text to label." in start
+
+
 def test_bits_that_no_engine_computes_with_are_size_only(
     make_run: Any, make_trial: Any, tmp_path: Path
 ) -> None:
@@ -318,11 +392,12 @@ def test_bits_that_no_engine_computes_with_are_size_only(
 
     def timed(engine: str, bits: int) -> Speed:
         model = TimedModel(
-            milliseconds=float(bits), megabytes=1.0, flops_ratio=1, speed_up=1, worth=None
+            milliseconds=float(bits), slow=9, megabytes=1, flops_ratio=1, speed_up=1, worth=None
         )
-        own = {"engine": engine, "bits": bits, "batch": 1, "length": 4, "device": "cpu"}
-        reference = {"reference": "unpruned", "reference_model": model, "counted": "bytes"}
-        return Speed(**own, **reference, models=dict.fromkeys(range(3), model))  # type: ignore[arg-type]
+        own: dict[str, Any] = {"engine": engine, "bits": bits, "batch": 1, "length": 4}
+        reference: dict[str, Any] = {"reference": "unpruned", "reference_model": model}
+        models = dict.fromkeys(range(3), model)
+        return Speed(**own, **reference, texts=False, device="cpu", counted="bytes", models=models)
 
     both = [timed("eager", 32), timed("onnxruntime-int8", 8)]
     assert without_kernel(run, both[:1]) == {4: [2], 8: [1]}
@@ -343,6 +418,7 @@ def test_what_is_measured_is_told_from_what_the_study_predicts() -> None:
         "bits": 8,
         "batch": 1,
         "length": 4,
+        "texts": False,
         "device": "cpu-1threads",
     }
     rest: dict[str, Any] = {

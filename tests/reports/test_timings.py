@@ -7,7 +7,9 @@ from objectives.engines.names import BITS, Engine
 from reports.timings import timings_document, timings_table
 
 
-def timing(model: str, engine: Engine, batch: int, flops: int, median: float) -> Timing:
+def timing(
+    model: str, engine: Engine, batch: int, flops: int, median: float, *, texts: bool = False
+) -> Timing:
     return Timing(
         model=model,
         engine=engine,
@@ -17,6 +19,8 @@ def timing(model: str, engine: Engine, batch: int, flops: int, median: float) ->
         length=128,
         flops=flops,
         quartiles=(median - 1, median, median + 1),
+        slow=median + 2,
+        texts=texts,
     )
 
 
@@ -50,13 +54,44 @@ def test_speed_ups_are_of_the_reference_in_its_fastest_float32_and_in_the_same_e
         "speed-up: times as fast as full in its fastest float32\nno compile: no compiler"
     )
     assert [list(column.cells)[:3] for column in table.columns] == [
-        ["[bold]eager, 1 x 128", "full", "b/c/d"],
+        ["[bold]eager\n1 x 128 tokens", "full", "b/c/d"],
         ["", "1.000", "0.500"],
         ["", "32.0", "32.0"],
         ["", "30.00", "20.00"],
+        ["", "32.00", "22.00"],
         ["", "0.80", "1.20"],
-        ["", "29.00 - 31.00", "19.00 - 21.00"],
     ]
+
+
+def test_times_from_text_to_label_are_compared_with_one_another_alone() -> None:
+    shape = {"batch": 1, "flops": 100}
+    timed = Bench(
+        "full",
+        (
+            timing("full", "onnxruntime", median=8.0, texts=True, **shape),
+            timing("a", "onnxruntime", median=4.0, texts=True, **shape),
+            timing("full", "onnxruntime-int8", median=2.0, texts=True, **shape),
+            timing("full", "eager", median=3.0, **shape),
+            timing("full", "onnxruntime", median=6.0, **shape),
+        ),
+        {},
+        {"rounds": 5, "device": "cpu", "threads": 2},
+    )
+    rows = timings_document(timed)["timings"]
+    assert [(row["against"], row["speed_up"]) for row in rows] == [
+        *(("onnxruntime", 1), ("onnxruntime", 2), ("onnxruntime", 4)),
+        *(("eager", 1), ("eager", 0.5)),
+    ]
+    assert [row["speed_up_in_engine"] for row in rows] == [1, 2, 1, 1, 1]
+    table = timings_table(timed)
+    assert [cell for cell in table.columns[0].cells if cell.startswith("[bold]")] == [
+        "[bold]onnxruntime\n1 x text to label",
+        "[bold]onnxruntime-int8\n1 x text to label",
+        *("[bold]eager\n1 x 128 tokens", "[bold]onnxruntime\n1 x 128 tokens"),
+    ]
+    assert str(table.caption).endswith(
+        "text to label: the task's own texts and tokenizer, one thread, processor time"
+    )
 
 
 def test_without_float32_speed_ups_are_of_the_fastest_engine_that_was_timed() -> None:

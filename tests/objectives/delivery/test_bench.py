@@ -6,19 +6,18 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from transformers import (
-    AlbertConfig,
-    AlbertForSequenceClassification,
-)
+from transformers import AlbertConfig, AlbertForSequenceClassification, BertTokenizer
 
+from objectives.delivery import bench as benches
 from objectives.delivery.bench import UNPRUNED, Bench, OfRun, bench
+from objectives.delivery.deployed import text_to_label
 from objectives.delivery.exported import load_model
-from objectives.engines import onnx_model
-from objectives.engines.names import BITS, ENGINES, check_engines
+from objectives.engines import onnx_model, serving
+from objectives.engines.names import BITS, ENGINES, Engine, check_engines
 from objectives.engines.onnx_model import write_int8, write_onnx
 from objectives.errors import UserError
 from objectives.measures.cost import Flops
@@ -26,9 +25,15 @@ from objectives.measures.evaluate import count_parameters
 from objectives.problem import Problem
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
+from objectives.text.task import Task
+from objectives.workbench.inputs import Inputs, read_inputs
+from objectives.workbench.teacher import Teacher
 from tests.bert_variants import write_variant
-from tests.conftest import TINY
+from tests.conftest import SPECIAL, TINY
 from tests.objectives.conformance import random_states
+
+if TYPE_CHECKING:
+    from objectives.delivery.classify import Classifier
 
 RAGGED = BertArchitecture(
     (
@@ -48,17 +53,11 @@ def folders(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> list[
     return [root / "cut", root / "teacher"]
 
 
-def shapes(timed: Bench) -> list[tuple[str, str, int, int]]:
-    return [(Path(t.model).name, t.engine, t.batch, t.length) for t in timed.timings]
-
-
-@pytest.mark.slow
-def test_every_model_is_timed_in_every_engine_on_every_shape(
-    folders: list[Path], tmp_path: Path
-) -> None:
-    """onnxruntime runs the files that a folder brings, and makes those of the unpruned twin."""
+@pytest.fixture(scope="module")
+def with_files(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ragged model with its ONNX files, one of another size than `bench` would write."""
     onnx = pytest.importorskip("onnx", reason="NOT TESTED: pip install 'maskfront[onnx]'")
-    model = shutil.copytree(folders[0], tmp_path / "model")
+    model = shutil.copytree(folders[0], tmp_path_factory.mktemp("exported") / "model")
     (model / "onnx").mkdir()
     whole, small = model / "onnx" / "model.onnx", model / "onnx" / "model_int8.onnx"
     write_onnx(load_model(model), whole)
@@ -66,6 +65,19 @@ def test_every_model_is_timed_in_every_engine_on_every_shape(
     mine = onnx.load(small)
     mine.doc_string = "of another size than one that the bench would make"
     onnx.save(mine, small)
+    return model
+
+
+def shapes(timed: Bench) -> list[tuple[str, str, int, int]]:
+    return [(Path(t.model).name, t.engine, t.batch, t.length) for t in timed.timings]
+
+
+@pytest.mark.slow
+def test_every_model_is_timed_in_every_engine_on_every_shape(
+    with_files: Path,
+) -> None:
+    """onnxruntime runs the files that a folder brings, and makes those of the unpruned twin."""
+    model = with_files
     before, told = random_states(), []
     engines = tuple(engine for engine in ENGINES if engine != "compile")
     timed = bench([model], batches=(1, 2), lengths=(4,), engines=engines, rounds=2, say=told.append)
@@ -81,19 +93,96 @@ def test_every_model_is_timed_in_every_engine_on_every_shape(
     cost = Flops(TINY, 4)
     for timing in timed.timings:
         low, middle, high = timing.quartiles
-        assert 0 < low <= middle <= high
+        assert 0 < low <= middle <= high <= timing.slow
+        assert not timing.texts, "there is no task"
         assert timing.bits == BITS[timing.engine]
         assert timing.flops == (cost.full if timing.model == UNPRUNED else cost.exact(RAGGED))
     bytes_of = {timing.engine: timing.bytes for timing in timed.timings if timing.model != UNPRUNED}
     header = (model / "model.safetensors").stat().st_size - bytes_of["eager"]
     assert 0 < header < 20_000
     assert bytes_of["bfloat16"] == bytes_of["eager"] - 2 * count_parameters(load_model(model))
-    files = {"onnxruntime": whole, "onnxruntime-int8": small}
+    files = {"onnxruntime": "model.onnx", "onnxruntime-int8": "model_int8.onnx"}
     assert {name: bytes_of[name] for name in files} == {
-        name: file.stat().st_size for name, file in files.items()
+        name: (model / "onnx" / file).stat().st_size for name, file in files.items()
     }, "the files of the folder"
     assert told[0] == "eager: preparing 2 models"
     assert timed.conditions["rounds"] == 2
+
+
+@pytest.fixture(scope="module")
+def data(planted_task: Task, tiny_bert: str) -> Inputs:
+    return read_inputs(planted_task, Teacher(checkpoint=tiny_bert))
+
+
+@pytest.mark.slow
+def test_models_are_timed_from_text_to_label_by_their_own_files_and_tokenizers(
+    with_files: Path, data: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = shutil.copytree(with_files, tmp_path / "other")
+    words = [*SPECIAL, "joy", "bab"]  # fewer, and so with other numbers
+    BertTokenizer(vocab={word: place for place, word in enumerate(words)}).save_pretrained(other)
+    seen: list[list[Classifier]] = []
+    texts: list[list[str]] = []
+
+    def spied(classifiers: list[Classifier], own: list[str], **settings: Any) -> Any:
+        seen.append(classifiers)
+        texts.append(own)
+        return text_to_label(classifiers, own, **settings)
+
+    def written(*_: object) -> None:
+        raise AssertionError("written twice")
+
+    monkeypatch.setattr(benches, "text_to_label", spied)
+    monkeypatch.setattr(serving, "write_onnx", written)
+    monkeypatch.setattr(serving, "_FEWER", {"onnxruntime-int8": ("model_int8.onnx", written)})
+    settings: dict[str, Any] = {"batches": [1], "lengths": [4], "rounds": 1}
+    engines = ("eager", "onnxruntime", "onnxruntime-int8")
+    told: list[str] = []
+    timed = bench(
+        [other],
+        against=with_files,
+        of_run=OfRun(data=data, bits=8),  # scored in float32, which costs little
+        engines=engines,
+        say=told.append,
+        **settings,
+    )
+    assert not timed.skipped
+    assert [(t.engine, t.texts, t.batch, Path(t.model).name) for t in timed.timings] == [
+        (engine, texts, batch, name)
+        for texts in (True, False)
+        for engine in engines[texts:]
+        for batch in ((1, 8) if texts else (1,))
+        for name in ("model", "other")
+    ], "torch has no times from text to label"
+    assert texts[:2] == [[row for (row,) in data.text.roles["select"].texts]] * 2
+    length = round(data.split("select").lengths.mean())
+    cost = Flops(TINY, length).exact(RAGGED)
+    for timing in timed.timings:
+        if timing.texts:
+            assert (timing.length, timing.flops) == (length, cost)
+            assert 0 < timing.quartiles[1] <= timing.slow
+            assert timing.bytes == next(
+                one.bytes
+                for one in timed.timings
+                if (one.engine, one.texts) == (timing.engine, False)
+            )
+    for classifiers in seen:
+        ids = [one.stages[0].tokenizer.encode("bab joy bab").ids for one in classifiers]
+        known = data.tokenizer("bab joy bab")["input_ids"]
+        assert ids == [known, [2, 6, 5, 6, 3]]
+    assert "onnxruntime: text to label, batch 8: round 1 of 3" in told
+
+    monkeypatch.setattr(type(data.tokenizer), "is_fast", property(lambda _: False))
+    timed = bench(
+        [with_files],
+        against=other,
+        of_run=OfRun(data=data),
+        engines=engines[1:2],
+        say=told.append,
+        **settings,
+    )
+    assert {one.texts for one in timed.timings} == {False}
+    assert "not from text to label, " in told[-1]
 
 
 def test_the_reference_is_the_one_that_is_named(folders: list[Path]) -> None:
@@ -108,13 +197,14 @@ def test_the_reference_is_the_one_that_is_named(folders: list[Path]) -> None:
 
 @pytest.mark.slow
 def test_more_models_are_compiled_than_torch_has_room_for_by_default(
-    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond 8 variants of one code object torch would run the rest eagerly, and say nothing."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    copies = [tmp_path / str(number) for number in range(9)]
+    copies = [tmp_path / str(number) for number in range(8)]  # nine with the twin
+    empty = BertArchitecture((LayerUnits((), ()),) * TINY.layers)
     for copy in copies:
-        shutil.copytree(folders[0], copy)
+        cut(problem.student.state_dict(), problem.student.config, empty).save_pretrained(copy)
     timed = bench(copies, batches=[1], lengths=[4, 5], engines=("compile",), rounds=1)
     assert not timed.skipped
     assert len(timed.timings) == 2 * (1 + len(copies))
@@ -187,16 +277,24 @@ def test_the_reference_has_the_layers_that_the_study_left_out(folders: list[Path
     assert timed.timings[0].flops == Flops(replace(TINY, layers=6), 4).full
 
 
-@pytest.mark.parametrize("engine", ["eager", pytest.param("onnxruntime", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["distilbert", "electra", "electra-wide", "roberta"])
 def test_a_reference_of_berts_kin_is_timed_as_a_bert(
-    folders: list[Path], tmp_path: Path, kind: str, engine: str
+    folders: list[Path], tmp_path: Path, kind: str
 ) -> None:
-    pytest.importorskip("onnxruntime", reason="NOT TESTED: pip install 'maskfront[onnx]'")
-    kin = Path(write_variant(kind, tmp_path / kind, ["happy", "neutral", "sad"]))
-    timed = bench(folders[:1], against=kin, batches=[1], lengths=[4], engines=(engine,), rounds=1)
+    assert_timed(kind, "eager", folders[0], tmp_path)
+
+
+@pytest.mark.slow
+def test_onnxruntime_runs_a_reference_of_berts_kin(with_files: Path, tmp_path: Path) -> None:
+    """That which differs most from BERT: projected embeddings, another pooler."""
+    assert_timed("electra", "onnxruntime", with_files, tmp_path)
+
+
+def assert_timed(kind: str, engine: Engine, model: Path, folder: Path) -> None:
+    kin = Path(write_variant(kind, folder / kind, ["happy", "neutral", "sad"]))
+    timed = bench([model], against=kin, batches=[1], lengths=[4], engines=(engine,), rounds=1)
     assert not timed.skipped
-    assert [Path(t.model).name for t in timed.timings] == [kind, "cut"]
+    assert [Path(t.model).name for t in timed.timings] == [kind, model.name]
     narrow = {"embedding": 12} if kind == "electra" else {}
     assert timed.timings[0].flops == Flops(replace(TINY, **narrow), 4).full
 
