@@ -148,6 +148,8 @@ class Worker:
             {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()},
         )
         self.outer.set_user_attr(records.NOTES, self.bench.notes)
+        words = self.bench.words
+        self.outer.set_user_attr(records.WORDS, None if words is None else asdict(words))
         self.outer.set_user_attr(records.UNPRUNED, asdict(unpruned))
         with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
             by = DIVERGENCE if unpruned.objective == "divergence" else self.bench.metric

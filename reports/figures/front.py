@@ -9,8 +9,15 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from objectives.workbench.words import NAME
 from orchestrator.runs.records import FinishedTrial, RunRecord
-from orchestrator.runs.results import Measured, TrialResult, divergence_words, size_text
+from orchestrator.runs.results import (
+    Measured,
+    TrialResult,
+    UnprunedResult,
+    divergence_words,
+    size_text,
+)
 from reports.figures.theme import (
     BLUE,
     DIVERGENCE_AXIS,
@@ -273,26 +280,51 @@ def _points(trials: Sequence[FinishedTrial]) -> _Points:
 
 
 def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
-    """A dashed line at the metric of each unpruned model; runs with the same one share it."""
+    """A dashed line at the metric of each unpruned model, a dotted one at that of words alone."""
     if overlay.by_divergence:
         return
-    levels: dict[float, list[int]] = {}
+    unpruned, words = {}, {}
     for place, run in enumerate(overlay.runs):
-        levels.setdefault(overlay.height(run, run.unpruned.metric), []).append(place)
-    for level, (place, *_) in levels.items():
-        unpruned = overlay.runs[place].unpruned
-        text = f"{unpruned.label}: {unpruned.metric:.3f}"
-        if unpruned.ratio > 1:
-            times = f"{unpruned.ratio:.1f} x the {unpruned.cost_name}"
-            text += f" (held out {unpruned.heldout_metric:.3f}), {times}"
-        if overlay.relative:
-            text = unpruned.label
-        elif len(levels) > 1:
+        unpruned[place] = (run.unpruned.metric, _unpruned_text(overlay, run.unpruned))
+        if run.words is not None:
+            text = f"{NAME}: {run.words.metric:.3f} (held out {run.words.heldout_metric:.3f})"
+            words[place] = (run.words.metric, text)
+    _add_lines(figure, overlay, unpruned, "dash", VERMILLION, "top left")
+    _add_lines(figure, overlay, words, "dot", PURPLE, "bottom right")
+
+
+def _unpruned_text(overlay: Overlay, unpruned: UnprunedResult) -> str:
+    if overlay.relative:
+        return unpruned.label
+    text = f"{unpruned.label}: {unpruned.metric:.3f}"
+    if unpruned.ratio > 1:
+        times = f"{unpruned.ratio:.1f} x the {unpruned.cost_name}"
+        text += f" (held out {unpruned.heldout_metric:.3f}), {times}"
+    return text
+
+
+def _add_lines(
+    figure: go.Figure,
+    overlay: Overlay,
+    metrics: Mapping[int, tuple[float, str]],
+    dash: str,
+    alone: str,
+    position: str,
+) -> None:
+    """A level line for the metric of each run, by its place, and what it says; runs with the same
+    one share it."""
+    levels: dict[float, int] = {}
+    for place, (metric, _) in metrics.items():
+        levels.setdefault(overlay.height(overlay.runs[place], metric), place)
+    for level, place in levels.items():
+        several = len(levels) > 1
+        text = metrics[place][1]
+        if several:
             text = f"{overlay.names[place]}: {text}"
-        colour = run_style(place)["color"] if len(levels) > 1 else VERMILLION
+        colour = run_style(place)["color"] if several else alone
         figure.add_hline(
             y=level,
-            line={"color": colour, "width": 1.5, "dash": "dash"},
+            line={"color": colour, "width": 1.5, "dash": dash},
             annotation={"text": plain(text), "font": {"size": 12}},
-            annotation_position="top left",
+            annotation_position=position,
         )
