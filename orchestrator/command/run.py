@@ -6,7 +6,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from objectives.workbench.words import NAME
 from orchestrator.runs.records import FinishedTrial, RunRecord, read_run
 from orchestrator.runs.results import Measured, divergence_texts, ratio_text, short_size
 from orchestrator.runs.run_folder import RunFolder
@@ -231,7 +230,7 @@ def load_run(folder: str | Path) -> Run:
 
 def front_rows(run: RunRecord) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
     """The front for people: title, columns, and a row for each model by rising cost; then those of
-    the unpruned model and, where it is known, of words alone."""
+    the unpruned model and, where it is known, of words alone (tf-idf)."""
     unpruned = run.unpruned
     title = f"{run.name}: {run.objective_name} against {unpruned.cost_name}"
     ratio = f"{unpruned.cost_name} ratio"
@@ -242,7 +241,7 @@ def front_rows(run: RunRecord) -> tuple[str, tuple[str, ...], list[tuple[str, ..
     if run.words is not None:
         worth = (f"{run.words.metric:.4f}", f"{run.words.heldout_metric:.4f}")
         cells = (*[""] * len(unpruned.divergences), *worth)
-        rows.append((NAME, *cells, *[""] * (len(columns) - len(cells) - 1)))
+        rows.append(("tf-idf", *cells, *[""] * (len(columns) - len(cells) - 1)))
     return title, columns, rows
 
 

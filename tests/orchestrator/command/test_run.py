@@ -94,7 +94,7 @@ def test_it_prints_as_its_front(run: Run) -> None:
     assert run.words is not None
     cells = [cell.strip() for cell in words.split("│")[1:4]]
     numbers = [f"{value:.4f}" for value in (run.words.metric, run.words.heldout_metric)]
-    assert cells == ["words alone (tf-idf)", *numbers]
+    assert cells == ["tf-idf", *numbers]
 
 
 def test_a_report_is_written_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
