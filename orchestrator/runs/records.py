@@ -40,6 +40,8 @@ HOME = "home"  # the run folder with its files, if the storage lies elsewhere
 ARTIFACTS = "artifacts"  # the bucket that its artifacts go to, if it is not the run folder
 WANTED = "wanted"  # finished trials wanted by the last launch
 UNTIL = "until"  # when the last launch takes no more trials, in seconds since 1970; None: never
+BEFORE = "before"  # trials that were finished when the last launch began
+STOPPED = "stopped"  # why the last launch takes no more trials; None: its front still grows
 # A constraint of a trial.
 BUDGET = "budget"  # abs(reached - R) - t R, at most 0 where the budget is met
 METHOD = "method"  # the knob that says which of several methods a trial has
