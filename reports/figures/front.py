@@ -51,6 +51,8 @@ _SERVED = (
 """For each engine with other bits in turn the colour, and the marks of front and unpruned model."""
 _Points = Mapping[int | None, Measured]
 """Models by the numbers of their trials; None is the unpruned one."""
+_Levels = dict[int, tuple[float, str, str]]
+"""By the place of a run: a metric, what it is, and where at its line that stands."""
 
 
 def front_figure(overlay: Overlay) -> go.Figure:
@@ -283,14 +285,18 @@ def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
     """A dashed line at the metric of each unpruned model, a dotted one at that of words alone."""
     if overlay.by_divergence:
         return
-    unpruned, words = {}, {}
+    unpruned: _Levels = {}
+    words: _Levels = {}
     for place, run in enumerate(overlay.runs):
-        unpruned[place] = (run.unpruned.metric, _unpruned_text(overlay, run.unpruned))
-        if run.words is not None:
-            text = f"{NAME}: {run.words.metric:.3f} (held out {run.words.heldout_metric:.3f})"
-            words[place] = (run.words.metric, text)
-    _add_lines(figure, overlay, unpruned, "dash", VERMILLION, "top left")
-    _add_lines(figure, overlay, words, "dot", PURPLE, "bottom right")
+        level, found = run.unpruned.metric, run.words
+        unpruned[place] = (level, _unpruned_text(overlay, run.unpruned), "top left")
+        if found is not None:
+            text = f"{NAME}: {found.metric:.3f} (held out {found.heldout_metric:.3f})"
+            # Clear of the words on the other line, and of the front if it lies below that.
+            where = "bottom left" if found.metric <= level else "top right"
+            words[place] = (found.metric, text, where)
+    _add_lines(figure, overlay, unpruned, "dash", VERMILLION)
+    _add_lines(figure, overlay, words, "dot", PURPLE)
 
 
 def _unpruned_text(overlay: Overlay, unpruned: UnprunedResult) -> str:
@@ -304,27 +310,19 @@ def _unpruned_text(overlay: Overlay, unpruned: UnprunedResult) -> str:
 
 
 def _add_lines(
-    figure: go.Figure,
-    overlay: Overlay,
-    metrics: Mapping[int, tuple[float, str]],
-    dash: str,
-    alone: str,
-    position: str,
+    figure: go.Figure, overlay: Overlay, levels: _Levels, dash: str, colour: str
 ) -> None:
-    """A level line for the metric of each run, by its place, and what it says; runs with the same
-    one share it."""
-    levels: dict[float, int] = {}
-    for place, (metric, _) in metrics.items():
-        levels.setdefault(overlay.height(overlay.runs[place], metric), place)
-    for level, place in levels.items():
-        several = len(levels) > 1
-        text = metrics[place][1]
-        if several:
-            text = f"{overlay.names[place]}: {text}"
-        colour = run_style(place)["color"] if several else alone
+    """A line for each level; runs with the same one share it."""
+    first: dict[float, int] = {}
+    for place, (metric, _, _) in levels.items():
+        first.setdefault(overlay.height(overlay.runs[place], metric), place)
+    for height, place in first.items():
+        _, text, where = levels[place]
+        if len(first) > 1:
+            text, colour = f"{overlay.names[place]}: {text}", run_style(place)["color"]
         figure.add_hline(
-            y=level,
+            y=height,
             line={"color": colour, "width": 1.5, "dash": dash},
             annotation={"text": plain(text), "font": {"size": 12}},
-            annotation_position=position,
+            annotation_position=where,
         )
