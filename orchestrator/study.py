@@ -106,6 +106,15 @@ class Study:
     no result, and so may change from launch to launch."""
     trials: int = 12
     """Trials wanted. Launching again continues up to this number."""
+    patience: int | None = None
+    """Finished trials, >= 1, in a row after which a launch stops if the hypervolume of the front
+    has not grown with them, whichever worker ran them; None never stops for that. The volume is
+    counted from the unpruned model's cost and a metric of 0 (of a divergence from infinity). The
+    next launch counts anew, and so takes as many trials again at least."""
+    trial_timeout: float | None = None
+    """Seconds, > 0, that the search of a trial may take, or of a population, whose trials share
+    them; None sets no limit. What takes longer fails after the step that it is at, and the study
+    goes on. What is made once for a run counts for the trial that makes it."""
     population: PopulationSize = "auto"
     """Trials that train together as one program; fewer if memory does not hold so many. "auto": on
     a GPU trials / (4 x workers), at most 32, so that the sampler sees results at least four times;
@@ -161,6 +170,11 @@ class Study:
                 self.population == "auto"
                 or (isinstance(self.population, int) and self.population >= 1),
                 ">= 1, or 'auto'",
+            ),
+            patience=(self.patience is None or self.patience >= 1, ">= 1, or None"),
+            trial_timeout=(
+                self.trial_timeout is None or self.trial_timeout > 0,
+                "seconds above 0, or None",
             ),
             latency_batch=(self.latency_batch >= 1, ">= 1"),
             engine=(self.engine in ENGINES, f"one of {', '.join(ENGINES)}"),

@@ -13,9 +13,11 @@ from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives.cache import atomic_write, content_key, made_anew
+from objectives.combining.members import CONFIDENCE
 from objectives.device import Precision, autocast, matmul_dtype, to_device
 from objectives.errors import UserError, check_ranges, check_types, first_line
-from objectives.measures.bootstrap import Interval
+from objectives.measures.bootstrap import Interval, resampled_metrics
+from objectives.measures.evaluate import answers_of
 from objectives.metric import Labels, Metric, metric_value
 from objectives.session import Session
 from objectives.students.bert import pretrained
@@ -177,6 +179,33 @@ def weak_teacher_note(
         f"the teacher may have learnt nothing: its {metric} on the selection split is {value:.4f} "
         f"(95% interval from {interval[0]:.4f}), and one answer for all rows has {constant:.4f}; "
         f"{remedy}, before students learn from it"
+    )
+
+
+def words_note(
+    teacher: Teacher, metric: Metric, select: Split, logits: Tensor, words: Labels
+) -> str | None:
+    """What a user should know of a teacher whose `logits` (rows, C) on the selection split are not
+    clearly better than the answers (rows,) of a linear model on `words`: with 95% confidence, by a
+    paired bootstrap over the rows."""
+    said, classes = answers_of(logits, select), logits.shape[-1]
+    own, linear = (
+        metric_value(metric, select.labels, answers, classes=classes) for answers in (said, words)
+    )
+    gained, without = (
+        resampled_metrics(metric, select.labels, answers, classes) for answers in (said, words)
+    )
+    if own == 1 or np.quantile(gained - without, 1 - CONFIDENCE) > 0:
+        return None
+    epochs, rate = "", ""
+    if not pretrained.has_classifier(teacher.checkpoint):
+        epochs = f" (Teacher.epochs, now {teacher.epochs})"
+        rate = f" (Teacher.learning_rate, now {teacher.learning_rate:g})"
+    return (
+        f"the teacher is not clearly better than words alone: its {metric} on the selection split "
+        f"is {own:.4f}, that of a linear model on tf-idf {linear:.4f}; fine-tune it longer{epochs},"
+        f" at another rate{rate} or on more rows (Task.train), or take another checkpoint, before "
+        "students learn from it"
     )
 
 

@@ -45,7 +45,9 @@ from objectives.workbench.teacher import (
     load_teacher,
     teacher_notes,
     weak_teacher_note,
+    words_note,
 )
+from objectives.workbench.words import WordsAlone, answers_of_words, worth_of_words
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,8 @@ class Workbench:
     """Of the teacher; its widths are those of the model of ratio 1."""
     unpruned_answers: Mapping[str, Tensor]
     """Logits (rows, C) of the teacher on "select" and "heldout" in the engine."""
+    words: WordsAlone | None
+    """What a linear model on words is worth; None where the task has no labels."""
     flops: Flops
     """Of the student, cut or masked."""
     flops_full: int
@@ -159,6 +163,8 @@ def prepare(
         served = answers_of(engine, teacher, judging, session.device)
     unpruned = _score_teacher(inputs, teacher, served, answers, judging, costs)
     notes += _weak_teacher(inputs, unpruned, splits["select"], session)
+    words, more = _words(inputs, splits["select"], served["select"], session)
+    notes += more
     teacher_logits = kept_logits(teacher, train, session=session)
     check_answers(inputs.teacher, teacher_logits)
     train = train.answered(teacher_logits)
@@ -188,6 +194,7 @@ def prepare(
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
         unpruned_answers=served,
+        words=words,
         flops=Flops(costs.counted.cost.shape, inputs.seq_len),
         flops_full=int(costs.flops.full),
         notes=tuple(notes),
@@ -310,6 +317,21 @@ def _weak_teacher(inputs: Inputs, unpruned: Score, select: Split, session: Sessi
         return []
     session.progress.note(weak)
     return [weak]
+
+
+def _words(
+    inputs: Inputs, select: Split, logits: Tensor, session: Session
+) -> tuple[WordsAlone | None, list[str]]:
+    """What words alone are worth, and a note if the teacher's logits (rows, C) on the selection
+    split are not clearly better."""
+    task, text = inputs.task, inputs.text
+    if not task.labelled:
+        return None, []
+    answers = answers_of_words(task, text, session)
+    note = words_note(inputs.teacher, task.metric, select, logits, answers["select"])
+    if note is not None:
+        session.progress.note(note)
+    return worth_of_words(task, text, answers), [] if note is None else [note]
 
 
 def _select_score(

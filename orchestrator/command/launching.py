@@ -63,7 +63,8 @@ def launch(
             of a cluster, whose machines share the run folder.
         cluster: address of the cluster, such as "tcp://SCHEDULER:8786".
         timeout: seconds after which no more trials begin (Optuna's word and meaning); those that
-            run are finished. The next launch goes on.
+            run are finished. The next launch goes on. `Study.patience` stops a launch whose front
+            no longer grows, `Study.trial_timeout` a trial that takes too long.
         report: keep report.html, the notes and the front of the dashboard up to date. One that
             fails is told of and costs no trial.
         callbacks: called with the run as it stands when more trials have ended.

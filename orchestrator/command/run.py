@@ -230,19 +230,24 @@ def load_run(folder: str | Path) -> Run:
 
 
 def front_rows(run: RunRecord) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """The front for people: title, columns, and a row for each model by rising cost; the last one
-    is the unpruned model."""
+    """The front for people: title, columns, and a row for each model by rising cost; then those of
+    the unpruned model and, where it is known, of words alone (tf-idf)."""
     unpruned = run.unpruned
     title = f"{run.name}: {run.objective_name} against {unpruned.cost_name}"
     ratio = f"{unpruned.cost_name} ratio"
     worth = (*unpruned.divergences, run.metric_name, "held out")
     columns = ("trial", *worth, ratio, *unpruned.sizes)
     rows = [(str(trial.number), *_cells(trial.result)) for trial in run.front]
-    return title, columns, [*rows, (unpruned.label, *_cells(unpruned))]
+    rows.append((unpruned.label, *_cells(unpruned)))
+    if run.words is not None:
+        worth = (f"{run.words.metric:.4f}", f"{run.words.heldout_metric:.4f}")
+        cells = (*[""] * len(unpruned.divergences), *worth)
+        rows.append(("tf-idf", *cells, *[""] * (len(columns) - len(cells) - 1)))
+    return title, columns, rows
 
 
 def front_table(run: RunRecord) -> Table:
-    """The models of the front by rising cost, and the unpruned one."""
+    """`front_rows`, those of the front above a line."""
     from rich.table import Table
     from rich.text import Text
 
@@ -250,10 +255,10 @@ def front_table(run: RunRecord) -> Table:
     table = Table(title=Text(visible(title)))
     for column in columns:
         table.add_column(Text(visible(column)), justify="right")
-    for row in rows[:-1]:
+    for place, row in enumerate(rows):
+        if place == len(run.front):
+            table.add_section()
         table.add_row(*row)
-    table.add_section()
-    table.add_row(*rows[-1])
     return table
 
 

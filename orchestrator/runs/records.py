@@ -4,7 +4,7 @@ imports no torch, so that a front opens in a second."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,6 +13,7 @@ from optuna.distributions import BaseDistribution, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
 from objectives.engines.names import BITS, FULL_BITS
+from objectives.workbench.words import WordsAlone
 from orchestrator.errors import RunError
 from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
@@ -30,6 +31,7 @@ BEGAN = "began"  # when its worker claimed it
 LAST_SEEN = "last_seen"  # the last beat of the worker that died with it; 0 if it named none
 # Attributes of a study.
 UNPRUNED = "unpruned"  # an UnprunedResult as JSON
+WORDS = "words"  # a WordsAlone as JSON, or None where the task has no labels
 NOTES = "notes"  # what the launch said of rows, labels and teacher
 DEFINITION = "definition"  # what decides a trial's result, to tell one study from another
 VERSIONS = "versions"  # versions and device of the last launch, not of each worker
@@ -38,6 +40,8 @@ HOME = "home"  # the run folder with its files, if the storage lies elsewhere
 ARTIFACTS = "artifacts"  # the bucket that its artifacts go to, if it is not the run folder
 WANTED = "wanted"  # finished trials wanted by the last launch
 UNTIL = "until"  # when the last launch takes no more trials, in seconds since 1970; None: never
+BEFORE = "before"  # trials that were finished when the last launch began
+STOPPED = "stopped"  # why the last launch takes no more trials; None: its front still grows
 # A constraint of a trial.
 BUDGET = "budget"  # abs(reached - R) - t R, at most 0 where the budget is met
 METHOD = "method"  # the knob that says which of several methods a trial has
@@ -108,6 +112,9 @@ class RunRecord:
     """What the study calls its data and checkpoints."""
     notes: tuple[str, ...]
     """What the launch said of rows, labels and teacher."""
+    words: WordsAlone | None = None
+    """What a linear model on words is worth; None where the task has no labels, and in a run of an
+    earlier version."""
 
     @property
     def finished(self) -> list[FinishedTrial]:
@@ -165,6 +172,7 @@ def front_document(run: RunRecord) -> dict[str, Any]:
         "fidelity": run.fidelity,
         "objective": run.unpruned.objective,
         "unpruned": _sizes_of(run.unpruned),
+        "words": None if run.words is None else asdict(run.words),
         "front": [
             {
                 "trial": trial.number,
@@ -239,7 +247,15 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
         versions=attributes[VERSIONS],
         sources=attributes[SOURCES],
         notes=tuple(attributes.get(NOTES, ())),
+        words=_words(attributes.get(WORDS)),
     )
+
+
+def _words(attribute: dict[str, Any] | None) -> WordsAlone | None:
+    if attribute is None:
+        return None
+    lists = {name: tuple(value) for name, value in attribute.items() if isinstance(value, list)}
+    return WordsAlone(**{**attribute, **lists})
 
 
 def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:

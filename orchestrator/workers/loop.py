@@ -32,6 +32,7 @@ from orchestrator.workers import opening
 from orchestrator.workers.claims import Claims
 from orchestrator.workers.heartbeat import Heartbeat, living
 from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.limits import finished_trials
 from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.worker import Callback, Worker
 
@@ -199,7 +200,7 @@ def _serve(
     with Heartbeat(outer, folder, device) as heart:
         name, draws = heart.record.name, study.sampler is not None
         claims = Claims(outer, folder, study.knobs, name, study.trials, token, draws=draws)
-        if (finished := opening.finished_trials(outer)) >= study.trials:
+        if (finished := finished_trials(outer)) >= study.trials:
             progress.note(f"{finished} trials are finished, {study.trials} wanted: nothing to do")
             claims.fail_orphans()
             return

@@ -6,7 +6,6 @@ import platform
 import re
 import secrets
 import socket
-import time
 from collections.abc import Mapping
 from importlib.metadata import version
 
@@ -17,11 +16,12 @@ from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import study_id_of
-from orchestrator.runs.records import DEFINITION, HOME, SOURCES, UNTIL, VERSIONS, WANTED
+from orchestrator.runs.records import DEFINITION, HOME, SOURCES, VERSIONS, WANTED
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
 from orchestrator.workers.heartbeat import WorkerRecord, this_machine
+from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import WARM_START, warm_start
 
 _CONTENTS = {
@@ -42,11 +42,6 @@ JOURNAL_WORKERS = 8  # each worker reads all that all others write: docs/scaling
 def _directions(study: Study) -> list[StudyDirection]:
     up = study.objective == "metric"
     return [StudyDirection.MAXIMIZE if up else StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]
-
-
-def finished_trials(outer: optuna.Study) -> int:
-    """How many trials have been told a result."""
-    return len(outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
 
 
 def open_study(
@@ -99,13 +94,7 @@ def describe(outer: optuna.Study, study: Study, device: str, timeout: float | No
     outer.set_user_attr(VERSIONS, versions)
     outer.set_user_attr(SOURCES, study.sources())
     outer.set_user_attr(WANTED, study.trials)
-    outer.set_user_attr(UNTIL, None if timeout is None else time.time() + timeout)
-
-
-def time_is_up(outer: optuna.Study) -> bool:
-    """Whether the launch takes no more trials."""
-    until = outer.user_attrs.get(UNTIL)
-    return until is not None and time.time() > until
+    begin_launch(outer, timeout)
 
 
 def _ask_first(outer: optuna.Study, study: Study) -> None:

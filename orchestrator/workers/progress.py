@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Self
 
 from rich.console import Console
@@ -18,6 +20,10 @@ from orchestrator.study import Study
 from orchestrator.terminal import say
 
 _DAY = 86400.0  # seconds
+
+
+class TrialTimeoutError(Exception):
+    """A search has taken longer than a trial may."""
 
 
 class LaunchProgress:
@@ -38,6 +44,7 @@ class LaunchProgress:
             speed_estimate_period=_DAY,  # trials may lie minutes apart
             disable=not console.is_terminal or bool(speaker),
         )
+        self._limit = self._until = math.inf  # seconds of a search; when this one has had them
         self._study = self._bars.add_task(f"study {study.name}", total=study.trials)
         self._population = self._bars.add_task("prepare", total=None)
         self._stage = self._bars.add_task("", total=None, visible=False)
@@ -73,7 +80,14 @@ class LaunchProgress:
     def note(self, line: str) -> None:
         say(self._console, f"{self._speaker}{line}")
 
+    def search(self, limit: float | None) -> None:
+        """A search starts; once it has taken `limit` seconds its next step raises
+        TrialTimeoutError."""
+        self._limit = math.inf if limit is None else limit
+        self._until = time.monotonic() + self._limit
+
     def begin(self, stage: str, steps: int, done: int = 0) -> None:
+        self._check_time()
         self._bars.reset(
             self._stage, description=f"  {stage}", total=steps, completed=done, visible=True
         )
@@ -82,6 +96,13 @@ class LaunchProgress:
 
     def advance(self) -> None:
         self._bars.advance(self._stage)
+        self._check_time()
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._until:
+            raise TrialTimeoutError(
+                f"its search took longer than {self._limit:g} seconds (Study.trial_timeout)"
+            )
 
     def _line(self, line: str) -> None:
         if self._bars.disable:

@@ -40,8 +40,8 @@ from orchestrator.study import Study
 from orchestrator.workers.claims import ALREADY_ENDED, Claims, Retry, fail_trial, remove_files
 from orchestrator.workers.finished import Finished
 from orchestrator.workers.heartbeat import living
-from orchestrator.workers.opening import finished_trials, time_is_up
-from orchestrator.workers.progress import LaunchProgress
+from orchestrator.workers.limits import finished_trials, why_it_ends
+from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
 
 Callback = Callable[[RunRecord], object]
 """Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
@@ -87,9 +87,9 @@ class Worker:
         while (finished := finished_trials(self.outer)) < self.study.trials:
             if self.claims.halted:
                 raise KeyboardInterrupt
-            if time_is_up(self.outer):
+            if (why := why_it_ends(self.outer, self.study.patience)) is not None:
                 self.progress.note(
-                    f"the time is up: {finished} of {self.study.trials} trials are finished; "
+                    f"{why}: {finished} of {self.study.trials} trials are finished; "
                     "launch again to go on"
                 )
                 return
@@ -148,6 +148,8 @@ class Worker:
             {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()},
         )
         self.outer.set_user_attr(records.NOTES, self.bench.notes)
+        words = self.bench.words
+        self.outer.set_user_attr(records.WORDS, None if words is None else asdict(words))
         self.outer.set_user_attr(records.UNPRUNED, asdict(unpruned))
         with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
             by = DIVERGENCE if unpruned.objective == "divergence" else self.bench.metric
@@ -228,6 +230,7 @@ class Worker:
         """Search and tell; why those that are left have no outcome, and how the search ended."""
         methods = [method for _, method in group]
         self._record_how(group)
+        self.progress.search(self.study.trial_timeout)
 
         def scored() -> Iterator[tuple[int, Outcome, _Scored | None]]:
             for outcome in type(methods[0]).search(
@@ -247,6 +250,8 @@ class Worker:
                 told = next(search, None)
             except (OSError, MaskfrontError):
                 raise
+            except TrialTimeoutError as error:
+                return str(error), "done"
             except Exception as error:  # a trial may fail in any way; the study goes on
                 reason = f"{type(error).__name__}: {error}"
                 return reason, "out of memory" if out_of_memory(error) else "raised"

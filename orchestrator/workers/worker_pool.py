@@ -34,8 +34,8 @@ from orchestrator.terminal import say
 from orchestrator.workers.claims import HALT, Claims
 from orchestrator.workers.cluster import tasks
 from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.limits import finished_trials, why_it_ends
 from orchestrator.workers.loop import address, opened, work, writing
-from orchestrator.workers.opening import finished_trials, time_is_up
 from orchestrator.workers.worker import Callback, call_back
 
 _LOOK = 1.0  # seconds between two looks at the workers and at the study
@@ -99,7 +99,7 @@ def launch_workers(
         draws = study.sampler is not None
         claims = Claims(outer, folder, study.knobs, "", study.trials, draws=draws)
         finished = finished_trials(outer)
-        done = time_is_up(outer) or (finished and claims.exhausted)
+        done = why_it_ends(outer, study.patience) is not None or (finished and claims.exhausted)
         if finished < study.trials and not done:
             raise RunError(_unfinished(study, outer, ended))
         claims.fail_orphans()

@@ -9,8 +9,15 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from objectives.workbench.words import NAME
 from orchestrator.runs.records import FinishedTrial, RunRecord
-from orchestrator.runs.results import Measured, TrialResult, divergence_words, size_text
+from orchestrator.runs.results import (
+    Measured,
+    TrialResult,
+    UnprunedResult,
+    divergence_words,
+    size_text,
+)
 from reports.figures.theme import (
     BLUE,
     DIVERGENCE_AXIS,
@@ -44,6 +51,8 @@ _SERVED = (
 """For each engine with other bits in turn the colour, and the marks of front and unpruned model."""
 _Points = Mapping[int | None, Measured]
 """Models by the numbers of their trials; None is the unpruned one."""
+_Levels = dict[int, tuple[float, str, str]]
+"""By the place of a run: a metric, what it is, and where at its line that stands."""
 
 
 def front_figure(overlay: Overlay) -> go.Figure:
@@ -273,26 +282,47 @@ def _points(trials: Sequence[FinishedTrial]) -> _Points:
 
 
 def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
-    """A dashed line at the metric of each unpruned model; runs with the same one share it."""
+    """A dashed line at the metric of each unpruned model, a dotted one at that of words alone."""
     if overlay.by_divergence:
         return
-    levels: dict[float, list[int]] = {}
+    unpruned: _Levels = {}
+    words: _Levels = {}
     for place, run in enumerate(overlay.runs):
-        levels.setdefault(overlay.height(run, run.unpruned.metric), []).append(place)
-    for level, (place, *_) in levels.items():
-        unpruned = overlay.runs[place].unpruned
-        text = f"{unpruned.label}: {unpruned.metric:.3f}"
-        if unpruned.ratio > 1:
-            times = f"{unpruned.ratio:.1f} x the {unpruned.cost_name}"
-            text += f" (held out {unpruned.heldout_metric:.3f}), {times}"
-        if overlay.relative:
-            text = unpruned.label
-        elif len(levels) > 1:
-            text = f"{overlay.names[place]}: {text}"
-        colour = run_style(place)["color"] if len(levels) > 1 else VERMILLION
+        level, found = run.unpruned.metric, run.words
+        unpruned[place] = (level, _unpruned_text(overlay, run.unpruned), "top left")
+        if found is not None:
+            text = f"{NAME}: {found.metric:.3f} (held out {found.heldout_metric:.3f})"
+            # Clear of the words on the other line, and of the front if it lies below that.
+            where = "bottom left" if found.metric <= level else "top right"
+            words[place] = (found.metric, text, where)
+    _add_lines(figure, overlay, unpruned, "dash", VERMILLION)
+    _add_lines(figure, overlay, words, "dot", PURPLE)
+
+
+def _unpruned_text(overlay: Overlay, unpruned: UnprunedResult) -> str:
+    if overlay.relative:
+        return unpruned.label
+    text = f"{unpruned.label}: {unpruned.metric:.3f}"
+    if unpruned.ratio > 1:
+        times = f"{unpruned.ratio:.1f} x the {unpruned.cost_name}"
+        text += f" (held out {unpruned.heldout_metric:.3f}), {times}"
+    return text
+
+
+def _add_lines(
+    figure: go.Figure, overlay: Overlay, levels: _Levels, dash: str, colour: str
+) -> None:
+    """A line for each level; runs with the same one share it."""
+    first: dict[float, int] = {}
+    for place, (metric, _, _) in levels.items():
+        first.setdefault(overlay.height(overlay.runs[place], metric), place)
+    for height, place in first.items():
+        _, text, where = levels[place]
+        if len(first) > 1:
+            text, colour = f"{overlay.names[place]}: {text}", run_style(place)["color"]
         figure.add_hline(
-            y=level,
-            line={"color": colour, "width": 1.5, "dash": "dash"},
+            y=height,
+            line={"color": colour, "width": 1.5, "dash": dash},
             annotation={"text": plain(text), "font": {"size": 12}},
-            annotation_position="top left",
+            annotation_position=where,
         )

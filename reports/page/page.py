@@ -19,6 +19,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from objectives.cache import atomic_write_text
+from objectives.workbench.words import NAME
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import size_text
 from orchestrator.runs.run_folder import RunFolder
@@ -90,6 +91,7 @@ def write_report(
         unscored=[part for part, known in zip(parts, scored, strict=True) if not known],
         fastest=lambda part, trial: fastest(part["record"], alike[part["place"]], trial),
         timed=None if shape is None else shape_text(*shape),
+        words_name=NAME,
         live=live,
         nonce=secrets.token_urlsafe(16),
         css=Markup((_HERE / "page.css").read_text(encoding="utf-8")),

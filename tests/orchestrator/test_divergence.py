@@ -15,7 +15,7 @@ from rich.console import Console
 
 from maskfront import Run, RunError, Study, launch, load_run
 from objectives.errors import UserError
-from orchestrator.runs.records import RESULT, UNPRUNED, front_document, load_optuna_study
+from orchestrator.runs.records import RESULT, UNPRUNED, WORDS, front_document, load_optuna_study
 from orchestrator.status import run_status
 from orchestrator.study_file import load_study
 from reports.dashboard import _trial_note
@@ -116,8 +116,10 @@ def test_a_run_of_before_there_was_a_choice_is_of_the_metric(study: Study, tmp_p
                 del document[name]
             change = f"UPDATE {table} SET value_json = ? WHERE key = ?"
             database.execute(change, (json.dumps(document), key))
+        database.execute("DELETE FROM study_user_attributes WHERE key = ?", (WORDS,))
     known = load_run(folder)
     assert known.unpruned.objective == "metric"
+    assert known.words is None
     assert [one.number for one in known.front] == [0]
     assert "divergence" not in str(known)
     assert known.dataframe()["divergence"].isna().all()
@@ -126,3 +128,4 @@ def test_a_run_of_before_there_was_a_choice_is_of_the_metric(study: Study, tmp_p
     run = launch(earlier, trials=2, out=folder, device="cpu", console=QUIET, population=1)
     assert [one.result.divergence for one in run.finished] == [None, 0]
     assert run.unpruned.divergence == 0
+    assert run.words is not None

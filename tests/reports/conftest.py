@@ -23,6 +23,7 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 
+from objectives.workbench.words import WordsAlone
 from orchestrator.runs.artifacts import LinkingStore
 from orchestrator.runs.records import (
     BUDGET,
@@ -138,6 +139,15 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
         notes=("96 rows read", "labels 'B' and 'b' differ in case"),
     )
     return replace(run, **changes)
+
+
+@pytest.fixture
+def words_run(mixed_run: RunRecord) -> RunRecord:
+    """The mixed run, of which it is known what words alone are worth."""
+    words = WordsAlone(
+        metric=0.85, interval=(0.83, 0.87), heldout_metric=0.84, heldout_interval=(0.82, 0.86)
+    )
+    return replace(mixed_run, words=words)
 
 
 @pytest.fixture(scope="session")

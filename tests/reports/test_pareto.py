@@ -168,6 +168,25 @@ def test_figure_shows_each_kind_by_shape_and_colour(mixed_run: RunRecord) -> Non
         assert len({trace.marker[looks] for trace in figure.data}) == 5
 
 
+def test_words_alone_are_a_dotted_line_with_both_numbers(
+    words_run: RunRecord, mixed_run: RunRecord
+) -> None:
+    figure = front_figure(overlay([words_run]))
+    assert {line.line.dash: line.y0 for line in figure.layout.shapes} == {"dash": 0.9, "dot": 0.85}
+    texts = [annotation.text for annotation in figure.layout.annotations]
+    assert "words alone (tf-idf): 0.850 (held out 0.840)" in texts
+    far = replace(words_run.unpruned, objective="divergence", divergence=0.0)
+    assert not front_figure(overlay([replace(words_run, trials=(), unpruned=far)])).layout.shapes
+
+    assert words_run.words is not None
+    other = replace(words_run, name="other", words=replace(words_run.words, metric=0.8))
+    figure = front_figure(overlay([words_run, other, mixed_run]))
+    lines = [(line.line.dash, line.y0) for line in figure.layout.shapes]
+    assert lines == [("dash", 0.9), ("dot", 0.85), ("dot", 0.8)], "runs with the same share one"
+    texts = [annotation.text for annotation in figure.layout.annotations]
+    assert "other: words alone (tf-idf): 0.800 (held out 0.840)" in texts
+
+
 def test_a_teacher_far_beyond_the_student_is_a_line_and_no_point(mixed_run: RunRecord) -> None:
     sizes = dict.fromkeys(("cost", "flops"), 18_000_000)
     large = replace(mixed_run.unpruned, student_is_new=True, **sizes)

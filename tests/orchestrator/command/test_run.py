@@ -79,18 +79,22 @@ def test_a_notebook_shows_the_front_and_runs_nothing_of_a_name(run: Run) -> None
     assert "&lt;img src=x onerror=alert(1)&gt;: accuracy against FLOPs" in html
     (row,) = [row for row in html.split("<tr>") if row.startswith("<td>1</td>")]
     assert f"<td>{run.front[0].result.metric:.4f}</td>" in row
-    assert html.count("<tr>") == 3, "columns, one model, the unpruned one"
+    assert html.count("<tr>") == 4, "columns, one model, the unpruned one, words alone"
     assert repr(run) == f"<Run 'tiny' in '{run.folder}': 2 trials finished, 1 on the front>"
 
 
 def test_it_prints_as_its_front(run: Run) -> None:
-    title, columns, models, unpruned = [
+    title, columns, models, unpruned, words = [
         line for line in str(replace(run, name="a\x1b[2Jb")).splitlines() if line[0] in " ┃│"
     ]
     assert title.strip() == "a\\x1b[2Jb: accuracy against FLOPs"
     assert columns.split()[1::2][:2] == ["trial", "accuracy"]
     assert f" {run.front[0].result.metric:.4f} " in models
     assert " unpruned " in unpruned
+    assert run.words is not None
+    cells = [cell.strip() for cell in words.split("│")[1:4]]
+    numbers = [f"{value:.4f}" for value in (run.words.metric, run.words.heldout_metric)]
+    assert cells == ["tf-idf", *numbers]
 
 
 def test_a_report_is_written_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:

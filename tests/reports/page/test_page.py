@@ -118,6 +118,23 @@ def test_page_calls_the_teacher_of_another_student_by_its_name_and_its_ratio(
     assert f"teacher {UNPRUNED} 18.0000 18,000,000 100,000" in text
 
 
+def test_page_shows_what_words_alone_give(
+    mixed_run: RunRecord, words_run: RunRecord, tmp_path: Path
+) -> None:
+    path = write_report([words_run], tmp_path / "report.html")
+    text = Page(path).words
+    assert "model's level, the dotted one that of a linear model on words alone. Thin" in text
+    assert "words alone (tf-idf) 0.8500 0.830 to 0.870 0.8400 0.820 to 0.860" in text
+    cells = re.findall(r"<tr>(.*?)</tr>", path.read_text(), re.DOTALL)
+    of_models = [
+        len(re.findall("<t[hd]", row)) for row in cells if "unpruned" in row or "(tf" in row
+    ]
+    assert of_models[-2] == of_models[-1], "as many cells as the unpruned model's row"
+    without = Page(write_report([mixed_run], tmp_path / "without.html")).words
+    assert "model's level. Thin" in without
+    assert "tf-idf" not in without
+
+
 def test_page_speaks_of_what_the_study_counts(timed_run: RunRecord, tmp_path: Path) -> None:
     text = Page(write_report([timed_run], tmp_path / "report.html")).words
     assert "tiny: accuracy against latency At 40% of the latency the model keeps" in text

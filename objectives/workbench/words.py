@@ -1,0 +1,122 @@
+"""What words alone give: a linear model on their tf-idf, which a teacher should beat."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from objectives.cache import cached_array, content_key
+from objectives.measures.bootstrap import Interval, bootstrap_interval
+from objectives.metric import Labels, metric_value
+from objectives.session import Session
+
+if TYPE_CHECKING:  # they load torch, which readers of a run do without
+    from objectives.text.task import Examples, LabelledText, Task
+
+NAME = "words alone (tf-idf)"
+"""What to call the model."""
+_JUDGING = ("select", "heldout")
+_ROWS = 20_000
+_CHARACTERS = 20_000_000
+"""The most train rows and characters that are learnt from: a few seconds on one core."""
+_FEATURES = 50_000
+"""The most frequent words and pairs of words of a column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordsAlone:
+    """What the linear model is worth by the task's metric."""
+
+    metric: float
+    """On the selection split."""
+    interval: Interval
+    """95% bootstrap interval of `metric`."""
+    heldout_metric: float
+    heldout_interval: Interval
+
+
+def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[str, Labels]:
+    """What a linear model on the words of the train rows answers on "select" and "heldout", (rows,)
+    of each: classes by a linear SVM, numbers by a ridge regression. It is fitted once for all
+    launches; the answers lie in the cache."""
+    roles = [text.roles[role] for role in _JUDGING]
+    lengths = [len(examples.labels) for examples in roles]
+    ingredients = {
+        "data": text.fingerprint_of_roles,
+        "regression": task.regression,
+        "seed": session.seed,
+    }
+    said = cached_array(
+        session.cache / f"words-{content_key(ingredients)}.npy",
+        (sum(lengths),),
+        np.float32 if task.regression else np.int64,
+        session.progress.note,
+        lambda: np.concatenate(_fitted(text.roles["train"], roles, session.seed, task.regression)),
+    )
+    return dict(zip(_JUDGING, np.split(said, lengths[:1]), strict=True))
+
+
+def worth_of_words(task: Task, text: LabelledText, answers: Mapping[str, Labels]) -> WordsAlone:
+    """The task's metric of these answers."""
+    classes = len(text.label_names)
+    labels = {role: text.roles[role].labels for role in _JUDGING}
+    value, heldout = (
+        metric_value(task.metric, labels[role], answers[role], classes=classes) for role in _JUDGING
+    )
+    interval, heldout_interval = (
+        bootstrap_interval(task.metric, labels[role], answers[role], classes) for role in _JUDGING
+    )
+    return WordsAlone(
+        metric=value,
+        interval=interval,
+        heldout_metric=heldout,
+        heldout_interval=heldout_interval,
+    )
+
+
+def _fitted(
+    train: Examples, others: Sequence[Examples], seed: int, regression: bool
+) -> list[Labels]:
+    """The answers on other rows of a model that has learnt from the train rows."""
+    from scipy.sparse import hstack
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import Ridge
+    from sklearn.svm import LinearSVC
+
+    rows = _sample(train, seed)
+    texts, labels = [train.texts[row] for row in rows], train.labels[rows]
+    if not regression and len(np.unique(labels)) == 1:
+        return [np.full_like(other.labels, labels[0]) for other in others]
+    columns = [
+        # Marks count as words: some texts have nothing else.
+        TfidfVectorizer(
+            ngram_range=(1, 2),
+            sublinear_tf=True,
+            max_features=_FEATURES,
+            token_pattern=r"\w+|[^\w\s]",
+        )
+        for _ in texts[0]
+    ]
+
+    def features(texts: Sequence[tuple[str, ...]], step: str) -> Any:
+        parts = zip(columns, zip(*texts, strict=True), strict=True)
+        return hstack([getattr(column, step)(words) for column, words in parts], format="csr")
+
+    model = Ridge() if regression else LinearSVC(tol=1e-2, random_state=0)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        model.fit(features(texts, "fit_transform"), labels)
+    said = [model.predict(features(other.texts, "transform")) for other in others]
+    return [own.astype(labels.dtype) for own in said]
+
+
+def _sample(train: Examples, seed: int) -> Labels:
+    """Places of the rows to learn from: all, or as many as are quickly learnt."""
+    rows = len(train.texts)
+    characters = sum(len(text) for texts in train.texts for text in texts)
+    most = int(rows * min(1.0, _ROWS / rows, _CHARACTERS / characters))
+    return np.random.default_rng(seed).permutation(rows)[: max(1, most)]

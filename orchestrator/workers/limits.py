@@ -1,0 +1,70 @@
+"""Whether a launch takes more trials: as many as are wanted, in the time that it has, while the
+front grows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import optuna
+from optuna.trial import TrialState
+
+from orchestrator.runs.records import BEFORE, STOPPED, UNTIL, FinishedTrial, trial_record
+
+
+def finished_trials(outer: optuna.Study) -> int:
+    """How many trials have been told a result."""
+    return len(outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+
+
+def begin_launch(outer: optuna.Study, timeout: float | None) -> None:
+    """Note from where on a launch counts, and for how many seconds it takes trials."""
+    outer.set_user_attr(UNTIL, None if timeout is None else time.time() + timeout)
+    outer.set_user_attr(BEFORE, finished_trials(outer))
+    outer.set_user_attr(STOPPED, None)
+
+
+def why_it_ends(outer: optuna.Study, patience: int | None) -> str | None:
+    """Why the launch takes no more trials though some are still wanted; None if it takes more.
+
+    Where the front has stopped growing that holds for all workers from then on, although a trial
+    that still runs may make it grow.
+    """
+    attributes = outer.user_attrs
+    until, stopped = attributes.get(UNTIL), attributes.get(STOPPED)
+    if until is not None and time.time() > until:
+        return "the time is up"
+    if stopped is None and patience is not None:
+        ended = outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        records = [trial_record(trial) for trial in ended]
+        growth = last_growth([one for one in records if isinstance(one, FinishedTrial)])
+        if len(records) - max(growth, attributes.get(BEFORE, 0)) >= patience:
+            stopped = f"the front has not grown for {patience} finished trials (Study.patience)"
+            outer.set_user_attr(STOPPED, stopped)
+    return stopped
+
+
+def last_growth(trials: Sequence[FinishedTrial]) -> int:
+    """After how many of these trials, in the order in which they ended, the hypervolume of the
+    front grew last; 0 if it never did.
+
+    It is counted from the cost of the unpruned model and from a metric of 0, of a divergence from
+    infinity. So a trial adds to it that costs less, is better than that, and is matched by no
+    earlier one in both objectives.
+    """
+    before: list[tuple[float, float]] = []
+    growth = 0
+    for count, trial in enumerate(sorted(trials, key=_ended), 1):
+        result = trial.result
+        worst = 0 if result.objective == "metric" else -math.inf
+        if not trial.feasible or result.ratio >= 1 or result.worth <= worst:
+            continue
+        if not any(ratio <= result.ratio and worth >= result.worth for ratio, worth in before):
+            before.append((result.ratio, result.worth))
+            growth = count
+    return growth
+
+
+def _ended(trial: FinishedTrial) -> tuple[float, int]:
+    return math.inf if trial.ended is None else trial.ended, trial.number

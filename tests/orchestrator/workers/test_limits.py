@@ -1,0 +1,177 @@
+"""What ends a launch or a trial early: a front that has stopped growing, a search without end."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self, get_args
+
+import numpy as np
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from rich.console import Console
+
+from maskfront import RunError, Study, UserError
+from objectives.measures.cost import CostName
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import Outcome, SearchMethod, SearchResult
+from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.cutting import cut
+from orchestrator.runs.records import FinishedTrial, pareto_front
+from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.limits import last_growth
+from orchestrator.workers.worker_pool import launch_workers
+from reports.outer_loop import area
+from tests.launching import run_study
+from tests.orchestrator.runs.test_records import trial
+
+STEPS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paced(SearchMethod):
+    """Keeps as many heads of each layer as it is told, and takes its time."""
+
+    costs: ClassVar[frozenset[CostName]] = frozenset(get_args(CostName))
+    per_slot: ClassVar[frozenset[str]] = frozenset({"heads", "seconds", "tag"})
+
+    heads: int = 4
+    seconds: float = 0.0
+    tag: int = 0
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        for slot, member in enumerate(members):
+            progress.begin("pretend", STEPS)
+            for _ in range(STEPS):
+                time.sleep(member.seconds / STEPS)
+                progress.advance()
+            units = LayerUnits(tuple(range(member.heads)), tuple(range(problem.shape.ffn)))
+            architecture = BertArchitecture((units,) * problem.shape.layers)
+            model = cut(problem.student.state_dict(), problem.student.config, architecture)
+            yield SearchResult(
+                slot=slot,
+                architecture=architecture,
+                model=model,
+                target_ratio=None,
+                tolerance=0.1,
+                curve=[{"stage": "pretend", "step": 0, "loss": 1.0}],
+            )
+
+
+def paced(study: Study, *trials: tuple[int, float], **changes: Any) -> Study:
+    """The tiny study with trials that keep so many heads and take so many seconds."""
+    return replace(
+        study,
+        method=Paced(),
+        space={
+            "heads": IntDistribution(1, 4),
+            "seconds": FloatDistribution(0, 1000),
+            "tag": CategoricalDistribution(tuple(range(20))),
+        },
+        first=tuple(
+            {"heads": heads, "seconds": seconds, "tag": tag}
+            for tag, (heads, seconds) in enumerate(trials)
+        ),
+        **{"trials": len(trials), "population": 1, **changes},
+    )
+
+
+def test_the_last_growth_is_that_of_the_hypervolume() -> None:
+    """Against the area under the front, on costs and metrics of which many are equal."""
+    dice = np.random.default_rng(0)
+    for _ in range(50):
+        rows: list[FinishedTrial] = []
+        for number in dice.permutation(8).tolist():
+            metric, cost = dice.integers(-1, 5) / 4, int(dice.integers(1, 6)) * 250
+            target = 0.01 if dice.random() < 0.2 else None
+            rows.append(replace(trial(number, metric, cost, target=target), ended=float(len(rows))))
+        volumes = [0.0]
+        for count in range(1, 9):
+            front = [(one.result.ratio, one.result.worth) for one in pareto_front(rows[:count])]
+            volumes.append(area(front, 0.0, 1.0))
+        grown = [n for n in range(1, 9) if volumes[n] > volumes[n - 1] + 1e-12]
+        assert last_growth(rows[::-1]) == max(grown, default=0)
+
+
+def test_of_divergences_any_adds_to_the_volume() -> None:
+    def far(number: int, divergence: float, cost: int) -> FinishedTrial:
+        one = trial(number, 0.5, cost)
+        result = replace(one.result, objective="divergence", divergence=divergence)
+        return replace(one, result=result, ended=float(number))
+
+    assert last_growth([far(0, 90.0, 500), far(1, 91.0, 500)]) == 1
+    assert last_growth([far(0, 90.0, 500), far(1, 0.1, 1000)]) == 1
+    assert last_growth([far(0, 90.0, 500), far(1, 91.0, 400)]) == 2
+
+
+def test_a_launch_stops_when_the_front_no_longer_grows_and_the_next_counts_anew(
+    study: Study, tmp_path: Path
+) -> None:
+    heads = [3, 2, 2, 2, 2, 2, 1]
+    patient = paced(study, *((kept, 0.0) for kept in heads), patience=2)
+
+    def launch(study: Study) -> tuple[int, str]:
+        said = Console(file=io.StringIO(), width=200)
+        run = run_study(study, out=tmp_path / "run", device="cpu", console=said)
+        return len(run.finished), said.file.getvalue()  # type: ignore[attr-defined]
+
+    finished, said = launch(patient)
+    assert finished == 4, "the second was the last that grew it"
+    (line,) = [line for line in said.splitlines() if "patience" in line]
+    assert line == (
+        "the front has not grown for 2 finished trials (Study.patience): 4 of 7 trials are "
+        "finished; launch again to go on"
+    )
+    assert launch(patient)[0] == 6, "as many again"
+    assert launch(replace(patient, patience=None))[0] == 7
+
+
+@pytest.mark.slow
+def test_several_workers_have_one_patience(study: Study, tmp_path: Path) -> None:
+    patient = paced(study, *[(4, 0.0)] * 12, patience=3)
+    options = LaunchOptions(out=tmp_path / "run", device="cpu", workers=2)
+    finished = launch_workers(patient, options).finished
+    assert 3 <= len(finished) <= 4, "another may be at work when the third is finished"
+
+
+def test_a_trial_that_takes_too_long_fails_alone_and_the_study_goes_on(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [(3, 0.0), (3, 100.0), (2, 100.0), (2, 0.0), (1, 0.0)]
+    timed = paced(study, *asked, trial_timeout=1, population=3, trials=3)
+    run = run_study(timed, out=tmp_path / "run", device="cpu")
+    states = ["finished", "failed", "failed", "finished", "finished"]
+    assert [one.state for one in run.trials] == states
+    assert {one.failure for one in run.trials[1:3]} == {
+        "its search took longer than 1 seconds (Study.trial_timeout)"
+    }
+    assert "begin again" not in capsys.readouterr().out, "no half of them is tried again"
+    assert max(one.seconds or 0.0 for one in run.trials) < 50
+
+
+def test_trials_that_all_take_too_long_end_the_launch_as_other_failures_do(
+    study: Study, tmp_path: Path
+) -> None:
+    timed = paced(study, *[(4, 20.0)] * 4, trial_timeout=0.01)
+    with pytest.raises(RunError, match=r"2 trials in a row failed; .* longer than 0\.01 seconds"):
+        run_study(timed, out=tmp_path / "run", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"patience": 0}, "Study.patience is 0; it must be >= 1, or None"),
+        ({"trial_timeout": 0.0}, "Study.trial_timeout is 0.0; it must be seconds above 0, or None"),
+    ],
+)
+def test_limits_of_nothing_are_refused(study: Study, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        replace(study, **changes)
