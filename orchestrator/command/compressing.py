@@ -147,9 +147,10 @@ def compress(
 
         def tried(knobs: Sequence[planning.Knobs]) -> Run:
             first = (*_had(study), *(own for own in knobs if own not in _had(study)))
+            seconds = max(1.0, clock.left - reserve)
             return launch(
-                replace(study, first=first, trials=len(first)),
-                timeout=max(1.0, clock.left - reserve),
+                replace(study, first=first, trials=len(first), trial_timeout=seconds),
+                timeout=seconds,
                 command=command,
                 console=console,
             )
