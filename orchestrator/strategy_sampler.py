@@ -67,14 +67,31 @@ class StrategySampler(BaseSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """The whole space, from the first trial on."""
+        """What a proposal is of: the whole space, from the first trial on.
+
+        Args:
+            study: the study.
+            trial: the one that asks.
+
+        Returns:
+            The space.
+        """
         return self._space
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """A proposal that no trial has which is running or failed, if there is one: many workers
-        ask one after the other, and a strategy may propose the same until it learns."""
+        ask one after the other, and a strategy may propose the same until it learns.
+
+        Args:
+            study: whose finished trials are learned first.
+            trial: the one that asks.
+            search_space: the space.
+
+        Returns:
+            The knobs of the trial.
+        """
         self._learn(study)
         others = (TrialState.RUNNING, TrialState.FAIL)
         taken = [t.params for t in study.get_trials(deepcopy=False, states=others)]
@@ -90,7 +107,20 @@ class StrategySampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> NoReturn:
-        """Raises UserError: a knob that is not in the space has no place."""
+        """A knob that is not in the space has no place.
+
+        Args:
+            study: the study.
+            trial: the one that asks.
+            param_name: the knob.
+            param_distribution: what it may be.
+
+        Returns:
+            Never.
+
+        Raises:
+            UserError: at each call.
+        """
         raise UserError(
             f"StrategySampler was not told of {param_name}; give it the space of the study"
         )

@@ -92,9 +92,10 @@ class Controller(Strategy[Scored]):
         self, places: Places, seed: int, settings: ControllerSettings = ControllerSettings()
     ):
         super().__init__(places, seed)
-        self.settings = settings
+        self._settings = settings
         generator = torch.Generator().manual_seed(int(self._rng.integers(2**31)))
         self.policy = Policy(self.places, settings.hidden, generator)
+        """What it draws from."""
         self.baseline: float | None = None
         """Moving average of the scores; None before the first."""
         self._parameters = dict(self.policy.named_parameters())
@@ -116,18 +117,25 @@ class Controller(Strategy[Scored]):
 
     def learn(self, feedback: Scored) -> None:
         for candidate, score in feedback:
-            decay = self.settings.baseline_decay
+            decay = self._settings.baseline_decay
             old = score if self.baseline is None else self.baseline
             self.baseline = decay * old + (1 - decay) * score
             log_probs_N, entropies_N = self.log_probs([candidate])
             loss = -log_probs_N * (score - self.baseline)
             self._optimizer.zero_grad()
-            (loss - self.settings.entropy_weight * entropies_N).sum().backward()
+            (loss - self._settings.entropy_weight * entropies_N).sum().backward()
             self._optimizer.step()
 
     def log_probs(self, candidates: list[Candidate]) -> tuple[Tensor, Tensor]:
-        """Logarithms of the candidates' probabilities, (N,), and the entropies of the choices on
-        the way to each, (N,)."""
+        """How probable candidates are.
+
+        Args:
+            candidates: N of them.
+
+        Returns:
+            Logarithms of their probabilities, (N,), and the entropies of the choices on the way to
+            each, summed over the places, (N,).
+        """
         indices_NP = torch.tensor(
             [[c.index(one[name]) for name, c in self.places.items()] for one in candidates]
         )

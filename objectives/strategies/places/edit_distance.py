@@ -132,10 +132,10 @@ class EditDistance(Remembering):
         distance: Distance = places_apart,
     ):
         super().__init__(places, seed)
-        self.settings, self._distance = settings, distance
+        self._settings, self._distance = settings, distance
 
     def propose(self, k: int) -> list[Candidate]:
-        if len(self.learned) < self.settings.initial:
+        if len(self.learned) < self._settings.initial:
             return [self._drawn() for _ in range(k)]
         scores: dict[tuple[Choice, ...], list[float]] = {}
         for candidate, score in self.learned:
@@ -146,7 +146,7 @@ class EditDistance(Remembering):
         proposed: list[Candidate] = []
         for _ in range(k):
             embedding = Embedding(known, self._distance, self._rng)
-            process = Process(embedding, known, means, self.settings.noise)
+            process = Process(embedding, known, means, self._settings.noise)
             proposed.append(self._annealed(process, known, means))
             known.append(proposed[-1])
             means.append(float(process(proposed[-1:])[0][0]))
@@ -166,7 +166,7 @@ class EditDistance(Remembering):
             bound, _, candidate = heapq.heappop(queue)
             if self._rng.random() <= math.exp(min((-bound - best) / temperature, 0.0)):
                 fresh = []
-                for _ in range(self.settings.neighbours):
+                for _ in range(self._settings.neighbours):
                     neighbour = self._changed(candidate, list(self.places))
                     if self._key(neighbour) not in seen:
                         seen.add(self._key(neighbour))
@@ -175,14 +175,14 @@ class EditDistance(Remembering):
                     heapq.heappush(queue, (-value, next(turn), neighbour))
                     if value > best:
                         best, chosen = value, neighbour
-            temperature *= self.settings.cooling
+            temperature *= self._settings.cooling
         return self._unseen(seen) if chosen is None else chosen
 
     def _bound(self, process: Process, candidates: Sequence[Candidate]) -> list[float]:
         if not candidates:
             return []
         mean, std = process(candidates)
-        bounds: list[float] = (mean + self.settings.beta * std).tolist()
+        bounds: list[float] = (mean + self._settings.beta * std).tolist()
         return bounds
 
     def _unseen(self, seen: set[tuple[Choice, ...]]) -> Candidate:

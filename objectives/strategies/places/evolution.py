@@ -49,7 +49,7 @@ class Evolution(Remembering):
         self, places: Places, seed: int, settings: EvolutionSettings = EvolutionSettings()
     ):
         super().__init__(places, seed)
-        self.settings = settings
+        self._settings = settings
 
     def propose(self, k: int) -> list[Candidate]:
         return [self._child() for _ in range(k)]
@@ -57,27 +57,29 @@ class Evolution(Remembering):
     def learn(self, feedback: Scored) -> None:
         for pair in feedback:
             super().learn([pair])
-            if len(self.learned) > self.settings.population:
+            if len(self.learned) > self._settings.population:
                 self.learned.pop(self._leaving())
 
     def _child(self) -> Candidate:
-        if len(self.learned) < self.settings.population:
+        if len(self.learned) < self._settings.population:
             return self._drawn()
         parent, _ = self.learned[max(self._sampled(), key=self._score)]
-        if self.settings.mutation is None:
+        if self._settings.mutation is None:
             return self._changed(parent, list(self.places))
-        anew = self._rng.random(len(self.places)) < self.settings.mutation
+        anew = self._rng.random(len(self.places)) < self._settings.mutation
         return {
             name: self._one_of(choices) if again else parent[name]
             for (name, choices), again in zip(self.places.items(), anew, strict=True)
         }
 
     def _leaving(self) -> int:
-        return 0 if self.settings.dies == "oldest" else min(self._sampled(), key=self._score)
+        return 0 if self._settings.dies == "oldest" else min(self._sampled(), key=self._score)
 
     def _sampled(self) -> list[int]:
         """Indices of a tournament."""
-        drawn: list[int] = self._rng.integers(len(self.learned), size=self.settings.sample).tolist()
+        drawn: list[int] = self._rng.integers(
+            len(self.learned), size=self._settings.sample
+        ).tolist()
         return drawn
 
     def _score(self, index: int) -> float:

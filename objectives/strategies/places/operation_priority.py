@@ -60,7 +60,7 @@ class OperationPriority(Remembering):
                     f"PrioritySettings.uniform names '{name}', which is no place"
                     f"{did_you_mean(name, list(places))}"
                 )
-        self.settings = settings
+        self._settings = settings
         self._guided = [
             name
             for name, choices in self.places.items()
@@ -68,20 +68,27 @@ class OperationPriority(Remembering):
         ]
 
     def propose(self, k: int) -> list[Candidate]:
-        if len(self.learned) < self.settings.initial:
+        if len(self.learned) < self._settings.initial:
             return [self._drawn() for _ in range(k)]
-        best = sorted(self.learned, key=lambda pair: -pair[1])[: self.settings.parents]
+        best = sorted(self.learned, key=lambda pair: -pair[1])[: self._settings.parents]
         known = {self._key(candidate) for candidate, _ in self.learned}
         children = []
         for index in range(k):
-            turn = len(self.learned) - self.settings.initial + index
+            turn = len(self.learned) - self._settings.initial + index
             children.append(self._child(best[turn % len(best)][0], known))
             known.add(self._key(children[-1]))
         return children
 
     def bounds(self, name: str) -> NDArray[np.float64]:
-        """The upper confidence bounds of the choices of a place, (choices,), in standard deviations
-        above the mean score; infinite where a choice was never tried."""
+        """The upper confidence bounds of the choices of a place.
+
+        Args:
+            name: of the place.
+
+        Returns:
+            Of each choice, (choices,), in standard deviations above the mean score; infinite where
+            it was never tried.
+        """
         choices, scores = self.places[name], np.array([score for _, score in self.learned])
         scores = (scores - scores.mean()) / (scores.std() or 1.0)
         column = [choices.index(candidate[name]) for candidate, _ in self.learned]
@@ -89,12 +96,12 @@ class OperationPriority(Remembering):
         sums = np.bincount(column, weights=scores, minlength=len(choices))
         tried = np.maximum(counts, 1)
         widths = np.sqrt(2 * math.log(len(scores)) / tried)
-        return np.where(counts == 0, np.inf, sums / tried + self.settings.exploration * widths)
+        return np.where(counts == 0, np.inf, sums / tried + self._settings.exploration * widths)
 
     def _child(self, parent: Candidate, known: set[tuple[Choice, ...]]) -> Candidate:
         child = parent
         for _ in range(TRIES):
-            child = self._changed(parent, self.settings.uniform)
+            child = self._changed(parent, self._settings.uniform)
             if self._guided:
                 name = self._guided[int(self._rng.integers(len(self._guided)))]
                 child = {**child, name: self._preferred(name)}
@@ -108,6 +115,6 @@ class OperationPriority(Remembering):
         if untried.any():
             weights = untried.astype(float)
         else:
-            weights = np.exp((bounds - bounds.max()) / self.settings.temperature)
+            weights = np.exp((bounds - bounds.max()) / self._settings.temperature)
         index = self._rng.choice(len(weights), p=weights / weights.sum())
         return self.places[name][int(index)]

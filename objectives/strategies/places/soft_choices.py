@@ -82,7 +82,7 @@ class SoftChoices(Strategy[Gradients]):
             raise UserError(
                 f"SoftSettings.together has {settings.together!r}; name places, each once"
             )
-        self.settings = settings
+        self._settings = settings
         alone = [(name,) for name in self.places if name not in named]
         self._groups = [*settings.together, *alone]
         self.alpha = {
@@ -101,8 +101,8 @@ class SoftChoices(Strategy[Gradients]):
 
     def temperature(self, progress: float) -> float:
         """At this share of the search, in [0, 1]."""
-        start, end = self.settings.temperature
-        if self.settings.schedule == "linear":
+        start, end = self._settings.temperature
+        if self._settings.schedule == "linear":
             return start + (end - start) * progress
         return float(start * (end / start) ** progress)
 
@@ -112,10 +112,10 @@ class SoftChoices(Strategy[Gradients]):
         found: dict[str, Tensor] = {}
         for group in self._groups:
             logits = torch.cat([self.alpha[name] for name in group])
-            if self.settings.kind == "gumbel":
+            if self._settings.kind == "gumbel":
                 logits = logits + torch.from_numpy(self._rng.gumbel(size=len(logits))).float()
             soft = (logits / self.temperature(progress)).softmax(-1)
-            if self.settings.kind == "gumbel":
+            if self._settings.kind == "gumbel":
                 soft = one_hot(soft.argmax(-1), len(soft)) + (soft - soft.detach())
             sizes = [len(self.places[name]) for name in group]
             found.update(zip(group, soft.split(sizes), strict=True))

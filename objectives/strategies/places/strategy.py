@@ -32,32 +32,62 @@ class Strategy(abc.ABC, Generic[Feedback]):
     """Proposes candidates, and learns from feedback: `Scored`, but for soft choices."""
 
     def __init__(self, places: Places, seed: int):
-        """Raises UserError for a place without choices, or with one twice."""
+        """Begin a search.
+
+        Args:
+            places: what is to be chosen.
+            seed: of all draws, >= 0.
+
+        Raises:
+            UserError: for a place without choices, or with one twice.
+        """
         for name, choices in places.items():
             if len(choices) == 0 or len(set(choices)) < len(choices):
                 raise UserError(f"place '{name}' has the choices {choices!r}; give distinct ones")
         self.places = {name: tuple(choices) for name, choices in places.items()}
+        """Of each place its choices."""
         self._rng = np.random.default_rng(seed)
 
     @abc.abstractmethod
     def propose(self, k: int) -> list[Candidate]:
-        """The next `k` candidates to score. Not all of them need to be learned."""
+        """The next candidates to score. Not all of them need to be learned.
+
+        Args:
+            k: how many, >= 0.
+
+        Returns:
+            `k` candidates.
+        """
 
     @abc.abstractmethod
     def learn(self, feedback: Feedback) -> None:
-        """Learn from feedback, in its order: in one call or in several is the same. It need not be
-        about what was proposed here."""
+        """Learn from feedback, in its order: in one call or in several is the same.
+
+        Args:
+            feedback: candidates with their scores, of these places. They need not have been
+                proposed here.
+        """
 
     def to_json(self) -> str:
-        """All that the strategy goes on from, but for its settings."""
+        """All that the strategy goes on from, but for its settings.
+
+        Returns:
+            JSON.
+        """
         generator = self._rng.bit_generator.state
         return json.dumps(
             {"places": self.places, "generator": generator, "learned": self._learned()}
         )
 
     def restore(self, text: str) -> None:
-        """Go on from `to_json` of a strategy with the same places and settings. Raises UserError
-        for other places."""
+        """Go on from where another strategy was, with the same places and settings.
+
+        Args:
+            text: its `to_json`.
+
+        Raises:
+            UserError: for other places.
+        """
         state = json.loads(text)
         if list(state["places"].items()) != [(n, list(c)) for n, c in self.places.items()]:
             raise UserError("the saved strategy has other places; begin the search anew")
