@@ -96,8 +96,11 @@ class StrategySampler(BaseSampler):
         others = (TrialState.RUNNING, TrialState.FAIL)
         taken = [t.params for t in study.get_trials(deepcopy=False, states=others)]
         taken = [params for params in taken if params.keys() >= self._places.keys()]
-        proposed = self._strategy.propose(len(taken) + 1)
-        free = [candidate for candidate in proposed if candidate not in taken]
+        for k in (1, len(taken) + 1):
+            proposed = self._strategy.propose(k)
+            free = [candidate for candidate in proposed if candidate not in taken]
+            if free:
+                break
         return dict((free or proposed)[0])
 
     def sample_independent(

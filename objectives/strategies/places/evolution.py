@@ -33,7 +33,6 @@ class EvolutionSettings:
             self,
             population=(self.population >= 1, ">= 1"),
             sample=(self.sample >= 1, ">= 1"),
-            dies=(self.dies in ("oldest", "worst"), "'oldest' or 'worst'"),
             mutation=(self.mutation is None or 0 < self.mutation <= 1, "in (0, 1], or None"),
         )
 

@@ -46,7 +46,6 @@ class HurdleSettings:
                 len(self.increments) > 0 and min(self.increments) > 0,
                 "numbers of steps > 0, at least one",
             ),
-            reading=(self.reading in ("dynamic", "static"), "'dynamic' or 'static'"),
             every=(self.every >= 1, ">= 1"),
             population=(self.population >= 1, ">= 1"),
         )

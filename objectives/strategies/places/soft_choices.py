@@ -52,12 +52,10 @@ class SoftSettings:
     def __post_init__(self) -> None:
         check_ranges(
             self,
-            kind=(self.kind in ("softmax", "gumbel"), "'softmax' or 'gumbel'"),
             temperature=(
                 len(self.temperature) == 2 and min(self.temperature) > 0,
                 "two numbers > 0",
             ),
-            schedule=(self.schedule in ("exponential", "linear"), "'exponential' or 'linear'"),
             learning_rate=(self.learning_rate > 0, "> 0"),
             weight_decay=(self.weight_decay >= 0, ">= 0"),
         )
