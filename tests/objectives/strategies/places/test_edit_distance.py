@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from objectives.strategies.places import edit_distance
 from objectives.strategies.places.edit_distance import (
     DistanceSettings,
     EditDistance,
@@ -97,10 +98,11 @@ def taught(distance_settings: DistanceSettings, known: list[Candidate]) -> EditD
     return strategy
 
 
-def test_it_proposes_the_largest_bound_among_what_is_unknown() -> None:
+@pytest.mark.parametrize("beta", [0.0, 2.576, 50.0])
+def test_it_proposes_the_largest_bound_among_what_is_unknown(beta: float) -> None:
     """The annealing meets all 27: what it takes is the best of them."""
-    settings = DistanceSettings(initial=5, neighbours=50)
-    known = [one for one in ALL if value(one) < 2][:12]
+    settings = DistanceSettings(beta=beta, initial=5, neighbours=50)
+    known = ALL[:20]
     strategy = taught(settings, known)
     before = strategy._rng.bit_generator.state
     (found,) = strategy.propose(1)
@@ -111,6 +113,7 @@ def test_it_proposes_the_largest_bound_among_what_is_unknown() -> None:
     unknown = [one for one in ALL if one not in known]
     mean, std = process(unknown)
     assert found == unknown[int((mean + settings.beta * std).argmax())]
+    assert int((mean + 50 * std).argmax()) != int(mean.argmax())
 
 
 def test_candidates_proposed_together_differ_and_are_new() -> None:
@@ -118,6 +121,25 @@ def test_candidates_proposed_together_differ_and_are_new() -> None:
     found = strategy.propose(6)
     assert len({tuple(one.values()) for one in found}) == 6
     assert not any(one in ALL[:12] for one in found)
+
+
+def test_what_was_just_proposed_counts_as_scored_by_its_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[Process, list[Candidate], list[float]]] = []
+
+    class Recorded(Process):
+        def __init__(
+            self, place: Embedding, known: list[Candidate], scores: list[float], noise: float
+        ):
+            super().__init__(place, known, scores, noise)
+            made.append((self, list(known), list(scores)))
+
+    monkeypatch.setattr(edit_distance, "Process", Recorded)
+    found = taught(DistanceSettings(initial=5, cooling=0.5), ALL[:12]).propose(2)
+    (first, _, before), (_, known, after) = made
+    assert known[12:] == found[:1]
+    assert after == [*before, pytest.approx(float(first(found[:1])[0][0]))]
 
 
 def test_a_space_that_is_used_up_does_not_hold_it() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from objectives.errors import UserError
+from objectives.strategies.places import learning_curves
 from objectives.strategies.places.learning_curves import extrapolated, goes_on
 
 STEPS = np.arange(1, 13) * 10.0
@@ -36,6 +37,26 @@ def test_chances_are_those_of_samples_of_the_mixture() -> None:
     assert found.std == pytest.approx(draws.std(), rel=0.05)
     for score in (found.mean - found.std, found.mean, found.mean + found.std):
         assert found.chance_above(score) == pytest.approx((draws > score).mean(), abs=0.01)
+
+
+def test_chances_of_the_exponents_are_those_of_the_integral() -> None:
+    """Likelihood times priors, summed over a grid of start, rise and variance of the noise."""
+    steps, y = np.array([1.0, 10.0, 20.0, 40.0]), np.array([0.0, 0.8, 0.7, 1.0])
+    found = extrapolated(steps.tolist(), y.tolist(), 50)
+    start, rise, log_variance = np.meshgrid(
+        np.linspace(-1.5, 1.5, 121), np.linspace(-1, 3, 161), np.linspace(-10, 2, 60), indexing="ij"
+    )
+    variance = np.exp(log_variance)
+    prior = np.exp(-1e-3 / variance) / variance  # inverse gamma (1, 0.001), times the variance
+    evidence = []
+    for exponent in learning_curves._EXPONENTS:
+        powers = 1 - steps**-exponent
+        errors = sum(
+            (score - start - rise * power / powers[-1]) ** 2
+            for score, power in zip(y, powers, strict=True)
+        )
+        evidence.append((np.exp(-errors / 2 / variance) / variance**2 * prior).sum())
+    assert found.chances == pytest.approx(np.array(evidence) / sum(evidence), abs=1e-3)
 
 
 def test_it_is_as_sure_as_it_should_be() -> None:
