@@ -40,6 +40,16 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.staged_method import StagedMethod as StagedMethod
     from objectives.strategies.one_shot import OneShot as OneShot
     from objectives.strategies.one_shot import ScopedOneShot as ScopedOneShot
+    from objectives.strategies.places.controller import Controller as Controller
+    from objectives.strategies.places.controller import ControllerSettings as ControllerSettings
+    from objectives.strategies.places.edit_distance import DistanceSettings as DistanceSettings
+    from objectives.strategies.places.edit_distance import EditDistance as EditDistance
+    from objectives.strategies.places.evolution import Evolution as Evolution
+    from objectives.strategies.places.evolution import EvolutionSettings as EvolutionSettings
+    from objectives.strategies.places.operation_priority import (
+        OperationPriority as OperationPriority,
+    )
+    from objectives.strategies.places.operation_priority import PrioritySettings as PrioritySettings
     from objectives.text.augmentation import Augmentation as Augmentation
     from objectives.text.glue import glue as glue
     from objectives.text.task import Task as Task
@@ -57,6 +67,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from orchestrator.command.run import load_run as load_run
     from orchestrator.dashboard.server import serve as serve
     from orchestrator.errors import RunError as RunError
+    from orchestrator.strategy_sampler import StrategySampler as StrategySampler
     from orchestrator.study import Study as Study
     from orchestrator.study_file import load_study as load_study
     from orchestrator.workers.loop import work as work

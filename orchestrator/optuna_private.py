@@ -8,10 +8,13 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import optuna
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage
 from optuna.study._frozen import FrozenStudy
+from optuna.study._multi_objective import _fast_non_domination_rank
 from optuna.trial import FrozenTrial
 
 __all__ = ["FrozenStudy"]  # what a storage says of a study; no public module has it
@@ -99,3 +102,9 @@ def shown_study(
     shown = copy.copy(study)
     shown._study_id, shown.study_name, shown.system_attrs = id_, name, dict(system_attributes)
     return shown
+
+
+def non_domination_ranks(losses: NDArray[np.float64], violations: NDArray[np.float64]) -> Any:
+    """The front of each trial, (trials,) int, 0 for the first; losses are (trials, objectives), and
+    what violates a constraint comes last. Public is the first front alone (`best_trials`)."""
+    return _fast_non_domination_rank(losses, penalty=violations)

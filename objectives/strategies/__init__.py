@@ -1,1 +1,2 @@
-"""Who chooses: rankings of units, and gradients that move architecture variables."""
+"""Who chooses: rankings of units, gradients that move architecture variables, and strategies over
+places."""

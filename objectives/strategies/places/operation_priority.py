@@ -1,0 +1,120 @@
+"""Evolution whose mutation prefers choices that did well: operation priority (OP-NAS).
+
+Gao et al. 2022, AutoBERT-Zero: the parents are the best candidates so far. A child differs from its
+parent at one place, whose choice is drawn from a softmax over upper confidence bounds,
+
+    u_i = mean_i + exploration sqrt(2 ln N / N_i),
+
+where mean_i is the mean score of the candidates that have choice i at that place, N_i how many
+these are, and N the sum of the N_i. What the paper leaves open is decided so: a choice that was
+never tried comes first; scores are standardised, so that `exploration` and `temperature` mean the
+same on every task; and a child that was scored before is drawn again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from objectives.errors import UserError, check_ranges, did_you_mean
+from objectives.strategies.places.strategy import TRIES, Candidate, Choice, Places, Remembering
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrioritySettings:
+    """The counts are the paper's."""
+
+    initial: int = 100
+    """Candidates drawn at random before the first child. >= 1."""
+    parents: int = 5
+    """The best candidates, which have children in turn. >= 1."""
+    exploration: float = 0.3
+    """Weight of the bound beside the mean, in standard deviations of the scores. >= 0."""
+    temperature: float = 0.5
+    """Of the softmax over the bounds, in standard deviations of the scores. > 0."""
+    uniform: tuple[str, ...] = ()
+    """Places of which one is first changed at random: the paper's kinds of layers. The others are
+    the operations within a layer, which priority is about."""
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            initial=(self.initial >= 1, ">= 1"),
+            parents=(self.parents >= 1, ">= 1"),
+            exploration=(self.exploration >= 0, ">= 0"),
+            temperature=(self.temperature > 0, "> 0"),
+        )
+
+
+class OperationPriority(Remembering):
+    """`learned` is all that was scored. Children of the parents take turns."""
+
+    def __init__(self, places: Places, seed: int, settings: PrioritySettings = PrioritySettings()):
+        super().__init__(places, seed)
+        for name in settings.uniform:
+            if name not in places:
+                raise UserError(
+                    f"PrioritySettings.uniform names '{name}', which is no place"
+                    f"{did_you_mean(name, list(places))}"
+                )
+        self._settings = settings
+        self._guided = [
+            name
+            for name, choices in self.places.items()
+            if name not in settings.uniform and len(choices) > 1
+        ]
+
+    def propose(self, k: int) -> list[Candidate]:
+        if len(self.learned) < self._settings.initial:
+            return [self._drawn() for _ in range(k)]
+        best = sorted(self.learned, key=lambda pair: -pair[1])[: self._settings.parents]
+        known = {self._key(candidate) for candidate, _ in self.learned}
+        children = []
+        for index in range(k):
+            turn = len(self.learned) - self._settings.initial + index
+            children.append(self._child(best[turn % len(best)][0], known))
+            known.add(self._key(children[-1]))
+        return children
+
+    def bounds(self, name: str) -> NDArray[np.float64]:
+        """The upper confidence bounds of the choices of a place.
+
+        Args:
+            name: of the place.
+
+        Returns:
+            Of each choice, (choices,), in standard deviations above the mean score; infinite where
+            it was never tried.
+        """
+        choices, scores = self.places[name], np.array([score for _, score in self.learned])
+        scores = (scores - scores.mean()) / (scores.std() or 1.0)
+        column = [choices.index(candidate[name]) for candidate, _ in self.learned]
+        counts = np.bincount(column, minlength=len(choices))
+        sums = np.bincount(column, weights=scores, minlength=len(choices))
+        tried = np.maximum(counts, 1)
+        widths = np.sqrt(2 * math.log(len(scores)) / tried)
+        return np.where(counts == 0, np.inf, sums / tried + self._settings.exploration * widths)
+
+    def _child(self, parent: Candidate, known: set[tuple[Choice, ...]]) -> Candidate:
+        child = parent
+        for _ in range(TRIES):
+            child = self._changed(parent, self._settings.uniform)
+            if self._guided:
+                name = self._guided[int(self._rng.integers(len(self._guided)))]
+                child = {**child, name: self._preferred(name)}
+            if self._key(child) not in known:
+                break
+        return child
+
+    def _preferred(self, name: str) -> Choice:
+        bounds = self.bounds(name)
+        untried = np.isinf(bounds)
+        if untried.any():
+            weights = untried.astype(float)
+        else:
+            weights = np.exp((bounds - bounds.max()) / self._settings.temperature)
+        index = self._rng.choice(len(weights), p=weights / weights.sum())
+        return self.places[name][int(index)]

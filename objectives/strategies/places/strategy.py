@@ -1,0 +1,141 @@
+"""The contract of a strategy over places: what it proposes, and what it learns.
+
+A strategy knows the names of places, their choices and numbers. It knows no graph, no model and no
+Optuna, so that the same one runs inside a trial and as the sampler of a study.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from objectives.errors import UserError
+
+Choice = bool | int | float | str | None
+Places = Mapping[str, tuple[Choice, ...]]
+"""Of each place, in order, what can be chosen there: distinct, at least one."""
+Candidate = Mapping[str, Choice]
+"""One choice of each place."""
+Scored = Sequence[tuple[Candidate, float]]
+"""Candidates and their scores; the higher the better."""
+Feedback = TypeVar("Feedback", contravariant=True)
+
+TRIES = 100
+"""To find a candidate that was not there before."""
+
+
+class Strategy(abc.ABC, Generic[Feedback]):
+    """Proposes candidates, and learns from feedback: `Scored`, but for soft choices."""
+
+    def __init__(self, places: Places, seed: int):
+        """Begin a search.
+
+        Args:
+            places: what is to be chosen.
+            seed: of all draws, >= 0.
+
+        Raises:
+            UserError: for a place without choices, or with one twice.
+        """
+        for name, choices in places.items():
+            if len(choices) == 0 or len(set(choices)) < len(choices):
+                raise UserError(f"place '{name}' has the choices {choices!r}; give distinct ones")
+        self.places = {name: tuple(choices) for name, choices in places.items()}
+        """Of each place its choices."""
+        self._rng = np.random.default_rng(seed)
+
+    @abc.abstractmethod
+    def propose(self, k: int) -> list[Candidate]:
+        """The next candidates to score. Not all of them need to be learned.
+
+        Args:
+            k: how many, >= 0.
+
+        Returns:
+            `k` candidates.
+        """
+
+    @abc.abstractmethod
+    def learn(self, feedback: Feedback) -> None:
+        """Learn from feedback, in its order: in one call or in several is the same.
+
+        Args:
+            feedback: candidates with their scores, of these places. They need not have been
+                proposed here.
+        """
+
+    def to_json(self) -> str:
+        """All that the strategy goes on from, but for its settings.
+
+        Returns:
+            JSON.
+        """
+        generator = self._rng.bit_generator.state
+        return json.dumps(
+            {"places": self.places, "generator": generator, "learned": self._learned()}
+        )
+
+    def restore(self, text: str) -> None:
+        """Go on from where another strategy was, with the same places and settings.
+
+        Args:
+            text: its `to_json`.
+
+        Raises:
+            UserError: for other places.
+        """
+        state = json.loads(text)
+        if list(state["places"].items()) != [(n, list(c)) for n, c in self.places.items()]:
+            raise UserError("the saved strategy has other places; begin the search anew")
+        self._rng.bit_generator.state = state["generator"]
+        self._set_learned(state["learned"])
+
+    @abc.abstractmethod
+    def _learned(self) -> Any:
+        """What it has learned, for JSON."""
+
+    @abc.abstractmethod
+    def _set_learned(self, learned: Any) -> None:
+        """Take up what `_learned` gave."""
+
+    def _drawn(self) -> Candidate:
+        """Each choice with equal probability."""
+        return {name: self._one_of(choices) for name, choices in self.places.items()}
+
+    def _one_of(self, choices: Sequence[Choice]) -> Choice:
+        return choices[int(self._rng.integers(len(choices)))]
+
+    def _changed(self, candidate: Candidate, among: Sequence[str]) -> Candidate:
+        """A copy with another choice at one of these places; all are equally probable."""
+        free = [name for name in among if len(self.places[name]) > 1]
+        if not free:
+            return candidate
+        name = free[int(self._rng.integers(len(free)))]
+        others = [choice for choice in self.places[name] if choice != candidate[name]]
+        return {**candidate, name: self._one_of(others)}
+
+
+class Remembering(Strategy[Scored]):
+    """Base of the strategies whose knowledge is the candidates that they have learned."""
+
+    def __init__(self, places: Places, seed: int):
+        super().__init__(places, seed)
+        self.learned: list[tuple[Candidate, float]] = []
+        """Candidates with their scores, the oldest first."""
+
+    def learn(self, feedback: Scored) -> None:
+        self.learned += [(dict(candidate), float(score)) for candidate, score in feedback]
+
+    def _learned(self) -> Any:
+        return self.learned
+
+    def _set_learned(self, learned: Any) -> None:
+        self.learned = [(candidate, score) for candidate, score in learned]
+
+    def _key(self, candidate: Candidate) -> tuple[Choice, ...]:
+        """By which two equal candidates are known."""
+        return tuple(candidate[name] for name in self.places)

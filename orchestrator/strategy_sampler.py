@@ -1,0 +1,160 @@
+"""A strategy over places as the sampler of a study, each knob being a place.
+
+    Study(..., sampler=lambda seed: StrategySampler(Evolution, space, seed))
+
+makes such a strategy at each launch and lets it learn all finished trials, in the order in which
+they finished. What a strategy learns of a trial is a score, the higher the better:
+
+- With one objective it is the value, with its sign changed where that is minimised.
+- With several it is the rank of the trial's front among the finished trials (non-dominated sorting,
+  Deb et al. 2002): 1 for the first front, 0 for the last. Trials that violate a constraint come
+  behind all others, in the order of their violation. A new trial may move others to another front.
+  Then a new strategy is made, and learns all of them by their new scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from objectives.errors import UserError
+from objectives.strategies.places.strategy import Candidate, Places, Scored, Strategy
+from orchestrator.optuna_private import non_domination_ranks
+
+
+class StrategySampler(BaseSampler):
+    """Draws the knobs of a trial, all categorical, as a strategy proposes them."""
+
+    def __init__(
+        self,
+        make: Callable[[Places, int], Strategy[Scored]],
+        space: Mapping[str, BaseDistribution],
+        seed: int,
+    ):
+        """Make the sampler of one launch.
+
+        Args:
+            make: a strategy over these places, with this seed: a class of
+                `objectives.strategies.places`, or a function where its settings are others.
+            space: that of the study.
+            seed: of the launch.
+
+        Raises:
+            UserError: for a knob that is not categorical.
+        """
+        for name, knob in space.items():
+            if not isinstance(knob, CategoricalDistribution):
+                raise UserError(
+                    f"StrategySampler has {name} = {knob}; a strategy over places chooses among "
+                    "categories: give a CategoricalDistribution, or take another sampler"
+                )
+        self._space = dict(space)
+        self._places: Places = {
+            name: knob.choices
+            for name, knob in space.items()
+            if isinstance(knob, CategoricalDistribution)
+        }
+        self._make, self._seeds = make, np.random.default_rng(seed)
+        self._anew()
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """What a proposal is of: the whole space, from the first trial on.
+
+        Args:
+            study: the study.
+            trial: the one that asks.
+
+        Returns:
+            The space.
+        """
+        return self._space
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """A proposal that no trial has which is running or failed, if there is one: many workers
+        ask one after the other, and a strategy may propose the same until it learns.
+
+        Args:
+            study: whose finished trials are learned first.
+            trial: the one that asks.
+            search_space: the space.
+
+        Returns:
+            The knobs of the trial.
+        """
+        self._learn(study)
+        others = (TrialState.RUNNING, TrialState.FAIL)
+        taken = [t.params for t in study.get_trials(deepcopy=False, states=others)]
+        taken = [params for params in taken if params.keys() >= self._places.keys()]
+        for k in (1, len(taken) + 1):
+            proposed = self._strategy.propose(k)
+            free = [candidate for candidate in proposed if candidate not in taken]
+            if free:
+                break
+        return dict((free or proposed)[0])
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> NoReturn:
+        """A knob that is not in the space has no place.
+
+        Args:
+            study: the study.
+            trial: the one that asks.
+            param_name: the knob.
+            param_distribution: what it may be.
+
+        Returns:
+            Never.
+
+        Raises:
+            UserError: at each call.
+        """
+        raise UserError(
+            f"StrategySampler was not told of {param_name}; give it the space of the study"
+        )
+
+    def _anew(self) -> None:
+        self._strategy = self._make(self._places, int(self._seeds.integers(2**31)))
+        self._learned: list[tuple[Candidate, float]] = []
+
+    def _learn(self, study: optuna.Study) -> None:
+        trials = [
+            trial
+            for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            if trial.params.keys() >= self._places.keys()
+        ]
+        trials.sort(key=lambda trial: (trial.datetime_complete, trial.number))
+        candidates: list[Candidate] = [
+            {name: trial.params[name] for name in self._places} for trial in trials
+        ]
+        scored = list(zip(candidates, _scores(study, trials), strict=True))
+        if scored[: len(self._learned)] != self._learned:
+            self._anew()
+        self._strategy.learn(scored[len(self._learned) :])
+        self._learned = scored
+
+
+def _scores(study: optuna.Study, trials: Sequence[FrozenTrial]) -> list[float]:
+    """See above, (trials,)."""
+    signs = [1 if way == StudyDirection.MAXIMIZE else -1 for way in study.directions]
+    values = np.array([trial.values for trial in trials]).reshape(-1, len(signs)) * signs
+    if len(signs) == 1:
+        return values[:, 0].tolist()  # type: ignore[no-any-return]
+    violations = [sum(max(0.0, v) for v in trial.constraints.values()) for trial in trials]
+    ranks = non_domination_ranks(-values, np.array(violations))
+    return (1 - ranks / max(1, ranks.max(initial=0))).tolist()  # type: ignore[no-any-return]
