@@ -40,7 +40,11 @@ class Deployed:
         return self.cascade.deferred == 0
 
     def what(self) -> str:
-        """The model, or the two, in words."""
+        """The model, or the two, in words.
+
+        Returns:
+            Such as "the model of trial 3 in onnxruntime".
+        """
         small = named(self.cascade.small, self.cascade.engines[0])
         if self.alone:
             return small
@@ -48,7 +52,14 @@ class Deployed:
         return f"{small}, which defers {self.deferred:.1%} of the texts to {large}"
 
     def worth(self, metric: str) -> str:
-        """Held-out numbers in a line; `metric` is the name of the task's."""
+        """Held-out numbers for people.
+
+        Args:
+            metric: the name of the task's.
+
+        Returns:
+            A line.
+        """
         int8 = "" if self.speed_up_int8 is None else f" ({self.speed_up_int8:.1f} times in int8)"
         own = "" if metric == "agreement" else f"{metric} {self.heldout_metric:.4f}; "
         return (
