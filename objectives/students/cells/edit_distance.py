@@ -1,0 +1,76 @@
+"""How far apart two cells are (Auto-Keras, Jin et al. 2019, section 3.1): its operations as layers,
+its edges as skip connections.
+
+The operations are aligned in their order, the edges matched at the lowest cost. Both distances are
+those of the paper; what differs is what a layer has: a kind, and a number, such as the kernel.
+"""
+
+from __future__ import annotations
+
+from string import digits
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from objectives.students.cells.graph import Graph
+
+
+def edit_distance(one: Graph, other: Graph, edge_weight: float = 1.0) -> float:
+    """d = d_layers + lambda d_edges of two cells; 0 where they are one model, and nowhere else.
+
+    Args:
+        one: a cell.
+        other: another.
+        edge_weight: lambda, > 0.
+
+    Returns:
+        A symmetric distance, >= 0.
+    """
+    layers, edges = zip(*map(_described, (one.canonical(), other.canonical())), strict=True)
+    return _aligned(*layers) + edge_weight * _matched(*edges)
+
+
+def _described(cell: Graph) -> tuple[list[str], list[tuple[int, int, str]]]:
+    """The operations in their order, and of each edge where it begins, how far it goes and what
+    it is combined by."""
+    names: list[str] = []
+    edges: list[tuple[int, int, str]] = []
+    for number, node in enumerate(cell.nodes, start=cell.inputs):
+        names += node.operations
+        edges += [(state, number - state, node.combination) for state in node.inputs]
+    return names, edges
+
+
+def _of_layers(one: str, other: str) -> float:
+    """The cost of one operation in place of another of its kind: by how much kernels differ."""
+    kinds = one.rstrip(digits), other.rstrip(digits)
+    if kinds[0] != kinds[1]:
+        return 1.0
+    a, b = (int(name[len(kind) :] or 1) for name, kind in zip((one, other), kinds, strict=True))
+    return abs(a - b) / max(a, b)
+
+
+def _aligned(one: list[str], other: list[str]) -> float:
+    """The lowest cost of an alignment in which each operation that is alone costs 1."""
+    costs = np.zeros((len(one) + 1, len(other) + 1))
+    costs[:, 0], costs[0] = range(len(one) + 1), range(len(other) + 1)
+    for i, a in enumerate(one, start=1):
+        for j, b in enumerate(other, start=1):
+            alone = 1 + min(costs[i - 1, j], costs[i, j - 1])
+            costs[i, j] = min(alone, costs[i - 1, j - 1] + _of_layers(a, b))
+    return float(costs[-1, -1])
+
+
+def _matched(one: list[tuple[int, int, str]], other: list[tuple[int, int, str]]) -> float:
+    """The lowest cost of a matching of edges, each of which that has no other costs 1."""
+    costs = np.array(
+        [
+            [
+                1.0 if kind != k else (abs(u - v) + abs(d - e)) / (max(u, v) + max(d, e))
+                for v, e, k in other
+            ]
+            for u, d, kind in one
+        ]
+    ).reshape(len(one), len(other))
+    rows, columns = linear_sum_assignment(costs)
+    return float(costs[rows, columns].sum()) + abs(len(one) - len(other))

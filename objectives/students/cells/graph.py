@@ -1,0 +1,227 @@
+"""A cell as a directed acyclic graph: which operation is done on what, and how the results combine.
+
+The states of a cell are its inputs, then what its nodes give, in their order. The states of nodes
+that nobody reads are its output: their mean. Pure Python: an exported model carries a copy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+NONE = "none"
+"""The operation that gives nothing: what it is done on is not read."""
+IDENTITY = "identity"
+"""The operation that gives what it is done on."""
+COMBINATIONS = ("add", "mean", "product")
+"""How a node makes one state of those that its operations give."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation on each of some states, and a combination of the results."""
+
+    inputs: tuple[int, ...]
+    """States that it reads, by their numbers; all lie before it."""
+    operations: tuple[str, ...]
+    """What it does with each of them."""
+    combination: str = "add"
+    """One of `COMBINATIONS`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+        object.__setattr__(self, "operations", tuple(self.operations))
+
+    @property
+    def edges(self) -> tuple[tuple[int, str], ...]:
+        """Each state that it reads, and what it does with it."""
+        return tuple(zip(self.inputs, self.operations, strict=True))
+
+
+class _Edge(NamedTuple):
+    """What a node reads, and what it does with it."""
+
+    state: int
+    operation: str
+    source: tuple[int, int] = (0, 0)
+    """Number of the node among the nodes as they were spelt, and of the edge in it."""
+
+
+_Edges = dict[int, tuple[str, list[_Edge]]]
+"""Of the states of nodes the combination and the edges, in the order of the states."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One cell."""
+
+    nodes: tuple[Node, ...] = ()
+    inputs: int = 1
+    """States that the cell is given."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what is no graph."""
+        for number, node in enumerate(self.nodes):
+            states = range(self.inputs + number)
+            if not node.inputs or len(node.inputs) != len(node.operations):
+                raise ValueError(f"nodes[{number}] needs one operation for each of its inputs")
+            if wrong := [state for state in node.inputs if state not in states]:
+                raise ValueError(
+                    f"nodes[{number}] reads {wrong[0]!r}; what it may read is 0 to {states[-1]}"
+                )
+            if node.combination not in COMBINATIONS:
+                raise ValueError(
+                    f"nodes[{number}].combination is {node.combination!r}; it must be one of "
+                    f"{', '.join(COMBINATIONS)}"
+                )
+
+    @classmethod
+    def chain(cls, operations: Sequence[str]) -> Graph:
+        """Each node adds what its operation makes of the state before it to that state."""
+        rows = enumerate(operations)
+        return cls(tuple(Node((place, place), (name, IDENTITY)) for place, name in rows))
+
+    def as_chain(self) -> tuple[str, ...] | None:
+        """The operations of a canonical graph that is a `chain`; None of any other."""
+        names: list[str] = []
+        for place, node in enumerate(self.nodes):
+            rest = Counter(node.operations) - Counter([IDENTITY])
+            if node.inputs != (place, place) or node.combination != "add" or len(rest) != 1:
+                return None
+            names.append(*rest)
+        return tuple(names) if self.inputs == 1 and Graph.chain(names).canonical() == self else None
+
+    def outputs(self, every: bool = False) -> tuple[int, ...]:
+        """The states that the output is the mean of: those of nodes that nobody reads, or of every
+        node; where no node gives anything, the last input."""
+        live = self._live()
+        read = {edge.state for _, edges in live.values() for edge in edges}
+        return tuple(s for s in live if every or s not in read) or (self.inputs - 1,)
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Of each state, the nodes on the longest way to it."""
+        depths = [0] * self.inputs
+        for node in self.nodes:
+            depths.append(1 + max(depths[state] for state in node.inputs))
+        return tuple(depths)
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The nodes as JSON has them."""
+        return [
+            {"inputs": [*n.inputs], "operations": [*n.operations], "combination": n.combination}
+            for n in self.nodes
+        ]
+
+    @classmethod
+    def from_list(cls, nodes: Sequence[Mapping[str, Any]], inputs: int = 1) -> Graph:
+        """What `to_list` gave. Raises ValueError, KeyError or TypeError for anything else."""
+        return cls(tuple(Node(**node) for node in nodes), inputs)
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps({"inputs": self.inputs, "nodes": self.to_list()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Graph:
+        """What `to_json` wrote. Raises ValueError for anything else."""
+        try:
+            said = json.loads(text)
+            return cls.from_list(said["nodes"], said["inputs"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"this is no graph: {text[:80]!r}") from error
+
+    def canonical(self) -> Graph:
+        """The one spelling of all graphs that are this model: without what gives nothing, without
+        nodes that only pass a state on, inputs of a node in order, and of all orders of the nodes
+        the one that comes first."""
+        return self.with_sources()[0]
+
+    def with_sources(self) -> tuple[Graph, tuple[tuple[int, int], ...]]:
+        """The canonical graph, and of each of its edges, node by node, the number of the node that
+        it was here, and its place there."""
+        kept = self._kept()
+        order = _first_order(kept, self.inputs)
+        placed = {state: state for state in range(self.inputs)}
+        placed |= {state: self.inputs + number for number, state in enumerate(order)}
+        nodes: list[Node] = []
+        sources: list[tuple[int, int]] = []
+        for state in order:
+            combination, edges = kept[state]
+            edges = sorted(edge._replace(state=placed[edge.state]) for edge in edges)
+            states, names, of_edges = zip(*edges, strict=True)
+            nodes.append(Node(states, names, combination))
+            sources.extend(of_edges)
+        return Graph(tuple(nodes), self.inputs), tuple(sources)
+
+    def _live(self) -> _Edges:
+        """The nodes that give something, without the edges that do not."""
+        live: _Edges = {}
+        for number, node in enumerate(self.nodes):
+            edges = [
+                _Edge(state, name, (number, place))
+                for place, (state, name) in enumerate(node.edges)
+                if name != NONE and (state < self.inputs or state in live)
+            ]
+            if edges:
+                combination = node.combination if len(edges) > 1 else "add"
+                live[self.inputs + number] = combination, edges
+        return live
+
+    def _kept(self) -> _Edges:
+        """The nodes that are left without those that only pass a state on."""
+        kept = self._live()
+        while (idle := next((s for s in kept if self._passes_on(s, kept)), None)) is not None:
+            _, edges = kept.pop(idle)
+            for state, (combination, own) in kept.items():
+                renamed = [e._replace(state=edges[0].state) if e.state == idle else e for e in own]
+                kept[state] = combination, renamed
+        return kept
+
+    def _passes_on(self, state: int, kept: _Edges) -> bool:
+        """Whether without this node its readers, or the output, would be the same."""
+        combination, edges = kept[state]
+        if any(edge.operation != IDENTITY for edge in edges):
+            return False
+        readers = Counter(e.state for _, own in kept.values() for e in own)
+        if readers[state]:
+            return len(edges) == 1
+        if len(kept) == 1:  # the last input is then the output by itself
+            return len(edges) == 1 and edges[0].state == self.inputs - 1
+        alone = all(e.state >= self.inputs and readers[e.state] == 1 for e in edges)
+        outputs = sum(not readers[other] for other in kept)
+        return alone and (len(edges) == 1 or (combination == "mean" and outputs == 1))
+
+
+def _first_order(kept: _Edges, inputs: int) -> list[int]:
+    """Of all orders in which each state comes after those that it reads, the one whose rows, the
+    sorted edges and the combination of each node, come first."""
+    best: tuple[list[Any], list[int]] | None = None
+
+    def grow(order: list[int], rows: list[Any]) -> None:
+        nonlocal best
+        if best is not None and (rows > best[0][: len(rows)] or rows == best[0]):
+            return
+        if len(order) == len(kept):
+            best = rows, order
+            return
+        placed = {state: state for state in range(inputs)}
+        placed |= {state: inputs + number for number, state in enumerate(order)}
+        ready = {
+            state: (sorted((placed[e.state], e.operation) for e in edges), combination)
+            for state, (combination, edges) in kept.items()
+            if state not in placed and all(e.state in placed for e in edges)
+        }
+        least, seen = min(ready.values()), set()
+        for state, row in ready.items():
+            readers = [(s, e[1]) for s, (_, own) in kept.items() for e in own if e[0] == state]
+            if row == least and (key := tuple(sorted(readers))) not in seen:
+                seen.add(key)
+                grow([*order, state], [*rows, row])
+
+    grow([], [])
+    assert best is not None  # there is always an order: that in which they are
+    return best[1]

@@ -1,0 +1,172 @@
+"""A set of cells that a strategy chooses from, place by place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any, Literal
+
+from objectives.students.cells.graph import IDENTITY, NONE, Graph, Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSpace:
+    """All cells of some nodes and operations."""
+
+    nodes: int = 3
+    """Nodes of a cell. >= 1."""
+    operations: tuple[str, ...]
+    """What may stand on an edge; with `NONE` among them edges and nodes may be left out."""
+    edges: int = 2
+    """Of each node; 0: one from each state before it (DARTS, Liu et al. 2019)."""
+    combinations: tuple[str, ...] = ("add",)
+    """Of the nodes."""
+    inputs: int = 1
+    """States that a cell is given: what the last cells before it gave, or else the first state."""
+    output: Literal["unread", "all"] = "unread"
+    """Of which nodes the output of a cell is the mean."""
+    cells: tuple[int, ...] = (1,)
+    """How many cells, all alike, may follow one another, rising."""
+
+    @cached_property
+    def all_places(self) -> Mapping[str, tuple[Any, ...]]:
+        """The choices at each place, also where there is one alone."""
+        places: dict[str, tuple[Any, ...]] = {}
+        for number in range(self.nodes):
+            states = tuple(range(self.inputs + number))
+            each = [states] * self.edges if self.edges else [(state,) for state in states]
+            for edge, choices in enumerate(each):
+                places[f"nodes[{number}].inputs[{edge}]"] = choices
+                places[f"nodes[{number}].operations[{edge}]"] = self.operations
+            places[f"nodes[{number}].combination"] = self.combinations
+        return {**places, "cells": self.cells}
+
+    @cached_property
+    def places(self) -> Mapping[str, tuple[Any, ...]]:
+        """The choices at each place where there are several."""
+        return {place: all_ for place, all_ in self.all_places.items() if len(all_) > 1}
+
+    def edges_of(self, number: int) -> int:
+        """How many edges a node has."""
+        return self.edges or self.inputs + number
+
+    def cell(self, choices: Mapping[str, Any]) -> Graph:
+        """The cell of some choices, as it is spelt. A place without a choice has its first."""
+        choices = {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
+        nodes = []
+        for number in range(self.nodes):
+            edges, node = range(self.edges_of(number)), f"nodes[{number}]"
+            states, names = (
+                tuple(choices[f"{node}.{kind}[{edge}]"] for edge in edges)
+                for kind in ("inputs", "operations")
+            )
+            nodes.append(Node(states, names, choices[f"{node}.combination"]))
+        return Graph(tuple(nodes), self.inputs)
+
+    def unrolled(self, choices: Mapping[str, Any]) -> Graph:
+        """All cells of some choices as one graph with one input, as it is spelt. After the nodes of
+        a cell a node passes its output on: of node n of cell c the number is c x (nodes + 1) + n.
+        """
+        cell, cells = self.cell(choices), int(choices.get("cells", self.cells[0]))
+        outputs = cell.outputs(self.output == "all")
+        passed = Node(outputs, (IDENTITY,) * len(outputs), "mean")
+        nodes: list[Node] = []
+        given = [0] * self.inputs
+        for needed in self._needed((*cell.nodes, passed), cells):
+            own = range(len(nodes) + 1, len(nodes) + 1 + len(cell.nodes))
+            states = [*given[len(given) - self.inputs :], *own]
+            for node in (*cell.nodes, passed):
+                names = node.operations if needed else (NONE,) * len(node.inputs)
+                nodes.append(Node(tuple(states[s] for s in node.inputs), names, node.combination))
+            given.append(len(nodes))
+        if nodes and self.output == "unread" and outputs != (self.inputs - 1,):
+            nodes.pop()  # what nobody reads is the output
+        return Graph(tuple(nodes))
+
+    def _needed(self, nodes: Sequence[Node], cells: int) -> list[bool]:
+        """Of each of the cells whether the last one is made of it; `nodes` are those of a cell."""
+        edges = [e for node in nodes for e in zip(node.inputs, node.operations, strict=True)]
+        read = {
+            state - self.inputs for state, name in edges if name != NONE and state < self.inputs
+        }
+        needed = [False] * (cells - 1) + [True] * (cells > 0)
+        for last in range(cells - 1, -1, -1):
+            for back in read if needed[last] else ():
+                if last + back >= 0:
+                    needed[last + back] = True
+        return needed
+
+    def graph(self, choices: Mapping[str, Any]) -> Graph:
+        """The model of some choices: all its cells, canonical."""
+        return self.unrolled(choices).canonical()
+
+    def choices(self, cell: Graph) -> dict[str, Any]:
+        """The choices whose cell this one is. What it lacks is `NONE`, also where the space has
+        none: a canonical cell has fewer nodes than its spellings.
+
+        Raises ValueError for a cell that is not in the space. Where `edges` is 0 some canonical
+        cells are not: they read a state twice that they read through a node before.
+        """
+        choices: dict[str, Any] = {}
+        for number in range(max(self.nodes, len(cell.nodes))):
+            node = cell.nodes[number] if number < len(cell.nodes) else Node((), ())
+            for edge, (state, name) in enumerate(node.edges):
+                place = edge if self.edges else state
+                if f"nodes[{number}].operations[{place}]" in choices:
+                    raise ValueError(f"nodes[{number}] reads {state} twice; the space has no such")
+                choices[f"nodes[{number}].inputs[{place}]"] = state
+                choices[f"nodes[{number}].operations[{place}]"] = name
+            for place in range(self.edges_of(number)):
+                choices.setdefault(f"nodes[{number}].operations[{place}]", NONE)
+            if len(node.inputs) > 1:
+                choices[f"nodes[{number}].combination"] = node.combination
+        for name, choice in choices.items():
+            if choice != NONE and choice not in (there := self.all_places.get(name, ())):
+                raise ValueError(f"{name} is {choice!r}; in the space there are {list(there)}")
+        return {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
+
+    def drawn(self, random: Random) -> dict[str, Any]:
+        """Choices at random, each place for itself, each choice as likely."""
+        return {place: random.choice(all_) for place, all_ in self.all_places.items()}
+
+    def one_hot(self, choices: Mapping[str, Any]) -> dict[str, list[float]]:
+        """The weights, 1 for what is chosen and 0 for all else, of each place."""
+        return {
+            place: [float(choice == choices[place]) for choice in all_]
+            for place, all_ in self.all_places.items()
+        }
+
+    def mutated(self, choices: Mapping[str, Any], random: Random) -> dict[str, Any]:
+        """Choices that one edit makes another cell of: another operation, input or combination, a
+        node more, or a node less, whose readers then read what it read first.
+
+        Raises ValueError if no edit of a hundred makes another cell.
+        """
+        before = self.cell(choices)
+        full = {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
+        for _ in range(100):
+            number = random.randrange(self.nodes)
+            own = [place for place in self.places if place.startswith(f"nodes[{number}].")]
+            if all(name == NONE for name in before.nodes[number].operations):
+                after = {**full, **{place: random.choice(self.places[place]) for place in own}}
+            elif place := random.choice([*own, ""]):
+                others = [choice for choice in self.places[place] if choice != full[place]]
+                after = {**full, place: random.choice(others)}
+            else:
+                after = self._without(number, full)
+            if self.cell(after).canonical() != before.canonical():
+                return after
+        raise ValueError("no edit makes another model of this cell")
+
+    def _without(self, number: int, choices: Mapping[str, Any]) -> dict[str, Any]:
+        """The choices, but for one node of the cell."""
+        changed, first = dict(choices), choices[f"nodes[{number}].inputs[0]"]
+        for place, choice in choices.items():
+            if place.startswith(f"nodes[{number}].operations"):
+                changed[place] = NONE
+            elif "inputs" in place and choice == self.inputs + number:
+                gone = {place.replace("inputs", "operations"): NONE}
+                changed |= {place: first} if self.edges else gone
+        return changed
