@@ -1,7 +1,8 @@
 """Settings of a method by their places: what a study may tune.
 
 A place is a field ("target_ratio"), a field of one of a tuple of named things
-("stages.recover.learning_rate"), or an entry of a tuple ("heads[3]").
+("stages.recover.learning_rate"), an entry of a tuple ("heads[3]"), or what stands in one that has
+no name ("nodes[2].operations[0]").
 """
 
 from __future__ import annotations
@@ -54,9 +55,15 @@ def _places(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         if named:
             for inner in fields(entry):
                 if inner.name != "name":
-                    yield f"{name}.{entry.name}.{inner.name}", getattr(entry, inner.name)
+                    place = f"{_called(name, number, entry)}.{inner.name}"
+                    yield from _places(place, getattr(entry, inner.name))
         else:
             yield f"{name}[{number}]", entry
+
+
+def _called(name: str, number: int, entry: Any) -> str:
+    """A dataclass in a tuple, by its name if it has one: "stages.recover", or "nodes[2]"."""
+    return f"{name}.{entry.name}" if hasattr(entry, "name") else f"{name}[{number}]"
 
 
 def _changed(name: str, value: Any, knobs: Mapping[str, Any]) -> Any:
@@ -65,8 +72,11 @@ def _changed(name: str, value: Any, knobs: Mapping[str, Any]) -> Any:
     entries: list[Any] = []
     for number, entry in enumerate(value):
         if is_dataclass(entry) and not isinstance(entry, type):
-            inner = dict(_places(name, (entry,)))
-            changes = {place.rpartition(".")[2]: knobs.get(place, v) for place, v in inner.items()}
+            called = _called(name, number, entry)
+            changes = {
+                inner.name: _changed(f"{called}.{inner.name}", getattr(entry, inner.name), knobs)
+                for inner in fields(entry)
+            }
             entries.append(replace(entry, **changes))
         else:
             entries.append(knobs.get(f"{name}[{number}]", entry))

@@ -437,7 +437,7 @@ def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object
         name, value = f"{place}.{own.name}", getattr(owner, own.name)
         if is_dataclass(value) and not isinstance(value, type):
             yield from _entries(name, value)
-        elif isinstance(value, tuple) and any(map(is_dataclass, value)):
+        elif isinstance(value, tuple) and any(hasattr(entry, "name") for entry in value):
             yield name, ", ".join(entry.name for entry in value)
             for entry in value:
                 inner = f"{name}.{entry.name}"

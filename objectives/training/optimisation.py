@@ -65,31 +65,31 @@ class PopulationOptimizer:
         return schedule
 
     def shapes(self) -> dict[str, torch.Size]:
-        """Of what `state` has."""
-        return {
-            f"{part}.{name}": weight.shape
-            for name, weight in self._weights.items()
-            for part in ("weight", *_AVERAGES)
-        }
+        """Of what `state` has of every weight."""
+        return {f"weight.{name}": weight.shape for name, weight in self._weights.items()}
 
     def state(self) -> dict[str, Tensor]:
-        """The weights and AdamW's two averages of each, after a step at least."""
+        """The weights, and of each that has had a gradient AdamW's two averages and its steps."""
         state = {}
         for name, weight in self._weights.items():
             state[f"weight.{name}"] = weight.detach()
-            for part in _AVERAGES:
-                state[f"{part}.{name}"] = self._optimizer.state[weight][part]
+            for part, value in self._optimizer.state.get(weight, {}).items():
+                state[f"{part}.{name}"] = value
         return state
 
     def resume(self, state: Mapping[str, Tensor], done: int) -> None:
         """Go on from what another like it had after so many steps."""
         for name, weight in self._weights.items():
             weight.data.copy_(state[f"weight.{name}"])
-            self._optimizer.state[weight] = {
-                "step": torch.tensor(float(done), device=weight.device),
-                # In memory they lie as the weight does: one kernel goes through all three.
-                **{p: torch.empty_like(weight.data).copy_(state[f"{p}.{name}"]) for p in _AVERAGES},
-            }
+            if f"step.{name}" in state:
+                self._optimizer.state[weight] = {
+                    "step": state[f"step.{name}"].to(weight.device),
+                    # In memory they lie as the weight does: one kernel goes through all three.
+                    **{
+                        part: torch.empty_like(weight.data).copy_(state[f"{part}.{name}"])
+                        for part in _AVERAGES
+                    },
+                }
         self._schedule = self._schedule_after(done)
 
     @torch.no_grad()

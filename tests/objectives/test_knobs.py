@@ -8,8 +8,10 @@ import pytest
 
 from objectives.errors import UserError
 from objectives.knobs import matches, settings, with_knobs
+from objectives.methods.cell_search import CellSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.search_method import populations
+from objectives.students.cells.graph import Node
 
 METHOD = MaskSearch()
 
@@ -37,6 +39,15 @@ def test_other_values_at_some_places_leave_the_others_alone() -> None:
     )
     assert with_knobs(METHOD, {}) == METHOD
     assert with_knobs(METHOD, settings(changed)) == changed
+
+
+def test_what_has_no_name_in_a_tuple_is_numbered() -> None:
+    method = CellSearch(nodes=(Node((0,), ("conv3",)), Node((0, 1), ("gated", "identity"))))
+    places = settings(method)
+    assert places["nodes[1].inputs[1]"] == 1
+    assert places["nodes[0].combination"] == "add"
+    changed = with_knobs(method, {"nodes[1].operations[0]": "conv5", "nodes[1].inputs[1]": 0})
+    assert changed.nodes == (method.nodes[0], Node((0, 0), ("conv5", "identity")))
 
 
 def test_a_value_out_of_range_is_refused_where_it_stands() -> None:

@@ -16,7 +16,9 @@ from maskfront import CellSearch, Run, Study, launch
 from objectives.delivery.bench import bench
 from objectives.errors import UserError
 from objectives.measures.cost import CostName
+from objectives.students.cells import genotype
 from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import Node
 from orchestrator.study_file import load_study
 
 CHOICES = ("conv3", "none")
@@ -100,23 +102,57 @@ def test_a_cost_that_cells_cannot_count_is_refused_when_the_study_is_defined(
         replace(study, cost=cost)
 
 
-@pytest.mark.slow
-def test_a_model_runs_where_maskfront_is_not(run: Run, tmp_path: Path) -> None:
-    trial = run.front[-1].number
-    out = run.export(tmp_path / "model", trial=trial).folder
+def answered_without_maskfront(folder: Path, scratch: Path) -> float:
+    """The score of a class that a pipeline gives where maskfront is not."""
     done = subprocess.run(
         [
             *(sys.executable, "-I", "-S", "-c", WITHOUT_MASKFRONT),
-            *(sysconfig.get_path("purelib"), str(out), "bab joy fel"),
+            *(sysconfig.get_path("purelib"), str(folder), "bab joy fel"),
         ],
-        env={"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"},
+        env={"HF_HOME": str(scratch / "hf"), "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     (answer,) = json.loads(done.stdout.splitlines()[-1])
-    assert answer["score"] > 0
+    return float(answer["score"])
+
+
+@pytest.mark.slow
+def test_a_model_runs_where_maskfront_is_not(run: Run, tmp_path: Path) -> None:
+    trial = run.front[-1].number
+    out = run.export(tmp_path / "model", trial=trial).folder
+    assert answered_without_maskfront(out, tmp_path) > 0
     assert "import objectives.students.cells" in (out / "README.md").read_text()
     (timing,) = bench([out], batches=[1], lengths=[8], engines=["eager"], rounds=2).timings
     assert timing.flops > 0
+
+
+@pytest.mark.slow
+def test_a_study_names_the_places_of_a_graph(study: Study, tmp_path: Path) -> None:
+    nodes = (Node((0,), ("conv3",)), Node((0, 0), ("gated", "identity")))
+    places = {
+        "nodes[1].inputs[0]": CategoricalDistribution((0, 1)),
+        "nodes[1].combination": CategoricalDistribution(("add", "product")),
+    }
+    asked = {"nodes[1].inputs[0]": 1, "nodes[1].combination": "product"}
+    method = CellSearch(width=16, nodes=nodes, epochs=0.1, batch_size=16)
+    own = replace(study, method=method, space=places, first=(asked,), trials=1, population=1)
+    run = launch(own, out=tmp_path / "run", report=False)
+    wanted = Node((0, 1), ("identity", "gated"), "product")
+    text = (run.folder / "trials" / "00000" / "architecture.json").read_text()
+    assert Genotype.from_json(text).nodes == (nodes[0], wanted)
+    out = run.export(tmp_path / "model", trial=0).folder
+    assert answered_without_maskfront(out, tmp_path) > 0
+    twins = {name: (out / name).read_text() for name in ("graph.py", "operations.py")}
+    source = Path(genotype.__file__).parent
+    assert twins == {name: (source / name).read_text() for name in twins}
+
+
+def test_a_knob_that_a_graph_leaves_idle_is_refused(study: Study) -> None:
+    method = replace(study.method, nodes=(Node((0,), ("conv3",)),))
+    with pytest.raises(
+        UserError, match=r"operations\[0\], which would do nothing: nodes are given"
+    ):
+        replace(study, method=method)

@@ -1,14 +1,17 @@
-"""The model of a genotype: embeddings, blocks of one operation each, a classifier.
+"""The model of a genotype: embeddings, a graph of blocks of one operation each, a classifier.
 
 A plain transformers model: `save_pretrained`, `from_pretrained`, and after
-`import objectives.students.cells` `AutoModelForSequenceClassification`. Each block norms, does its
-operation, and adds. The classifier reads the mean and the maximum over the tokens.
+`import objectives.students.cells` `AutoModelForSequenceClassification`. Each edge of the graph is a
+block, which norms and does its operation; an identity has none. The classifier reads the mean and
+the maximum over the tokens.
 
-This file imports torch, transformers and `operations`: an exported model carries copies of the two.
+This file imports torch, transformers, `graph` and `operations`: an exported model carries copies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,11 +21,12 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from .graph import IDENTITY, Graph
 from .operations import FAR, OPERATIONS
 
 
 class CellConfig(PreTrainedConfig):
-    """Sizes of a cell, and the operation of each block."""
+    """Sizes of a cell, and its graph."""
 
     model_type = "cell"
 
@@ -30,14 +34,18 @@ class CellConfig(PreTrainedConfig):
     type_vocab_size: int = 2
     hidden_size: int = 128
     operations: tuple[str, ...] | list[str] = ()
-    """Names of `OPERATIONS`."""
+    """Of a chain: names of `OPERATIONS`."""
+    nodes: tuple[dict[str, Any], ...] | list[dict[str, Any]] = ()
+    """Of any other graph its nodes, as `Graph.to_list` has them."""
+    pooling: tuple[str, ...] | list[str] = ("mean", "max")
+    """What the classifier reads of the tokens: names of `POOLINGS`."""
     max_position_embeddings: int = 512
     """Tokens that it is meant to read at most. It has no positions: convolutions tell the order."""
     pad_token_id: int | None = 0
 
 
 class CellBlock(nn.Module):
-    """Norm, operation, residual."""
+    """Norm and operation: an edge of the graph."""
 
     def __init__(self, width: int, operation: str):
         super().__init__()
@@ -45,10 +53,33 @@ class CellBlock(nn.Module):
         self.operation = OPERATIONS[operation](width)
 
     def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-        """Padding stays 0."""
-        changed = self.operation(self.LayerNorm(hidden_BSD) * mask_BS1, mask_BS1)
-        summed: Tensor = (hidden_BSD + changed) * mask_BS1
-        return summed
+        """Padding becomes 0."""
+        changed: Tensor = self.operation(self.LayerNorm(hidden_BSD) * mask_BS1, mask_BS1)
+        return changed * mask_BS1
+
+
+def combined(parts: Sequence[Tensor], combination: str) -> Tensor:
+    """One of `graph.COMBINATIONS` of tensors of one shape."""
+    if combination == "product":
+        return reduce(torch.mul, parts)
+    whole = reduce(torch.add, parts)
+    return whole / len(parts) if combination == "mean" and len(parts) > 1 else whole
+
+
+def _mean(hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+    return hidden_BSD.sum(1) / mask_BS1.sum(1).clamp_min(1)
+
+
+def _highest(hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+    return hidden_BSD.masked_fill(mask_BS1 == 0, FAR).amax(1)
+
+
+def _lowest(hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+    return hidden_BSD.masked_fill(mask_BS1 == 0, -FAR).amin(1)
+
+
+POOLINGS = {"mean": _mean, "max": _highest, "min": _lowest}
+"""Over the tokens, (B, D)."""
 
 
 class CellForSequenceClassification(PreTrainedModel):
@@ -63,9 +94,13 @@ class CellForSequenceClassification(PreTrainedModel):
         width, self.num_labels = config.hidden_size, config.num_labels
         self.words: nn.Module = nn.Embedding(config.vocab_size, width)
         self.types = nn.Embedding(config.type_vocab_size, width)
-        self.blocks = nn.ModuleList(CellBlock(width, name) for name in config.operations)
-        self.LayerNorm = nn.LayerNorm(2 * width)
-        self.pooler = nn.Linear(2 * width, width)
+        chain = Graph.chain(config.operations)
+        self.graph = Graph.from_list(config.nodes) if config.nodes else chain
+        names = [name for node in self.graph.nodes for name in node.operations]
+        self.blocks = nn.ModuleList(CellBlock(width, name) for name in names if name != IDENTITY)
+        read = len(config.pooling) * width
+        self.LayerNorm = nn.LayerNorm(read)
+        self.pooler = nn.Linear(read, width)
         self.classifier = nn.Linear(width, self.num_labels)
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -84,19 +119,16 @@ class CellForSequenceClassification(PreTrainedModel):
         return_dict: bool | None = None,
         **_: Any,
     ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        hidden_BSD = self.words(input_ids) + self.types(types)
-        mask_BS1 = mask[..., None].to(hidden_BSD.dtype)
-        hidden_BSD = hidden_BSD * mask_BS1
-        states = [hidden_BSD]
-        for block in self.blocks:
-            hidden_BSD = block(hidden_BSD, mask_BS1)
-            states.append(hidden_BSD)
-        mean_BD = hidden_BSD.sum(1) / mask_BS1.sum(1).clamp_min(1)
-        highest_BD = hidden_BSD.masked_fill(mask_BS1 == 0, FAR).amax(1)
-        pooled = self.pooler(self.LayerNorm(torch.cat([mean_BD, highest_BD], dim=-1)))
-        logits = self.classifier(pooled.tanh())
+        hidden_BSD, mask_BS1 = self.embedded(input_ids, attention_mask, token_type_ids)
+        states, blocks = [hidden_BSD], iter(self.blocks)
+        for node in self.graph.nodes:
+            parts = [
+                states[state] if name == IDENTITY else next(blocks)(states[state], mask_BS1)
+                for state, name in node.edges
+            ]
+            states.append(combined(parts, node.combination))
+        hidden_BSD = combined([states[state] for state in self.graph.outputs()], "mean")
+        logits = self.classified(hidden_BSD, mask_BS1)
         loss = None if labels is None else self.loss_function(labels, logits, self.config)
         asked = output_hidden_states or self.config.output_hidden_states
         output = SequenceClassifierOutput(
@@ -105,6 +137,22 @@ class CellForSequenceClassification(PreTrainedModel):
         if not (self.config.return_dict if return_dict is None else return_dict):
             return output.to_tuple()
         return output
+
+    def embedded(
+        self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The first state (B, S, D), 0 at padding, and the mask (B, S, 1) of 1 and 0."""
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        hidden_BSD = self.words(input_ids) + self.types(types)
+        mask_BS1 = mask[..., None].to(hidden_BSD.dtype)
+        return hidden_BSD * mask_BS1, mask_BS1
+
+    def classified(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+        """The logits (B, C) of a last state."""
+        read = [POOLINGS[name](hidden_BSD, mask_BS1) for name in self.config.pooling]
+        logits: Tensor = self.classifier(self.pooler(self.LayerNorm(torch.cat(read, -1))).tanh())
+        return logits
 
     def get_input_embeddings(self) -> nn.Module:
         return self.words

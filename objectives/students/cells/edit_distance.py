@@ -43,10 +43,10 @@ def _described(cell: Graph) -> tuple[list[str], list[tuple[int, int, str]]]:
 
 def _of_layers(one: str, other: str) -> float:
     """The cost of one operation in place of another of its kind: by how much kernels differ."""
-    kinds = one.rstrip(digits), other.rstrip(digits)
-    if kinds[0] != kinds[1]:
-        return 1.0
-    a, b = (int(name[len(kind) :] or 1) for name, kind in zip((one, other), kinds, strict=True))
+    kind = one.rstrip(digits)
+    if one == other or kind != other.rstrip(digits):
+        return float(one != other)
+    a, b = (int(name[len(kind) :] or 0) for name in (one, other))
     return abs(a - b) / max(a, b)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from objectives.errors import UserError, did_you_mean
-from objectives.students.cells.operations import HEAD_DIM, NONE, OPERATIONS
+from objectives.students.cells.cell_classifier import POOLINGS
+from objectives.students.cells.graph import IDENTITY, NONE, Graph, Node
+from objectives.students.cells.operations import HEAD_DIM, OPERATIONS
 
 
 @dataclass(frozen=True)
@@ -16,40 +19,85 @@ class Genotype:
 
     width: int
     """D, dimensions of its hidden states: a multiple of `HEAD_DIM`."""
-    operations: tuple[str, ...]
-    """One for each block, in their order: names of `OPERATIONS`. "none", which is no block, may be
-    given and is dropped: a model has one genotype, whose JSON is its canonical form."""
+    operations: tuple[str, ...] = ()
+    """Of a chain, one for each block, in their order: names of `OPERATIONS`, `IDENTITY`, or `NONE`
+    for no block."""
+    nodes: tuple[Node, ...] = ()
+    """Of any graph, in place of `operations`. A model has one genotype, whose JSON is its canonical
+    form: a graph that is a chain becomes one."""
+    pooling: tuple[str, ...] = ("mean", "max")
+    """What the classifier reads of the tokens: names of `POOLINGS`."""
 
     def __post_init__(self) -> None:
         """Raises UserError for what makes no model."""
         if self.width < 1 or self.width % HEAD_DIM:
             raise UserError(f"width is {self.width}; it must be a multiple of {HEAD_DIM}, > 0")
-        known = [*OPERATIONS, NONE]
-        for name in self.operations:
-            if name not in known:
-                raise UserError(
-                    f"there is no operation '{name}'{did_you_mean(name, known)}; they are "
-                    f"{', '.join(known)}"
-                )
-        blocks = tuple(name for name in self.operations if name != NONE)
-        object.__setattr__(self, "operations", blocks)
+        names = [*self.operations, *(name for node in self.nodes for name in node.operations)]
+        check_names("operation", names, [*OPERATIONS, IDENTITY, NONE])
+        check_names("pooling", self.pooling, list(POOLINGS))
+        if not self.pooling or len(set(self.pooling)) < len(self.pooling):
+            raise UserError(
+                f"pooling is {self.pooling!r}; it must name each kind once, one at least"
+            )
+        try:
+            graph = Graph(self.nodes) if self.nodes else Graph.chain(self.operations)
+        except ValueError as error:
+            raise UserError(f"a cell cannot be: {error}") from error
+        graph = graph.canonical()
+        chain = graph.as_chain()
+        object.__setattr__(self, "operations", chain or ())
+        object.__setattr__(self, "nodes", graph.nodes if chain is None else ())
+
+    @property
+    def graph(self) -> Graph:
+        """The canonical graph."""
+        return Graph(self.nodes) if self.nodes else Graph.chain(self.operations).canonical()
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The operations of the model's blocks, in their order."""
+        names = [name for node in self.graph.nodes for name in node.operations]
+        return tuple(name for name in names if name != IDENTITY)
+
+    def config(self) -> dict[str, Any]:
+        """What a `CellConfig` says of it."""
+        return {
+            "hidden_size": self.width,
+            "operations": self.operations,
+            "nodes": Graph(self.nodes).to_list(),
+            "pooling": self.pooling,
+        }
 
     def to_json(self) -> str:
         """One line."""
-        return json.dumps({"width": self.width, "operations": self.operations})
+        graph = {"nodes": Graph(self.nodes).to_list()} if self.nodes else {}
+        known = {"width": self.width, "operations": self.operations, "pooling": self.pooling}
+        return json.dumps({**known, **graph})
 
     @classmethod
     def from_json(cls, text: str) -> Genotype:
         """What `to_json` wrote. Raises UserError for anything else."""
         try:
             said = json.loads(text)
-            return cls(int(said["width"]), tuple(map(str, said["operations"])))
-        except (ValueError, KeyError, TypeError) as error:
+            nodes = Graph.from_list(said.get("nodes", ())).nodes
+            pooling = tuple(map(str, said.get("pooling", ("mean", "max"))))
+            return cls(int(said["width"]), tuple(map(str, said["operations"])), nodes, pooling)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"this is no genotype: {text[:80]!r}") from error
 
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
         """The width of each block, under the name of its operation; 0 where it has another."""
         return {
-            name: tuple(self.width if name == own else 0 for own in self.operations)
-            for name in dict.fromkeys(self.operations)
+            name: tuple(self.width if name == own else 0 for own in self.blocks)
+            for name in dict.fromkeys(self.blocks)
         }
+
+
+def check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raises UserError for the first name that is not known."""
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"there is no {kind} '{name}'{did_you_mean(name, known)}; they are "
+                f"{', '.join(known)}"
+            )

@@ -1,4 +1,4 @@
-"""What a block of a cell may do with a sequence: the table of operations.
+"""What an edge of a cell may do with a sequence: the table of operations.
 
 An operation takes the hidden states, (B, S, D), 0 at padding, and the mask, (B, S, 1) of 1 and 0;
 it gives (B, S, D), anything at padding. This file imports torch alone: an exported model carries a
@@ -8,6 +8,7 @@ copy of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,50 @@ class GatedConvolution(nn.Module):
         return out
 
 
+class LightConvolution(nn.Module):
+    """A gated linear unit, a convolution whose kernel all channels of a head share, its weights
+    adding up to 1, a linear layer (Wu et al. 2019). A dynamic one makes its kernel of the token."""
+
+    def __init__(self, width: int, kernel: int, dynamic: bool = False):
+        super().__init__()
+        self.kernel, heads = kernel, width // HEAD_DIM
+        self.gated, self.out = nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.kernels_of = nn.Linear(width, heads * kernel) if dynamic else None
+        self.kernels_HK = None if dynamic else nn.Parameter(torch.zeros(heads, kernel))
+
+    def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+        """Padding gives its neighbours nothing."""
+        units = nn.functional.glu(self.gated(hidden_BSD), dim=-1) * mask_BS1
+        if self.kernels_HK is not None:
+            weights_D1K = self.kernels_HK.softmax(-1).repeat_interleave(HEAD_DIM, 0)[:, None]
+            units_BDS, channels = units.transpose(1, 2), len(weights_D1K)
+            mixed = nn.functional.conv1d(
+                units_BDS, weights_D1K, padding=self.kernel // 2, groups=channels
+            ).transpose(1, 2)
+        else:
+            assert self.kernels_of is not None
+            weights_BSHK1 = self.kernels_of(units).unflatten(-1, (-1, self.kernel, 1)).softmax(-2)
+            windows_BSHCK = neighbours(units, self.kernel, 0.0).unflatten(2, (-1, HEAD_DIM))
+            mixed = (windows_BSHCK @ weights_BSHK1).flatten(2)
+        out: Tensor = self.out(mixed)
+        return out
+
+
+class Convolution(nn.Module):
+    """An activation and a convolution, of all channels together or of each for itself, which a
+    linear layer then follows (Chollet 2017)."""
+
+    def __init__(self, width: int, kernel: int, dilation: int = 1, separable: bool = False):
+        super().__init__()
+        padding, groups = dilation * (kernel // 2), width if separable else 1
+        self.along = nn.Conv1d(width, width, kernel, 1, padding, dilation, groups)
+        self.out = nn.Linear(width, width) if separable else nn.Identity()
+
+    def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+        out: Tensor = self.out(self.along(hidden_BSD.relu().transpose(1, 2)).transpose(1, 2))
+        return out
+
+
 class GatedUnit(nn.Module):
     """A gated linear unit and a linear layer: each position for itself."""
 
@@ -48,17 +93,45 @@ class GatedUnit(nn.Module):
         return out
 
 
-class Attention(nn.Module):
-    """Self-attention with heads of `HEAD_DIM` dimensions."""
+class FeedForward(nn.Module):
+    """Two linear layers, four times as wide between them: each position for itself."""
 
     def __init__(self, width: int):
         super().__init__()
-        self.heads = width // HEAD_DIM
+        self.inner, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+        out: Tensor = self.out(nn.functional.gelu(self.inner(hidden_BSD)))
+        return out
+
+
+class Positions(nn.Module):
+    """Sines and cosines of the position (Vaswani et al. 2017), each dimension at a scale that it
+    learns, whatever stands there. It has no matmuls."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+        _, S, D = hidden_BSD.shape
+        places_S1 = torch.arange(S, device=hidden_BSD.device, dtype=hidden_BSD.dtype)[:, None]
+        waves = torch.arange(0, D, 2, device=hidden_BSD.device, dtype=hidden_BSD.dtype) / D
+        angles = places_S1 * (10_000.0**-waves)
+        return (torch.cat([angles.sin(), angles.cos()], dim=-1) * self.scale).expand_as(hidden_BSD)
+
+
+class Attention(nn.Module):
+    """Self-attention, of so many heads or of heads of `HEAD_DIM` dimensions."""
+
+    def __init__(self, width: int, heads: int | None = None):
+        super().__init__()
+        self.heads = heads or width // HEAD_DIM
         self.query_key_value, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
         query, key, value = (
-            part.unflatten(-1, (self.heads, HEAD_DIM)).transpose(1, 2)
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.query_key_value(hidden_BSD).chunk(3, dim=-1)
         )
         seen_B11S = mask_BS1.bool().transpose(1, 2)[:, None]
@@ -76,28 +149,36 @@ class Pooling(nn.Module):
 
     def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
         if self.kind == "mean":
-            sums = _of_three(hidden_BSD * mask_BS1, 0.0).sum(-1)
-            return sums / _of_three(mask_BS1, 0.0).sum(-1).clamp_min(1)
-        highest: Tensor = _of_three(hidden_BSD.masked_fill(mask_BS1 == 0, FAR), FAR).amax(-1)
-        return highest
+            sums = neighbours(hidden_BSD * mask_BS1, 3, 0.0).sum(-1)
+            return sums / neighbours(mask_BS1, 3, 0.0).sum(-1).clamp_min(1)
+        known_BSD = hidden_BSD.masked_fill(mask_BS1 == 0, FAR)
+        return neighbours(known_BSD, 3, FAR).amax(-1)
 
 
-def _of_three(hidden_BSD: Tensor, beyond: float) -> Tensor:
-    """Each position beside its two neighbours, (B, S, D, 3)."""
-    padded = nn.functional.pad(hidden_BSD, (0, 0, 1, 1), value=beyond)
-    return torch.stack([padded[:, :-2], padded[:, 1:-1], padded[:, 2:]], dim=-1)
+def neighbours(hidden_BSD: Tensor, kernel: int, beyond: float) -> Tensor:
+    """Each position beside those around it, (B, S, D, kernel), which is odd."""
+    around = kernel // 2
+    padded = nn.functional.pad(hidden_BSD, (0, 0, around, around), value=beyond)
+    length = hidden_BSD.shape[1]
+    return torch.stack([padded[:, first : first + length] for first in range(kernel)], dim=-1)
 
 
-NONE = "none"
-"""In place of an operation: the block is left out."""
+_KERNELS = (3, 5, 7)
 OPERATIONS: dict[str, Callable[[int], nn.Module]] = {
-    "conv3": lambda width: GatedConvolution(width, 3),
-    "conv5": lambda width: GatedConvolution(width, 5),
-    "conv7": lambda width: GatedConvolution(width, 7),
-    "dilated5": lambda width: GatedConvolution(width, 5, dilation=2),
-    "dilated7": lambda width: GatedConvolution(width, 7, dilation=3),
+    **{f"conv{kernel}": partial(GatedConvolution, kernel=kernel) for kernel in _KERNELS},
+    "dilated5": partial(GatedConvolution, kernel=5, dilation=2),
+    "dilated7": partial(GatedConvolution, kernel=7, dilation=3),
+    **{f"plain{kernel}": partial(Convolution, kernel=kernel) for kernel in _KERNELS},
+    **{f"atrous{kernel}": partial(Convolution, kernel=kernel, dilation=2) for kernel in _KERNELS},
+    **{f"separable{k}": partial(Convolution, kernel=k, separable=True) for k in _KERNELS},
+    **{f"light{kernel}": partial(LightConvolution, kernel=kernel) for kernel in _KERNELS},
+    **{f"dynamic{k}": partial(LightConvolution, kernel=k, dynamic=True) for k in _KERNELS},
     "attention": Attention,
+    "attention1": partial(Attention, heads=1),
+    "attention4": partial(Attention, heads=4),
     "gated": GatedUnit,
+    "feed_forward": FeedForward,
+    "positions": Positions,
     "max3": lambda width: Pooling("max"),
     "mean3": lambda width: Pooling("mean"),
 }

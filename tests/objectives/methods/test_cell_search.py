@@ -15,7 +15,8 @@ from objectives.measures.measured import measured_flops
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
-from tests.objectives.conformance import SearchMethodConformance, search_alone
+from objectives.students.cells.graph import Graph, Node
+from tests.objectives.conformance import SearchMethodConformance, logits_of, search_alone
 
 
 class TestCellSearch(SearchMethodConformance):
@@ -87,8 +88,38 @@ def test_a_place_without_an_operation_makes_no_block(problem: Problem) -> None:
     assert measured_flops(found.model, 8) == measured_flops(shorter.model, 8)
 
 
+def test_a_graph_is_trained_and_two_spellings_are_one_trial(problem: Problem) -> None:
+    nodes = (
+        Node((0, 0), ("none", "gated")),
+        Node((1, 0), ("conv3", "identity")),
+        Node((0,), ("max3",)),
+    )
+    method = CellSearch(width=16, nodes=nodes, epochs=0.5, batch_size=16, pooling=("mean", "min"))
+    once = method.canonical()
+    assert once.nodes == (
+        Node((0,), ("gated",)),
+        Node((0, 1), ("identity", "conv3")),
+        Node((0,), ("max3",)),
+    )
+    found, again = (
+        search_alone(replace(own, hidden_weight=1.0), problem) for own in (method, once)
+    )
+    assert found.architecture == again.architecture
+    assert found.architecture.sizes()["conv3"] == (0, 16, 0)
+    assert torch.equal(logits_of(found, problem), logits_of(again, problem))
+
+
+def test_a_graph_that_is_a_row_of_blocks_is_that_row() -> None:
+    row = CellSearch(operations=("none", "conv3", "gated"))
+    graph = CellSearch(nodes=Graph.chain(["conv3", "none", "gated"]).nodes)
+    assert graph.canonical() == row.canonical() == CellSearch(operations=("conv3", "gated"))
+    assert graph.idle() == dict.fromkeys(("operations[0]", "operations[1]"), "nodes are given")
+
+
 def test_what_makes_no_model_is_refused() -> None:
     with pytest.raises(UserError, match="multiple of 16"):
         CellSearch(width=24)
     with pytest.raises(UserError, match="did you mean 'conv5'"):
         CellSearch(operations=("conv_5",))
+    with pytest.raises(UserError, match=r"nodes\[0\] reads 1"):
+        CellSearch(nodes=(Node((1,), ("conv5",)),))

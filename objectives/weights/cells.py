@@ -1,0 +1,129 @@
+"""The weights of cells: new ones with the teacher's words, and their training on what it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, islice
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from objectives.checkpoint import read_checkpoint, write_checkpoint
+from objectives.device import to_device
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import CurvePoint
+from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
+from objectives.students.cells.genotype import Genotype
+from objectives.text.data import Batch
+from objectives.training.optimisation import PopulationOptimizer
+
+_POINTS = 100
+"""Rows of a learning curve, at most."""
+_LOSSES = "losses"
+
+
+def new_cell(genotype: Genotype, problem: Problem) -> CellForSequenceClassification:
+    """A new student; its words are the teacher's, frozen, and a map that learns, which begins with
+    their principal components."""
+    teacher = problem.teacher
+    words = teacher.bert.embeddings.word_embeddings.weight.detach()
+    config = CellConfig(
+        vocab_size=len(words),
+        type_vocab_size=teacher.config.type_vocab_size,
+        max_position_embeddings=teacher.config.max_position_embeddings,
+        pad_token_id=teacher.config.pad_token_id,
+        id2label=teacher.config.id2label,
+        label2id=teacher.config.label2id,
+        **genotype.config(),
+    )
+    student = CellForSequenceClassification(config)
+    fewer = nn.Linear(words.shape[1], genotype.width, bias=False)
+    nn.init.zeros_(fewer.weight)
+    nn.init.zeros_(student.types.weight)
+    words = words.cpu()
+    centred = words - words.mean(0)
+    values, vectors = torch.linalg.eigh(centred.T @ centred / len(words))
+    # Scaled so that what they give of a word has a mean square of 1 in the largest.
+    components = (vectors.T.flip(0) / values[-1].sqrt())[: genotype.width]
+    with torch.no_grad():
+        fewer.weight[: len(components)] = components
+    student.words = nn.Sequential(nn.Embedding.from_pretrained(words, freeze=True), fewer)
+    return to_device(student, problem.device)
+
+
+@torch.no_grad()
+def finished(student: CellForSequenceClassification) -> CellForSequenceClassification:
+    """The student in evaluation mode, its words and their map as one table, which costs less."""
+    words, fewer = student.words.children()
+    student.words = nn.Embedding.from_pretrained(fewer(words.weight), freeze=False)
+    student.train(False)
+    return student
+
+
+class CellTraining:
+    """Steps of AdamW on a loss of batches of the train rows."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        weights: Mapping[str, Tensor],
+        loss: Callable[[Batch, int], Tensor],
+        *,
+        epochs: float,
+        learning_rate: float,
+        batch_size: int,
+        seed: int,
+    ):
+        """`loss` is that of a batch at a step, which count from 1; `learning_rate` the peak."""
+        self.problem, self.weights, self.loss = problem, weights, loss
+        self.batch_size, self.seed = batch_size, seed
+        self.steps = max(1, round(epochs * len(problem.train) / batch_size))
+        rates = torch.tensor([learning_rate])
+        self.optimizer = PopulationOptimizer(weights, rates, self.steps, "linear")
+        self._losses: list[Tensor] = []
+
+    def run(
+        self, progress: Progress, stage: str = "learn", checkpoint: Path | None = None
+    ) -> list[CurvePoint]:
+        """Train to the end; returns the learning curve. With a `checkpoint` it goes on from there,
+        and leaves one after each pass over the train rows until a loss is not finite."""
+        done = self._resume(checkpoint, progress) if checkpoint else 0
+        batches = self.problem.train.shuffled(
+            self.batch_size, self.seed, self.problem.device, first=done
+        )
+        a_pass = math.ceil(len(self.problem.train) / self.batch_size)
+        progress.begin(stage, self.steps, done)
+        for step, batch in enumerate(islice(batches, self.steps - done), start=done + 1):
+            loss = self.loss(batch, step)
+            loss.backward()
+            nn.utils.clip_grad_norm_(list(self.weights.values()), 1.0)
+            self.optimizer.step()
+            progress.advance()
+            self._losses.append(loss.detach())
+            if checkpoint and step % a_pass == 0 and bool(loss.isfinite()):
+                losses = torch.stack(self._losses)
+                write_checkpoint(checkpoint, {**self.optimizer.state(), _LOSSES: losses}, {})
+        return _curve(stage, torch.stack(self._losses).tolist())
+
+    def _resume(self, checkpoint: Path, progress: Progress) -> int:
+        """Go on from a checkpoint; the steps that are done there, none where there is none."""
+        found = read_checkpoint(checkpoint, self.optimizer.shapes(), progress.note)
+        if found is None:
+            return 0
+        tensors, _ = found
+        self._losses = list(tensors[_LOSSES].to(self.problem.device))
+        self.optimizer.resume(tensors, len(self._losses))
+        return len(self._losses)
+
+
+def _curve(stage: str, losses: Sequence[float]) -> list[CurvePoint]:
+    """Means over as many steps as leave `_POINTS` rows at most."""
+    every = math.ceil(len(losses) / _POINTS)
+    parts = [losses[first : first + every] for first in range(0, len(losses), every)]
+    return [
+        {"stage": stage, "step": step, "loss": sum(part) / len(part)}
+        for step, part in zip(accumulate(map(len, parts)), parts, strict=True)
+    ]
