@@ -19,10 +19,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from objectives.device import to_device
-from objectives.errors import check_ranges
+from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import CurvePoint, Outcome, SearchMethod, SearchResult
+from objectives.search_method import (
+    CurvePoint,
+    Outcome,
+    SearchFailure,
+    SearchMethod,
+    SearchResult,
+)
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
@@ -32,6 +38,7 @@ from objectives.training.population import Trace
 from objectives.training.teacher_states import keep_states, teacher_trace
 from objectives.weights.cells import CellTraining, finished, new_cell
 from objectives.weights.independent import not_finite
+from objectives.weights.shared_cells import SharedCells, shared_net
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +69,29 @@ class CellSearch(SearchMethod):
     """Weight of the hidden states beside the logits: each block learns, through a map of its own,
     what the teacher's layer at its depth says. 1 helps four blocks, two hardly. >= 0."""
 
+    shared: SharedCells | None = None
+    """One training for all trials of a run, in place of one for each: a trial is then taken from a
+    super-net, as it is with `epochs=0`, or trained further on its own."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        alone = self.shared is None
         check_ranges(
             self,
-            epochs=(self.epochs > 0, "> 0"),
+            epochs=(self.epochs > 0 or (self.epochs == 0 and not alone), "> 0, or 0 if shared"),
             learning_rate=(self.learning_rate > 0, "> 0"),
             batch_size=(self.batch_size >= 1, ">= 1"),
             hidden_weight=(self.hidden_weight >= 0, ">= 0"),
         )
-        _ = self.genotype
+        graph = self.genotype.graph
+        if self.shared is not None:
+            space = self.shared.space
+            if (space.inputs, space.cells, space.output) != (1, (1,), "unread") or not space.edges:
+                raise UserError(
+                    "CellSearch.shared.space: a trial is one cell of one input, whose output is "
+                    "what nobody reads; leave inputs, cells and output out, and give edges"
+                )
+            self.shared.choices(graph)
 
     @property
     def genotype(self) -> Genotype:
@@ -89,23 +109,39 @@ class CellSearch(SearchMethod):
         return dict.fromkeys(places, "nodes are given") if self.nodes else {}
 
     def shortened(self, share: float) -> Self:
-        """With this share of the epochs."""
-        return replace(self, epochs=self.epochs * share)
+        """With this share of the epochs, of the shared training too."""
+        shared = self.shared and replace(self.shared, epochs=self.shared.epochs * share)
+        return replace(self, epochs=self.epochs * share, shared=shared)
 
     @classmethod
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Train the student of each member, one after another."""
+        """Train the student of each member, one after another, from nothing or from what the run
+        shares."""
+        one, taken = members[0], None
+        if one.shared is not None:
+            try:
+                taken = shared_net(
+                    one.shared, problem, progress, width=one.width, pooling=one.pooling, seed=seed
+                )
+            except FloatingPointError as error:
+                yield from (SearchFailure(slot, str(error)) for slot in range(len(members)))
+                return
         for slot, member in enumerate(members):
             genotype = member.genotype
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                student = new_cell(genotype, problem)
+                if taken is None or member.shared is None:
+                    student = new_cell(genotype, problem)
+                else:
+                    student = taken.net.extract(member.shared.choices(genotype.graph))
                 sizes = genotype.width, problem.teacher.config.hidden_size
                 fits = nn.ModuleList(nn.Linear(*sizes) for _ in genotype.graph.nodes)
             fits = to_device(fits, problem.device)
-            curve = member._train(student, fits, problem, seed, progress)
+            curve = list(taken.curve) if taken else []
+            if member.epochs:
+                curve += member._train(student, fits, problem, seed, progress)
             model = finished(student)
             yield not_finite(slot, curve) or SearchResult(
                 slot=slot, architecture=genotype, model=model, curve=curve

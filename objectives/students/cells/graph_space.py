@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from random import Random
 from typing import Any, Literal
 
-from objectives.students.cells.graph import IDENTITY, NONE, Graph, Node
+from objectives.errors import check_ranges, check_types
+from objectives.students.cells.graph import COMBINATIONS, IDENTITY, NONE, Graph, Node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,23 @@ class GraphSpace:
     """Of which nodes the output of a cell is the mean."""
     cells: tuple[int, ...] = (1,)
     """How many cells, all alike, may follow one another, rising."""
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a space that is none."""
+        check_types(self)
+        known = set(self.combinations) <= set(COMBINATIONS)
+        check_ranges(
+            self,
+            nodes=(self.nodes >= 1, ">= 1"),
+            operations=(len(set(self.operations)) == len(self.operations) > 0, "different names"),
+            edges=(self.edges >= 0, ">= 0"),
+            combinations=(known and bool(self.combinations), f"some of {', '.join(COMBINATIONS)}"),
+            inputs=(self.inputs >= 1, ">= 1"),
+            cells=(
+                all(a < b for a, b in pairwise((-1, *self.cells))) and self.cells[-1:] > (0,),
+                "numbers, rising, the last > 0",
+            ),
+        )
 
     @cached_property
     def all_places(self) -> Mapping[str, tuple[Any, ...]]:

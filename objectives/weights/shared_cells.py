@@ -1,0 +1,156 @@
+"""One super-net for all trials of a run: trained once, on one graph of the space a step, drawn at
+random (single path, uniform: Guo et al. 2020), by what the teacher says of the train rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from objectives.cache import content_key
+from objectives.device import to_device
+from objectives.errors import UserError, check_ranges, check_types
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import CurvePoint
+from objectives.students.cells.genotype import Genotype, check_names
+from objectives.students.cells.graph import IDENTITY, NONE, Graph
+from objectives.students.cells.graph_space import GraphSpace
+from objectives.students.cells.operations import OPERATIONS
+from objectives.text.data import Batch
+from objectives.training.losses import prediction_loss
+from objectives.weights.cells import CellTraining, new_cell
+from objectives.weights.independent import not_finite
+from objectives.weights.super_net import SuperNet
+
+_WEIGHTS, _CURVE, _CHECKPOINT = "net.safetensors", "curve.json", "checkpoint.safetensors"
+_FROZEN = "plain.words.0.weight"
+"""The teacher's words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedCells:
+    """The training that all trials of a run share, in place of one for each."""
+
+    space: GraphSpace
+    """Which graphs there are. The trials of a run are of it."""
+    epochs: float = 24
+    """Passes over the train split. > 0."""
+    learning_rate: float = 3e-3
+    """Peak of AdamW's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
+    batch_size: int = 32
+    """Sequences of a step. >= 1."""
+
+    def __post_init__(self) -> None:
+        """Raises UserError for what is out of range."""
+        check_types(self)
+        check_ranges(
+            self,
+            epochs=(self.epochs > 0, "> 0"),
+            learning_rate=(self.learning_rate > 0, "> 0"),
+            batch_size=(self.batch_size >= 1, ">= 1"),
+        )
+        check_names("operation", self.space.operations, [*OPERATIONS, IDENTITY, NONE])
+
+    def choices(self, cell: Graph) -> dict[str, Any]:
+        """The choices of a canonical cell. Raises UserError for one that is not in the space."""
+        try:
+            return self.space.choices(cell)
+        except ValueError as error:
+            raise UserError(
+                f"the graph is not in the space of the shared weights: {error}; give "
+                "SharedCells.space what the trials may be"
+            ) from error
+
+    def drawn(self, seed: int, step: int) -> dict[str, Any]:
+        """The choices of a step, those of a canonical cell: so are the trials'."""
+        choices = self.space.drawn(Random(f"{seed} {step}"))
+        if not self.space.edges:
+            return choices
+        known = self.space.choices(self.space.cell(choices).canonical())
+        return {**known, "cells": choices["cells"]}
+
+
+class SharedNet(NamedTuple):
+    """The super-net of a run, and the curve of its training."""
+
+    net: SuperNet
+    curve: Sequence[CurvePoint]
+
+
+def shared_net(
+    shared: SharedCells,
+    problem: Problem,
+    progress: Progress,
+    *,
+    width: int,
+    pooling: tuple[str, ...],
+    seed: int,
+) -> SharedNet:
+    """The super-net of a run: trained if the run has none, read once a launch. A training that was
+    killed goes on from its last pass over the train rows.
+
+    Raises FloatingPointError if a loss is not finite.
+    """
+    decide = {"width": width, "pooling": pooling, "seed": seed}
+    ingredients: Mapping[str, object] = {**asdict(shared), **decide}
+
+    def new() -> SuperNet:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            plain = new_cell(Genotype(width, pooling=pooling), problem)
+            return to_device(SuperNet(shared.space, plain), problem.device)
+
+    def make(folder: Path, begun: Path) -> None:
+        net = new()
+        curve = _trained(net, shared, problem, progress, seed, begun / _CHECKPOINT)
+        own = {name: w.contiguous() for name, w in net.state_dict().items() if name != _FROZEN}
+        save_file(own, folder / _WEIGHTS)
+        (folder / _CURVE).write_text(json.dumps(curve))
+
+    def read() -> SharedNet:
+        folder = problem.cached("super-net", ingredients, make)
+        net = new()
+        net.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # words are frozen
+        net.train(False)
+        return SharedNet(net, json.loads((folder / _CURVE).read_text()))
+
+    return problem.once(("super-net", content_key(ingredients)), read)
+
+
+def _trained(
+    net: SuperNet,
+    shared: SharedCells,
+    problem: Problem,
+    progress: Progress,
+    seed: int,
+    checkpoint: Path,
+) -> list[CurvePoint]:
+    """Train the super-net; returns its learning curve."""
+
+    def loss(batch: Batch, step: int) -> Tensor:
+        weights = shared.space.one_hot(shared.drawn(seed, step))
+        logits_BC = net(batch.inputs, weights).logits
+        return prediction_loss(logits_BC[None], problem.teacher_logits[batch.rows]).sum()
+
+    net.train()
+    training = CellTraining(
+        problem,
+        {name: weight for name, weight in net.named_parameters() if weight.requires_grad},
+        loss,
+        epochs=shared.epochs,
+        learning_rate=shared.learning_rate,
+        batch_size=shared.batch_size,
+        seed=seed,
+    )
+    curve = training.run(progress, "super-net", checkpoint)
+    if failure := not_finite(0, curve):
+        raise FloatingPointError(failure.reason)
+    return curve
