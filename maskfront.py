@@ -50,6 +50,8 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
         OperationPriority as OperationPriority,
     )
     from objectives.strategies.places.operation_priority import PrioritySettings as PrioritySettings
+    from objectives.students.cells.graph import Node as Node
+    from objectives.students.cells.graph_space import GraphSpace as GraphSpace
     from objectives.text.augmentation import Augmentation as Augmentation
     from objectives.text.glue import glue as glue
     from objectives.text.task import Task as Task
@@ -57,6 +59,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.training.stages import Stage as Stage
     from objectives.weights.alpha import Alpha as Alpha
     from objectives.weights.independent import staged_search as staged_search
+    from objectives.weights.shared_cells import SharedCells as SharedCells
     from objectives.workbench.fidelity import Fidelity as Fidelity
     from objectives.workbench.teacher import Teacher as Teacher
     from orchestrator.command.compressing import Compressed as Compressed

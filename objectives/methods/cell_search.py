@@ -101,7 +101,7 @@ class CellSearch(SearchMethod):
     def canonical(self) -> Self:
         """The genotype's own spelling of the graph."""
         one = self.genotype
-        return replace(self, operations=one.operations, nodes=one.nodes)
+        return replace(self, operations=one.operations, nodes=one.nodes, pooling=one.pooling)
 
     def idle(self) -> dict[str, str]:
         """Where there are nodes, the blocks."""

@@ -60,7 +60,17 @@ class SharedCells:
         check_names("operation", self.space.operations, [*OPERATIONS, IDENTITY, NONE])
 
     def choices(self, cell: Graph) -> dict[str, Any]:
-        """The choices of a canonical cell. Raises UserError for one that is not in the space."""
+        """The choices of a cell.
+
+        Args:
+            cell: in its canonical form.
+
+        Returns:
+            One choice of each place.
+
+        Raises:
+            UserError: for a cell that is not in the space.
+        """
         try:
             return self.space.choices(cell)
         except ValueError as error:
@@ -70,7 +80,15 @@ class SharedCells:
             ) from error
 
     def drawn(self, seed: int, step: int) -> dict[str, Any]:
-        """The choices of a step, those of a canonical cell: so are the trials'."""
+        """What a step trains.
+
+        Args:
+            seed: of the study.
+            step: its number.
+
+        Returns:
+            One choice of each place, those of a canonical cell, as the trials' are.
+        """
         choices = self.space.drawn(Random(f"{seed} {step}"))
         if not self.space.edges:
             return choices

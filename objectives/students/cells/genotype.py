@@ -26,7 +26,7 @@ class Genotype:
     """Of any graph, in place of `operations`. A model has one genotype, whose JSON is its canonical
     form: a graph that is a chain becomes one."""
     pooling: tuple[str, ...] = ("mean", "max")
-    """What the classifier reads of the tokens: names of `POOLINGS`."""
+    """What the classifier reads of the tokens: names of `POOLINGS`, in whatever order."""
 
     def __post_init__(self) -> None:
         """Raises UserError for what makes no model."""
@@ -47,6 +47,7 @@ class Genotype:
         chain = graph.as_chain()
         object.__setattr__(self, "operations", chain or ())
         object.__setattr__(self, "nodes", graph.nodes if chain is None else ())
+        object.__setattr__(self, "pooling", tuple(n for n in POOLINGS if n in self.pooling))
 
     @property
     def graph(self) -> Graph:

@@ -68,11 +68,25 @@ class GraphSpace:
         return {place: all_ for place, all_ in self.all_places.items() if len(all_) > 1}
 
     def edges_of(self, number: int) -> int:
-        """How many edges a node has."""
+        """How many edges a node has.
+
+        Args:
+            number: of the node, from 0.
+
+        Returns:
+            The same for all nodes, unless `edges` is 0.
+        """
         return self.edges or self.inputs + number
 
     def cell(self, choices: Mapping[str, Any]) -> Graph:
-        """The cell of some choices, as it is spelt. A place without a choice has its first."""
+        """The cell of some choices.
+
+        Args:
+            choices: one of each place; where there is none, the first is taken.
+
+        Returns:
+            The cell as it is spelt, not in its canonical form.
+        """
         choices = {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
         nodes = []
         for number in range(self.nodes):
@@ -85,8 +99,14 @@ class GraphSpace:
         return Graph(tuple(nodes), self.inputs)
 
     def unrolled(self, choices: Mapping[str, Any]) -> Graph:
-        """All cells of some choices as one graph with one input, as it is spelt. After the nodes of
-        a cell a node passes its output on: of node n of cell c the number is c x (nodes + 1) + n.
+        """All cells of some choices as one graph with one input.
+
+        Args:
+            choices: one of each place.
+
+        Returns:
+            The graph as it is spelt. After the nodes of a cell a node passes its output on: the
+            number of node n of cell c is c x (nodes + 1) + n.
         """
         cell, cells = self.cell(choices), int(choices.get("cells", self.cells[0]))
         outputs = cell.outputs(self.output == "all")
@@ -118,15 +138,29 @@ class GraphSpace:
         return needed
 
     def graph(self, choices: Mapping[str, Any]) -> Graph:
-        """The model of some choices: all its cells, canonical."""
+        """The model of some choices.
+
+        Args:
+            choices: one of each place.
+
+        Returns:
+            All its cells as one canonical graph.
+        """
         return self.unrolled(choices).canonical()
 
     def choices(self, cell: Graph) -> dict[str, Any]:
-        """The choices whose cell this one is. What it lacks is `NONE`, also where the space has
-        none: a canonical cell has fewer nodes than its spellings.
+        """The choices whose cell this one is.
 
-        Raises ValueError for a cell that is not in the space. Where `edges` is 0 some canonical
-        cells are not: they read a state twice that they read through a node before.
+        Args:
+            cell: of so many inputs as the space has.
+
+        Returns:
+            One choice of each place. What the cell lacks is `NONE`, also where the space has none:
+            a canonical cell has fewer nodes than its spellings.
+
+        Raises:
+            ValueError: for a cell that is not in the space. Where `edges` is 0 some canonical cells
+                are not: they read a state twice that they read through a node before.
         """
         choices: dict[str, Any] = {}
         for number in range(max(self.nodes, len(cell.nodes))):
@@ -147,21 +181,43 @@ class GraphSpace:
         return {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
 
     def drawn(self, random: Random) -> dict[str, Any]:
-        """Choices at random, each place for itself, each choice as likely."""
+        """Choices at random, each place for itself, each choice as likely.
+
+        Args:
+            random: whence they are.
+
+        Returns:
+            One choice of each place.
+        """
         return {place: random.choice(all_) for place, all_ in self.all_places.items()}
 
     def one_hot(self, choices: Mapping[str, Any]) -> dict[str, list[float]]:
-        """The weights, 1 for what is chosen and 0 for all else, of each place."""
+        """What a super-net takes for some choices.
+
+        Args:
+            choices: one of each place.
+
+        Returns:
+            Of each place 1 for what is chosen and 0 for all else.
+        """
         return {
             place: [float(choice == choices[place]) for choice in all_]
             for place, all_ in self.all_places.items()
         }
 
     def mutated(self, choices: Mapping[str, Any], random: Random) -> dict[str, Any]:
-        """Choices that one edit makes another cell of: another operation, input or combination, a
-        node more, or a node less, whose readers then read what it read first.
+        """Choices that are one edit away: another operation, input or combination, a node more, or
+        a node less, whose readers then read what it read first.
 
-        Raises ValueError if no edit of a hundred makes another cell.
+        Args:
+            choices: one of each place; where there is none, the first is taken.
+            random: whence the edit is.
+
+        Returns:
+            Choices that make another cell.
+
+        Raises:
+            ValueError: if no edit of a hundred makes another cell.
         """
         before = self.cell(choices)
         full = {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
