@@ -50,9 +50,12 @@ from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
 from objectives.session import Session
+from objectives.students.cells.graph import Node
+from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.training.stages import Stage
+from objectives.weights.shared_cells import SharedCells
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
@@ -104,6 +107,21 @@ METHODS: dict[str, BertMethod | CellSearch] = {
     "CellSearch": CellSearch(
         width=16, operations=("conv3", "attention", "max3"), epochs=0.375, learning_rate=1e-3
     ),
+    "CellSearch, shared": CellSearch(
+        width=16,
+        nodes=(Node((0,), ("dynamic3",)), Node((0, 1), ("positions", "identity"), "product")),
+        epochs=0.375,
+        learning_rate=1e-3,
+        shared=SharedCells(
+            space=GraphSpace(
+                nodes=2,
+                operations=("dynamic3", "positions", "identity", "none"),
+                combinations=("add", "product"),
+            ),
+            epochs=0.375,
+            learning_rate=1e-3,
+        ),
+    ),
     # A last digit may turn a code, after which two trainings part: so next to no steps.
     "TernaryBert": TernaryBert(stages=(STILL,), input_bits=32),
     "BinaryBert": BinaryBert(
@@ -113,6 +131,7 @@ METHODS: dict[str, BertMethod | CellSearch] = {
 LOOPS = {
     "Mrem": "members learn one after another",
     "CellSearch": "members learn one after another",
+    "CellSearch, shared": "members learn one after another",
     "MaskSearch, seed": "the heads to close are chosen student by student",
     "TernaryBert": "weights are rounded student by student",
     "BinaryBert": "each student is trained alone",
