@@ -59,6 +59,9 @@ class CellSearch(SearchMethod):
     "nodes[2].combination"."""
     pooling: tuple[str, ...] = ("mean", "max")
     """What the classifier reads of all tokens: some of "mean", "max" and "min"."""
+    bigrams: int = 0
+    """Rows of a table that is added to the words, one for each pair of neighbours, by a hash of
+    them. It costs bytes and no FLOPs. 0: none."""
     epochs: float = 8
     """Passes over the train split. > 0."""
     learning_rate: float = 3e-3
@@ -96,7 +99,8 @@ class CellSearch(SearchMethod):
     @property
     def genotype(self) -> Genotype:
         """What its fields come to."""
-        return Genotype(self.width, () if self.nodes else self.operations, self.nodes, self.pooling)
+        names = () if self.nodes else self.operations
+        return Genotype(self.width, names, self.nodes, self.pooling, self.bigrams)
 
     def canonical(self) -> Self:
         """The genotype's own spelling of the graph."""
@@ -122,9 +126,8 @@ class CellSearch(SearchMethod):
         one, taken = members[0], None
         if one.shared is not None:
             try:
-                taken = shared_net(
-                    one.shared, problem, progress, width=one.width, pooling=one.pooling, seed=seed
-                )
+                base = replace(one.genotype, operations=(), nodes=())
+                taken = shared_net(one.shared, base, problem, progress, seed=seed)
             except FloatingPointError as error:
                 yield from (SearchFailure(slot, str(error)) for slot in range(len(members)))
                 return

@@ -43,6 +43,8 @@ def new_cell(genotype: Genotype, problem: Problem) -> CellForSequenceClassificat
     fewer = nn.Linear(words.shape[1], genotype.width, bias=False)
     nn.init.zeros_(fewer.weight)
     nn.init.zeros_(student.types.weight)
+    if student.bigrams is not None:
+        nn.init.zeros_(student.bigrams.weight)
     words = words.cpu()
     centred = words - words.mean(0)
     values, vectors = torch.linalg.eigh(centred.T @ centred / len(words))

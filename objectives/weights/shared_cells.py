@@ -104,27 +104,21 @@ class SharedNet(NamedTuple):
 
 
 def shared_net(
-    shared: SharedCells,
-    problem: Problem,
-    progress: Progress,
-    *,
-    width: int,
-    pooling: tuple[str, ...],
-    seed: int,
+    shared: SharedCells, base: Genotype, problem: Problem, progress: Progress, *, seed: int
 ) -> SharedNet:
-    """The super-net of a run: trained if the run has none, read once a launch. A training that was
-    killed goes on from its last pass over the train rows.
+    """The super-net of a run, of the sizes of a genotype without operations: trained if the run has
+    none, read once a launch. A training that was killed goes on from its last pass over the train
+    rows.
 
     Raises FloatingPointError if a loss is not finite.
     """
-    decide = {"width": width, "pooling": pooling, "seed": seed}
-    ingredients: Mapping[str, object] = {**asdict(shared), **decide}
+    ingredients: Mapping[str, object] = {**asdict(shared), **base.config(), "seed": seed}
 
     def new() -> SuperNet:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            plain = new_cell(Genotype(width, pooling=pooling), problem)
-            return to_device(SuperNet(shared.space, plain), problem.device)
+            net = SuperNet(shared.space, new_cell(base, problem))
+        return to_device(net, problem.device)
 
     def make(folder: Path, begun: Path) -> None:
         net = new()

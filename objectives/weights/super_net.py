@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -62,6 +63,10 @@ class SuperNet(nn.Module):
         """`plain` is a model without nodes, whose words, classifier and sizes are those of all."""
         super().__init__()
         self.space, self.plain = space, plain
+        config = plain.config
+        self._base = Genotype(
+            config.hidden_size, pooling=tuple(config.pooling), bigrams=config.bigrams
+        )
         self._measured: dict[int, dict[str, int]] = {}
         self.blocks = nn.ModuleDict(
             {
@@ -220,9 +225,9 @@ class SuperNet(nn.Module):
         if seq_len not in self._measured:
 
             def measured(name: str) -> int:
-                own = Genotype(self.plain.config.hidden_size, (name,))
+                config = self._config(replace(self._base, operations=(name,)))
                 with torch.device("meta"):
-                    model = CellForSequenceClassification(self._config(own))
+                    model = CellForSequenceClassification(config)
                 return measured_flops(model, seq_len)
 
             none = measured(NONE)
@@ -231,15 +236,11 @@ class SuperNet(nn.Module):
         return self._measured[seq_len]
 
     def _config(self, genotype: Genotype) -> CellConfig:
-        pooling = self.plain.config.pooling
-        said = {**self.plain.config.to_dict(), **genotype.config(), "pooling": pooling}
-        return CellConfig.from_dict(said)
+        return CellConfig.from_dict({**self.plain.config.to_dict(), **genotype.config()})
 
     def genotype(self, choices: Mapping[str, Any]) -> Genotype:
         """The architecture of some choices: one of each place."""
-        config = self.plain.config
-        nodes = self.space.graph(choices).nodes
-        return Genotype(config.hidden_size, nodes=nodes, pooling=tuple(config.pooling))
+        return replace(self._base, nodes=self.space.graph(choices).nodes)
 
     def extract(self, choices: Mapping[str, Any]) -> CellForSequenceClassification:
         """The plain classifier of some choices, with copies of their weights."""

@@ -39,9 +39,15 @@ class CellConfig(PreTrainedConfig):
     """Of any other graph its nodes, as `Graph.to_list` has them."""
     pooling: tuple[str, ...] | list[str] = ("mean", "max")
     """What the classifier reads of the tokens: names of `POOLINGS`."""
+    bigrams: int = 0
+    """Rows of a table of pairs of neighbours, which share rows by a hash; 0: no table."""
     max_position_embeddings: int = 512
     """Tokens that it is meant to read at most. It has no positions: convolutions tell the order."""
     pad_token_id: int | None = 0
+
+
+_PRIME = 1_000_003
+"""Of the hash of a pair."""
 
 
 class CellBlock(nn.Module):
@@ -94,6 +100,7 @@ class CellForSequenceClassification(PreTrainedModel):
         width, self.num_labels = config.hidden_size, config.num_labels
         self.words: nn.Module = nn.Embedding(config.vocab_size, width)
         self.types = nn.Embedding(config.type_vocab_size, width)
+        self.bigrams = nn.Embedding(config.bigrams, width) if config.bigrams else None
         chain = Graph.chain(config.operations)
         self.graph = Graph.from_list(config.nodes) if config.nodes else chain
         names = [name for node in self.graph.nodes for name in node.operations]
@@ -145,6 +152,11 @@ class CellForSequenceClassification(PreTrainedModel):
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         hidden_BSD = self.words(input_ids) + self.types(types)
+        if self.bigrams is not None:
+            before = nn.functional.pad(input_ids[:, :-1], (1, 0))
+            hidden_BSD = hidden_BSD + self.bigrams(
+                (_PRIME * before + input_ids) % self.bigrams.num_embeddings
+            )
         mask_BS1 = mask[..., None].to(hidden_BSD.dtype)
         return hidden_BSD * mask_BS1, mask_BS1
 

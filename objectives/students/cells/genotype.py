@@ -27,6 +27,8 @@ class Genotype:
     form: a graph that is a chain becomes one."""
     pooling: tuple[str, ...] = ("mean", "max")
     """What the classifier reads of the tokens: names of `POOLINGS`, in whatever order."""
+    bigrams: int = 0
+    """Rows of a table of hashed pairs of neighbours; 0: none."""
 
     def __post_init__(self) -> None:
         """Raises UserError for what makes no model."""
@@ -39,6 +41,8 @@ class Genotype:
             raise UserError(
                 f"pooling is {self.pooling!r}; it must name each kind once, one at least"
             )
+        if self.bigrams < 0:
+            raise UserError(f"bigrams is {self.bigrams}; it must be >= 0")
         try:
             graph = Graph(self.nodes) if self.nodes else Graph.chain(self.operations)
         except ValueError as error:
@@ -67,13 +71,14 @@ class Genotype:
             "operations": self.operations,
             "nodes": Graph(self.nodes).to_list(),
             "pooling": self.pooling,
+            "bigrams": self.bigrams,
         }
 
     def to_json(self) -> str:
         """One line."""
         graph = {"nodes": Graph(self.nodes).to_list()} if self.nodes else {}
-        known = {"width": self.width, "operations": self.operations, "pooling": self.pooling}
-        return json.dumps({**known, **graph})
+        known = {name: getattr(self, name) for name in ("operations", "pooling", "bigrams")}
+        return json.dumps({"width": self.width, **known, **graph})
 
     @classmethod
     def from_json(cls, text: str) -> Genotype:
@@ -82,7 +87,8 @@ class Genotype:
             said = json.loads(text)
             nodes = Graph.from_list(said.get("nodes", ())).nodes
             pooling = tuple(map(str, said.get("pooling", ("mean", "max"))))
-            return cls(int(said["width"]), tuple(map(str, said["operations"])), nodes, pooling)
+            names, bigrams = tuple(map(str, said["operations"])), int(said.get("bigrams", 0))
+            return cls(int(said["width"]), names, nodes, pooling, bigrams)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"this is no genotype: {text[:80]!r}") from error
 

@@ -13,6 +13,8 @@ from maskfront import CellSearch, UserError
 from objectives.measures.evaluate import divergence, predict
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchResult
+from objectives.students.cells.cell_classifier import CellForSequenceClassification
+from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.weights.shared_cells import SharedCells, SharedNet, shared_net
@@ -46,7 +48,7 @@ class KilledAt(RecordingProgress):
 
 def net_of(problem: Problem, progress: RecordingProgress, **changes: Any) -> SharedNet:
     shared = replace(SHARED, **changes)
-    return shared_net(shared, problem, progress, width=16, pooling=("mean", "max"), seed=3)
+    return shared_net(shared, Genotype(16), problem, progress, seed=3)
 
 
 def test_it_is_trained_once_for_a_run(own: Problem) -> None:
@@ -100,6 +102,16 @@ def test_shared_weights_know_the_task_and_own_epochs_add_to_it(own: Problem) -> 
     assert far[0] < 0.6 * untrained
     assert far[1] < far[0]
     assert [point["stage"] for point in results[1].curve][-1] == "learn"
+
+
+def test_a_table_of_pairs_goes_along(own: Problem) -> None:
+    shared = replace(SHARED, epochs=0.5)
+    found = search_alone(replace(METHOD, shared=shared, bigrams=32, pooling=("mean",)), own)
+    assert found.architecture == Genotype(16, ("conv3",), pooling=("mean",), bigrams=32)
+    assert isinstance(found.model, CellForSequenceClassification)
+    assert found.model.bigrams is not None
+    assert found.model.bigrams.weight.abs().max() > 0, "it began as zeros"
+    assert found.model.config.bigrams == 32
 
 
 def test_a_loss_that_is_not_finite_fails_all_trials_and_leaves_nothing(own: Problem) -> None:

@@ -17,7 +17,7 @@ from transformers import AutoModelForSequenceClassification
 from objectives.delivery.exported import load_model
 from objectives.engines.onnx_model import write_onnx
 from objectives.errors import UserError
-from objectives.measures.measured import measured_flops
+from objectives.measures.measured import measured_costs, measured_flops
 from objectives.students.cells.cell_classifier import (
     POOLINGS,
     CellConfig,
@@ -100,7 +100,7 @@ def test_every_operation_and_combination_runs_in_onnx(tmp_path: Path) -> None:
     chain = Graph.chain(list(OPERATIONS)).nodes
     combined = Node((0, len(chain)), (IDENTITY, IDENTITY), "product")
     graph = Graph((*chain, combined, *BRANCHED.nodes))
-    model = cell(nodes=graph.to_list(), pooling=("min", "mean"))
+    model = cell(nodes=graph.to_list(), pooling=("min", "mean"), bigrams=64)
     assert write_onnx(model, tmp_path / "model.onnx") < 1e-4
 
 
@@ -130,7 +130,7 @@ def test_a_graph_combines_what_its_nodes_read() -> None:
 
 
 def test_a_graph_saves_and_loads(tmp_path: Path) -> None:
-    model = cell(nodes=BRANCHED.to_list(), pooling=("min", "mean"))
+    model = cell(nodes=BRANCHED.to_list(), pooling=("min", "mean"), bigrams=64)
     model.save_pretrained(tmp_path)
     ids = torch.arange(1, 8)[None]
     torch.testing.assert_close(load_model(tmp_path)(ids).logits, model(ids).logits)
@@ -141,7 +141,7 @@ def test_a_model_that_was_saved_before_there_were_graphs_loads(tmp_path: Path) -
     model.save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     config = json.loads(file.read_text())
-    del config["nodes"], config["pooling"]
+    del config["nodes"], config["pooling"], config["bigrams"]
     file.write_text(json.dumps(config))
     names = [name for name in model.state_dict() if name.startswith("blocks.1.")]
     own = [f"{layer}.{kind}" for layer in ("gated", "out") for kind in ("weight", "bias")]
@@ -149,6 +149,21 @@ def test_a_model_that_was_saved_before_there_were_graphs_loads(tmp_path: Path) -
     assert names == [*norm, *(f"blocks.1.operation.{name}" for name in own)]
     ids = torch.arange(1, 8)[None]
     torch.testing.assert_close(load_model(tmp_path)(ids).logits, model(ids).logits)
+
+
+def test_a_table_of_pairs_knows_neighbours_and_counts_in_bytes() -> None:
+    model, plain = cell(bigrams=64), cell()
+    ids = torch.tensor([[5, 9, 7], [9, 5, 7]])
+    bag = plain(ids).logits
+    torch.testing.assert_close(bag[0], bag[1])
+    assert not model(ids).logits[0].allclose(model(ids).logits[1])
+    costs, known = (measured_costs(own, 8) for own in (model, plain))
+    assert costs["params"] - known["params"] == 64 * 16
+    assert 0 <= costs["bytes"] - known["bytes"] - 4 * 64 * 16 < 200, "but for the file's header"
+    assert costs["flops@8"] == known["flops@8"]
+    padded = torch.tensor([[5, 9, 7, 3, 3]])
+    mask = torch.tensor([[1, 1, 1, 0, 0]])
+    torch.testing.assert_close(model(padded, attention_mask=mask).logits, model(ids[:1]).logits)
 
 
 def test_the_lowest_of_the_tokens_may_be_read() -> None:
@@ -228,7 +243,8 @@ def test_a_genotype_survives_json(operations: list[str], width: int) -> None:
 
 @given(graphs(), st.permutations(list(POOLINGS)))
 def test_a_genotype_of_a_graph_survives_json(graph: Graph, pooling: list[str]) -> None:
-    genotype = Genotype(16, nodes=graph.nodes, pooling=tuple(pooling))
+    genotype = Genotype(16, nodes=graph.nodes, pooling=tuple(pooling), bigrams=8)
+    assert genotype.pooling == tuple(POOLINGS)
     assert genotype.graph == graph.canonical()
     assert Genotype.from_json(genotype.to_json()) == genotype
     assert all(len(row) == len(genotype.blocks) for row in genotype.sizes().values())
@@ -251,6 +267,7 @@ def test_a_graph_that_is_a_chain_becomes_one() -> None:
         ({"nodes": (Node((1,), ("conv3",)),)}, r"nodes\[0\] reads 1"),
         ({"pooling": ("mean", "mean")}, "each kind once"),
         ({"pooling": ()}, "one at least"),
+        ({"bigrams": -1}, "bigrams is -1"),
         ({"pooling": ("median",)}, "there is no pooling 'median'"),
     ],
 )
