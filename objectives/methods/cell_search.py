@@ -32,7 +32,7 @@ from objectives.search_method import (
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
-from objectives.text.data import INPUTS, Batch
+from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, teaching_layer
 from objectives.training.population import Trace
 from objectives.training.teacher_states import keep_states, teacher_trace
@@ -63,7 +63,7 @@ class CellSearch(SearchMethod):
     """Rows of a table that is added to the words, one for each pair of neighbours, by a hash of
     them. It costs bytes and no FLOPs. 0: none."""
     epochs: float = 8
-    """Passes over the train split. > 0."""
+    """Passes over the train split. > 0, or 0 with `shared`."""
     learning_rate: float = 3e-3
     """Peak of AdamW's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
     batch_size: int = 32
@@ -71,7 +71,6 @@ class CellSearch(SearchMethod):
     hidden_weight: float = 0.0
     """Weight of the hidden states beside the logits: each block learns, through a map of its own,
     what the teacher's layer at its depth says. 1 helps four blocks, two hardly. >= 0."""
-
     shared: SharedCells | None = None
     """One training for all trials of a run, in place of one for each: a trial is then taken from a
     super-net, as it is with `epochs=0`, or trained further on its own."""
@@ -108,9 +107,13 @@ class CellSearch(SearchMethod):
         return replace(self, operations=one.operations, nodes=one.nodes, pooling=one.pooling)
 
     def idle(self) -> dict[str, str]:
-        """Where there are nodes, the blocks."""
-        places = [f"operations[{number}]" for number in range(len(self.operations))]
-        return dict.fromkeys(places, "nodes are given") if self.nodes else {}
+        """Where there are nodes, the blocks; without a training of its own, what it goes by."""
+        blocks = [f"operations[{number}]" for number in range(len(self.operations))]
+        idle = dict.fromkeys(blocks, "nodes are given") if self.nodes else {}
+        if not self.epochs:
+            own = ("learning_rate", "batch_size", "hidden_weight")
+            idle |= dict.fromkeys(own, "epochs is 0")
+        return idle
 
     def shortened(self, share: float) -> Self:
         """With this share of the epochs, of the shared training too."""
@@ -165,8 +168,7 @@ class CellSearch(SearchMethod):
             keep_states(problem, torch.float32, progress)
 
         def loss(batch: Batch, _: int) -> Tensor:
-            inputs = {name: getattr(batch, name) for name in INPUTS}
-            answer = student(**inputs, output_hidden_states=True)
+            answer = student(**batch.inputs, output_hidden_states=True)
             loss = prediction_loss(answer.logits[None], problem.teacher_logits[batch.rows]).sum()
             if not self.hidden_weight:
                 return loss
