@@ -197,31 +197,44 @@ class Graph:
 
 
 def _first_order(kept: _Edges, inputs: int) -> list[int]:
-    """Of all orders in which each state comes after those that it reads, the one whose rows, the
-    sorted edges and the combination of each node, come first."""
-    best: tuple[list[Any], list[int]] | None = None
-
-    def grow(order: list[int], rows: list[Any]) -> None:
-        nonlocal best
-        if best is not None and (rows > best[0][: len(rows)] or rows == best[0]):
-            return
-        if len(order) == len(kept):
-            best = rows, order
-            return
+    """The order in which each state comes after those that it reads and, of all that may come next,
+    the one whose sorted edges and combination come first; of several, that whose place in the whole
+    graph does."""
+    order: list[int] = []
+    while len(order) < len(kept):
         placed = {state: state for state in range(inputs)}
         placed |= {state: inputs + number for number, state in enumerate(order)}
-        ready = {
-            state: (sorted((placed[e.state], e.operation) for e in edges), combination)
+        colours = _colours(kept, placed)
+        ready = [
+            (
+                sorted((placed[e.state], e.operation) for e in edges),
+                combination,
+                colours[state],
+                state,
+            )
             for state, (combination, edges) in kept.items()
             if state not in placed and all(e.state in placed for e in edges)
-        }
-        least, seen = min(ready.values()), set()
-        for state, row in ready.items():
-            readers = [(s, e[1]) for s, (_, own) in kept.items() for e in own if e[0] == state]
-            if row == least and (key := tuple(sorted(readers))) not in seen:
-                seen.add(key)
-                grow([*order, state], [*rows, row])
+        ]
+        order.append(min(ready)[-1])
+    return order
 
-    grow([], [])
-    assert best is not None  # there is always an order: that in which they are
-    return best[1]
+
+def _colours(kept: _Edges, placed: Mapping[int, int]) -> dict[int, int]:
+    """Numbers of the states that hang on what they read and who reads them, not on their spelling:
+    colour refinement (Weisfeiler & Leman 1968), from those that have a place. Two states of one
+    number can change places in every cell that is small enough to be one."""
+    colours = {**dict.fromkeys(kept, len(kept) + len(placed)), **placed}
+    while True:
+        readers: dict[int, list[tuple[str, int]]] = {state: [] for state in colours}
+        for state, (_, edges) in kept.items():
+            for edge in edges:
+                readers[edge.state].append((edge.operation, colours[state]))
+        rows = {}
+        for state, colour in colours.items():
+            combination, edges = kept.get(state, ("", []))
+            read = sorted((edge.operation, colours[edge.state]) for edge in edges)
+            rows[state] = (colour, combination, tuple(read), tuple(sorted(readers[state])))
+        ranks = {row: rank for rank, row in enumerate(sorted(set(rows.values())))}
+        if len(ranks) == len(set(colours.values())):
+            return colours
+        colours = {state: ranks[row] for state, row in rows.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -153,9 +154,19 @@ def test_depths_are_longest_ways() -> None:
     assert graph.outputs(every=True) == (1, 2, 3)
 
 
-def test_many_nodes_that_are_alike_are_ordered_quickly() -> None:
-    wide = Graph(tuple(Node((0,), ("conv3",)) for _ in range(12)))
-    assert wide.canonical() == wide
+def test_many_nodes_that_are_alike_are_told_apart_by_their_readers_quickly() -> None:
+    alike, readers = [Node((0,), ("a",))] * 12, [*"abcdefghijkl"]
+    spellings = []
+    for seed in range(3):
+        random.Random(seed).shuffle(readers)
+        last = [Node((1 + place,), (name,)) for place, name in enumerate(readers)]
+        spellings.append(Graph((*alike, *last)).canonical())
+    assert spellings[0] == spellings[1] == spellings[2]
+    crossed = [Node((1 + place, 1 + (place + 1) % 4), ("b", "b")) for place in range(4)]
+    ring = Graph((*alike[:4], *crossed))
+    apart = Graph((*alike[:4], *[replace(crossed[p], inputs=(1 + p, 1 + p ^ 1)) for p in range(4)]))
+    assert ring.canonical() != apart.canonical()
+    assert all(respelt(ring, random.Random(s)).canonical() == ring.canonical() for s in range(9))
 
 
 @given(seed=st.integers(0, 2**32))
