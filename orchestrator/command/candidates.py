@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from orchestrator.runs.answers import read_answers, read_rows
 from orchestrator.runs.records import RunRecord
 from reports.choice import model_folder
 from reports.exporting.deployed_card import Deployed, named
+from reports.speed import keep_speeds
 
 if TYPE_CHECKING:
     from objectives.delivery.classify import Classifier
@@ -30,6 +31,12 @@ _TIMED = 100
 """Texts of the selection split that are timed."""
 _FASTER = 0.95
 """Of the time in the first engine: what another takes at most, to be taken in its place."""
+
+
+class _Timed(NamedTuple):
+    number: int | None
+    engine: Engine
+    milliseconds: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +89,7 @@ class Candidates:
                 "rows.safetensors is damaged; launch the study into another folder"
             )
         members = []
-        for number, engine, cost in self._fastest(numbers):
+        for number, engine, cost in self._fastest(run, numbers):
             self.say(f"{named(number, engine)}: {cost:.2f} ms a text; it answers the judging rows")
             answers = self._answers(run, number, engine)
             members.append(Member(number, cost, answers, engine))
@@ -96,21 +103,41 @@ class Candidates:
             classes=original["select"].shape[-1],
         )
 
-    def _fastest(self, numbers: Sequence[int | None]) -> list[tuple[int | None, Engine, float]]:
+    def _fastest(self, run: RunRecord, numbers: Sequence[int | None]) -> list[_Timed]:
+        """Each number with its fastest engine, None with all; what was timed is kept for the page
+        of the run."""
+        from objectives.delivery.bench import UNPRUNED, Bench, Timing
         from objectives.delivery.deployed import text_to_label, texts_of
 
-        opened = [self.classifier(number, engine) for number in numbers for engine in self.engines]
-        times = text_to_label(opened, texts_of(self.inputs, "select")[:_TIMED], say=self.say).mean(
-            axis=0
-        )
-        found: list[tuple[int | None, Engine, float]] = []
-        for number, own in zip(numbers, times.reshape(len(numbers), -1).tolist(), strict=True):
-            timed = list(zip(self.engines, own, strict=True))
-            fastest = min(timed, key=lambda one: one[1])
-            if fastest[1] > _FASTER * own[0]:
+        keys = [(number, engine) for number in numbers for engine in self.engines]
+        texts = texts_of(self.inputs, "select")[:_TIMED]
+        times = text_to_label([self.classifier(*key) for key in keys], texts, say=self.say)
+        flops = {trial.number: trial.result.flops for trial in run.finished}
+        quantiles = np.quantile(times, (0.25, 0.5, 0.75, 0.95), axis=0).T.tolist()
+        timings = [
+            Timing(
+                model=UNPRUNED if number is None else str(model_folder(run, number)),
+                engine=engine,
+                bits=BITS[engine],
+                bytes=(self.folder(number, engine) / "model.onnx").stat().st_size,
+                batch=1,
+                length=round(self.inputs.split("select").lengths[:_TIMED].mean()),
+                flops=run.unpruned.flops_full if number is None else flops[number],
+                quartiles=(low, middle, high),
+                slow=slow,
+                texts=True,
+            )
+            for (number, engine), (low, middle, high, slow) in zip(keys, quantiles, strict=True)
+        ]
+        keep_speeds(run, Bench(UNPRUNED, tuple(timings), {}, {"device": "cpu", "threads": 1}))
+        means = dict(zip(keys, times.mean(axis=0).tolist(), strict=True))
+        found = []
+        for number in numbers:
+            timed = [_Timed(number, engine, means[number, engine]) for engine in self.engines]
+            fastest = min(timed, key=lambda one: one.milliseconds)
+            if fastest.milliseconds > _FASTER * timed[0].milliseconds:
                 fastest = timed[0]
-            chosen = timed if number is None else [fastest]
-            found += [(number, engine, cost) for engine, cost in chosen]
+            found += timed if number is None else [fastest]
         return found
 
     def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:

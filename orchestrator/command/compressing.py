@@ -54,6 +54,9 @@ _ANSWERING = 0.25
 out."""
 _MOST = 6
 """Trials that are candidates."""
+_SERVED = 5
+"""Times as long as it takes to write the unpruned model, all that comes after the trials may
+take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,18 +145,11 @@ def compress(
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
         began = clock.seconds
         candidates.add(None, ready(study.teacher, inputs.text.label_names, "cpu"), inputs.tokenizer)
-        serving = clock.seconds - began
-        reserve = min(max(0.1 * clock.total, 5 * serving), 0.5 * clock.total)
+        reserve = max(0.1 * clock.total, _SERVED * (clock.seconds - began))
+        reserve = min(reserve, 0.5 * clock.total)
 
         def tried(knobs: Sequence[planning.Knobs]) -> Run:
-            first = (*_had(study), *(own for own in knobs if own not in _had(study)))
-            seconds = max(1.0, clock.left - reserve)
-            return launch(
-                replace(study, first=first, trials=len(first), trial_timeout=seconds),
-                timeout=seconds,
-                command=command,
-                console=console,
-            )
+            return _tried(study, knobs, clock.left - reserve, command, console)
 
         run = tried(planning.at_once(texts))
         if more := planning.afterwards(run, texts, clock.left - reserve, speed):
@@ -169,12 +165,29 @@ def compress(
         found, passed = _chosen(members, rows, aims, texts, take_nearest)
         deployed = _written(out, run, candidates, found, rows, Path(scratch))
     write_report([run], run.folder / "report.html")
+    advice = tuple(planning.advice(run, texts))
     return Compressed(
-        run=run,
-        deployed=deployed,
-        passed=passed,
-        seconds=clock.seconds,
-        advice=tuple(planning.advice(run, texts)),
+        run=run, deployed=deployed, passed=passed, seconds=clock.seconds, advice=advice
+    )
+
+
+def _tried(
+    study: Study,
+    knobs: Sequence[planning.Knobs],
+    seconds: float,
+    command: str | None,
+    console: Console | None,
+) -> Run:
+    """The run, with trials of these knobs beside those that it has, as far as the seconds go."""
+    folder = RunFolder(Path("runs") / study.name)
+    had = [dict(one.knobs) for one in load_run(folder.path).finished] if folder.exists() else []
+    first = (*had, *(own for own in knobs if own not in had))
+    seconds = max(1.0, seconds)
+    return launch(
+        replace(study, first=first, trials=len(first), trial_timeout=seconds),
+        timeout=seconds,
+        command=command,
+        console=console,
     )
 
 
@@ -251,13 +264,6 @@ def _study(
         sampler=None,
     )
     return study, texts, speed
-
-
-def _had(study: Study) -> list[planning.Knobs]:
-    """The knobs of the trials that are finished already."""
-    if not RunFolder(Path("runs") / study.name).exists():
-        return []
-    return [dict(trial.knobs) for trial in load_run(Path("runs") / study.name).finished]
 
 
 def _chosen(

@@ -286,12 +286,9 @@ def test_bfloat16_is_timed_in_whole_models(problem: Problem, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("engine", ["onnxruntime", "onnxruntime-int8"])
-def test_what_a_layer_takes_in_onnxruntime_is_measured(
-    problem: Problem, tmp_path: Path, engine: Engine
-) -> None:
-    cost = load(problem, tmp_path, RecordingProgress(), engine)
-    assert cost.unit == f"ms@{engine}-cpu-1threads-b1-s16"
+def test_what_a_layer_takes_in_onnxruntime_is_measured(problem: Problem, tmp_path: Path) -> None:
+    cost = load(problem, tmp_path, RecordingProgress(), "onnxruntime-int8")
+    assert cost.unit == "ms@onnxruntime-int8-cpu-1threads-b1-s16"
     whole, none = cost.milliseconds[-1][-1], cost.milliseconds[0][0]
     assert whole > none >= 0
     assert cost.full > cost.fixed > 0

@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 
 from maskfront import Run, RunError, Study, load_run
+from objectives.combining.cascade import Pair, pairs_of
+from objectives.combining.members import Member, Rows
 from objectives.delivery import deployed
 from objectives.delivery.deployed import answers_to
 from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import predict
 from objectives.workbench.inputs import read_inputs
-from orchestrator.command.cascading import cascade
+from orchestrator.command.cascading import _chosen, cascade
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
 from reports.exporting.deployed_card import Deployed
@@ -153,31 +155,47 @@ def test_what_makes_no_cascade_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
-def test_where_a_model_alone_is_enough_it_is_named(
-    launched: Run, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def pairs_costing(small: float, whole: float, wrong: int) -> list[Pair]:
+    """A model that answers so many of 600 rows otherwise than the unpruned one, beside that."""
+    right = np.tile([4.0, 0.0], (600, 1)).astype(np.float32)
+    own = right.copy()
+    own[:wrong] = [0.0, 0.1]
+    members = [
+        Member(7, small, dict.fromkeys(("select", "heldout"), own)),
+        Member(None, whole, dict.fromkeys(("select", "heldout"), right)),
+    ]
+    said = dict.fromkeys(("select", "heldout"), right.argmax(-1))
+    rows = Rows(metric="accuracy", labels=said, original=said, classes=2)
+    return list(pairs_of(members, rows))
+
+
+NO_AIM = {"min_agreement": None, "min_metric": None, "max_ms": None}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "aim", "message"),
+    [
+        (
+            pairs_costing(1, 10, wrong=1),
+            {"min_agreement": 0.9},
+            r"trial 7 alone answers 90\.0% .* in 1\.00 ms: export it with ONNX",
+        ),
+        (
+            pairs_costing(9.5, 10, wrong=300),
+            {"min_agreement": 0.9},
+            r"and the unpruned model alone 10\.00 ms; ask for less",
+        ),
+        (
+            pairs_costing(1, 10, wrong=1),
+            {"max_ms": 0.5},
+            r"takes at most 0\.5 ms: the fastest model alone takes 1\.00 ms",
+        ),
+        (pairs_costing(1, 10, wrong=1), {"min_agreement": 0.999}, "has too few rows to say so"),
+        (pairs_costing(1, 10, wrong=1), {"min_metric": 1.1}, "has accuracy >= 1.1 with 95% conf"),
+    ],
+)
+def test_where_there_is_no_cascade_it_is_said_why(
+    launched: Run, pairs: list[Pair], aim: dict[str, float], message: str
 ) -> None:
-    monkeypatch.setattr(deployed, "text_to_label", milliseconds)
-    with pytest.raises(RunError, match=r"trial \d+ alone answers 1\.0% .* export it with ONNX"):
-        cascade(launched, study, tmp_path / "out", min_agreement=0.01, engine="onnxruntime")
-
-
-@pytest.mark.slow
-def test_where_no_model_is_faster_than_the_unpruned_one_that_is_said(
-    launched: Run, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slow(classifiers: Sequence[Any], texts: Sequence[Any], **_: Any) -> Any:
-        return np.tile([*np.linspace(8, 9, len(classifiers) - 1), 10.0], (len(texts), 1))
-
-    monkeypatch.setattr(deployed, "text_to_label", slow)
-    with pytest.raises(RunError, match=r"and the unpruned model alone 10\.00 ms; ask for less"):
-        cascade(launched, study, tmp_path / "out", min_agreement=0.9, engine="onnxruntime")
-
-
-@pytest.mark.slow
-def test_an_aim_that_nothing_meets_leaves_nothing(
-    launched: Run, study: Study, tmp_path: Path
-) -> None:
-    with pytest.raises(RunError, match=r"takes at most 1e-05 ms: the fastest model alone takes"):
-        cascade(launched, study, tmp_path / "out", max_ms=1e-5, engine="onnxruntime")
-    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RunError, match=message):
+        _chosen(launched, pairs, NO_AIM | aim)
