@@ -97,7 +97,7 @@ def chosen(members: Sequence[Member], judges: Judges) -> Iterator[Row]:
     }
     rows = len(judges.labels["select"])
     whole = judges.value("select", judges.original["select"])
-    surely = [judges.surely("select", one.logits["select"].argmax(-1)) for one in members]
+    surely = [judges.surely("select", one.logits["select"].argmax(-1), 1.0) for one in members]
     sure_agreement = [float(at_least(round(one.agreement * rows), rows)) for one in alone]
     for aim in AGREEMENTS:
         taken: dict[tuple[str, str], Any] = {
@@ -114,8 +114,8 @@ def chosen(members: Sequence[Member], judges: Judges) -> Iterator[Row]:
             ("point", arm): cheapest(own, [one.metric >= least for one in own])
             for arm, own in arms.items()
         }
-        taken["confident", "single"] = cheapest(alone, [metric >= least for metric in surely])
-        taken["confident", "cascade"] = cheapest_keeping(pairs, least)
+        taken["confident", "single"] = cheapest(alone, [change >= -lost for change in surely])
+        taken["confident", "cascade"] = cheapest_keeping(pairs, -lost, kept=1.0)
         for (rule, arm), one in taken.items():
             yield {
                 "aim": f"metric-{100 * lost:g}",

@@ -132,8 +132,8 @@ class Pair:
 
     def threshold(self, deferred: float) -> float:
         """The one that defers this share of the selection rows."""
-        if deferred >= 1:
-            return float("inf")
+        if deferred <= 0 or deferred >= 1:
+            return float("inf" if deferred > 0 else "-inf")
         return float(np.quantile(self.sure("select"), deferred))
 
     def cost(self, deferred: float) -> float:
@@ -162,7 +162,7 @@ class Pair:
         first = np.concatenate([[True], ranked[1:] > ranked[:-1], [True]])
         deferred = np.flatnonzero(first)
         return Curve(
-            thresholds=np.concatenate([ranked, [np.inf]])[first],
+            thresholds=np.concatenate([[-np.inf], ranked[1:], [np.inf]])[first],
             costs=self.small.cost + deferred / len(ranked) * self.large.cost,
             agreed=(by_small[-1] - by_small + by_large)[first],
         )

@@ -3,19 +3,21 @@
 To choose the cheapest of many is to choose the luckiest, too. So a third of the selection rows
 chooses the pair of models, and the others, which had no part in that, choose its threshold. Of the
 pair the thresholds are tested from the one that defers all rows downwards, until one fails: so the
-confidence holds although many are tested (fixed sequence testing, Angelopoulos et al. 2021).
-A model alone is a cascade of it that defers nothing.
+confidence holds although many are tested (fixed sequence testing, Angelopoulos et al. 2021). Where
+the large model itself fails, the unpruned one is tested in its place: a second test, so that in all
+at most 10% pass wrongly. A model alone is a cascade of it that defers nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.combining.cascade import SHARES, Cascade, Pair
+from objectives.combining.cascade import SHARES, Cascade, Pair, pair_of
 from objectives.combining.members import enough
 
 JUDGING = 2 / 3
@@ -52,26 +54,38 @@ def cheapest_agreeing(pairs: Sequence[Pair], share: float) -> Cascade | None:
     return _taken(pairs, lambda pair: place(pair, alike), lambda pair: place(pair, least))
 
 
-def cheapest_keeping(pairs: Sequence[Pair], metric: float) -> Cascade | None:
-    """The cheapest cascade, deferring one of `SHARES`, none or all of the rows, whose metric is at
-    least this, by a paired bootstrap against the unpruned model; None where the selection rows
-    cannot say so of any."""
+def cheapest_keeping(pairs: Sequence[Pair], least: float, kept: float = 0.0) -> Cascade | None:
+    """The cheapest cascade, deferring one of `SHARES`, none or all of the rows, of enough metric.
+
+    Args:
+        pairs: Of models, such as `pairs_of` has.
+        least: How far its metric is above `kept` times the unpruned model's, at least; without
+            `kept` the metric itself.
+        kept: Share of the unpruned model's metric, on the same rows.
+
+    Returns:
+        The cascade; None where the selection rows cannot say so of any, or are too few.
+    """
 
     def place(pair: Pair, value: Callable[[Pair, float], float]) -> _Place | None:
         found = None
         for deferred in (1.0, *reversed(SHARES), 0.0):
             threshold = pair.threshold(deferred)
-            if value(pair, threshold) < metric:
+            if value(pair, threshold) < least:
                 break
             found = pair.cost(deferred), threshold
         return found
 
     def measured(pair: Pair, threshold: float) -> float:
-        return pair.rows.value("select", pair.said("select", threshold))
+        original = pair.rows.value("select", pair.rows.original["select"])
+        return pair.rows.value("select", pair.said("select", threshold)) - kept * original
 
     def surely(pair: Pair, threshold: float) -> float:
-        return pair.rows.surely("select", pair.said("select", threshold))
+        return pair.rows.surely("select", pair.said("select", threshold), kept)
 
+    rows = len(pairs[0].sure("select")) if pairs else 0
+    if kept and enough(kept, int((~_choosing(rows)).sum())) is None:
+        return None  # where no row differs a bootstrap is sure of anything
     return _taken(pairs, lambda pair: place(pair, measured), lambda pair: place(pair, surely))
 
 
@@ -88,17 +102,29 @@ def _taken(
     """The pair that is cheapest by the rows that choose, at the threshold of the others. Where the
     large model itself does not pass by these, the unpruned one stands in for it."""
     third = _choosing(len(pairs[0].sure("select"))) if pairs else np.zeros(0, dtype=np.bool_)
-    places = [(chosen_by(pair.judged_by(third)), number) for number, pair in enumerate(pairs)]
+    fitted = [_fitted(pair, third) for pair in pairs]
+    places = [(chosen_by(pair.judged_by(third)), number) for number, pair in enumerate(fitted)]
     ranked = sorted((place[0], number) for place, number in places if place is not None)
     if not ranked:
         return None
-    first = pairs[ranked[0][1]]
-    whole = [one for one in pairs if one.small is first.small and one.large.number is None]
-    for pair in (first, *sorted(whole, key=lambda one: -one.large.cost)[:1]):
+    first = fitted[ranked[0][1]]
+    others = (one for one in fitted if one.small is first.small and one.large.number is None)
+    whole = max(others, key=lambda one: one.large.cost, default=first)
+    for pair in (first,) if whole is first else (first, whole):
         found = vouched_for(pair.judged_by(~third))
-        if found is not None:
-            return pair.at(found[1])
+        if found is None:
+            continue
+        if found[0] >= pair.large.cost:  # the large model passed first, and costs less alone
+            return Pair(pair.large, pair.large, pair.rows, "probability", 1.0).at(-math.inf)
+        return pair.at(found[1])
     return None
+
+
+def _fitted(pair: Pair, third: NDArray[np.bool_]) -> Pair:
+    """With the confidence and the temperature that the rows which choose tell best by."""
+    part = pair.judged_by(third)
+    fitted = pair_of(part.small, part.large, part.rows)
+    return replace(pair, confidence=fitted.confidence, temperature=fitted.temperature)
 
 
 def best_within(pairs: Sequence[Pair], cost: float) -> Cascade | None:

@@ -53,15 +53,14 @@ class Rows:
         )
         return replace(self, labels=labels, original=original)
 
-    def surely(self, role: str, said: Labels) -> float:
-        """The metric that these classes have at least, with 95% confidence: the unpruned model's,
-        and the lower end of the difference by a paired bootstrap over the rows."""
+    def surely(self, role: str, said: Labels, kept: float = 0.0) -> float:
+        """How far the metric of these classes is above `kept` times the unpruned model's, at least,
+        with 95% confidence by a paired bootstrap over the rows."""
         own, original = (
             resampled_metrics(self.metric, self.labels[role], answers, self.classes)
             for answers in (said, self.original[role])
         )
-        lost = float(np.quantile(own - original, 1 - CONFIDENCE))
-        return self.value(role, self.original[role]) + lost
+        return float(np.quantile(own - kept * original, 1 - CONFIDENCE))
 
     def agreement(self, role: str, said: Labels) -> float:
         """The share of the rows on which they are the unpruned model's."""

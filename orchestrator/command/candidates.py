@@ -76,9 +76,12 @@ class Candidates:
 
         return Classifier(self.folder(number, engine), threads)
 
-    def judged(self, run: RunRecord, numbers: Sequence[int | None]) -> tuple[list[Member], Rows]:
+    def judged(
+        self, run: RunRecord, numbers: Sequence[int | None], *, keep: bool = False
+    ) -> tuple[list[Member], Rows]:
         """The models of these numbers, the unpruned one last, each in the engine in which it is the
-        fastest; the unpruned one in all. Costs are mean milliseconds of one text.
+        fastest; the unpruned one in all. Costs are mean milliseconds of one text; with `keep` the
+        page of the run shows them, in place of what was timed before.
 
         Raises RunError for a run that kept no answers of the unpruned model.
         """
@@ -89,7 +92,7 @@ class Candidates:
                 "rows.safetensors is damaged; launch the study into another folder"
             )
         members = []
-        for number, engine, cost in self._fastest(run, numbers):
+        for number, engine, cost in self._fastest(run, numbers, keep):
             self.say(f"{named(number, engine)}: {cost:.2f} ms a text; it answers the judging rows")
             answers = self._answers(run, number, engine)
             members.append(Member(number, cost, answers, engine))
@@ -103,9 +106,8 @@ class Candidates:
             classes=original["select"].shape[-1],
         )
 
-    def _fastest(self, run: RunRecord, numbers: Sequence[int | None]) -> list[_Timed]:
-        """Each number with its fastest engine, None with all; what was timed is kept for the page
-        of the run."""
+    def _fastest(self, run: RunRecord, numbers: Sequence[int | None], keep: bool) -> list[_Timed]:
+        """Each number with its fastest engine, None with all."""
         from objectives.delivery.bench import UNPRUNED, Bench, Timing
         from objectives.delivery.deployed import text_to_label, texts_of
 
@@ -129,7 +131,8 @@ class Candidates:
             )
             for (number, engine), (low, middle, high, slow) in zip(keys, quantiles, strict=True)
         ]
-        keep_speeds(run, Bench(UNPRUNED, tuple(timings), {}, {"device": "cpu", "threads": 1}))
+        if keep:
+            keep_speeds(run, Bench(UNPRUNED, tuple(timings), {}, {"device": "cpu", "threads": 1}))
         means = dict(zip(keys, times.mean(axis=0).tolist(), strict=True))
         found = []
         for number in numbers:

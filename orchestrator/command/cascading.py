@@ -132,18 +132,17 @@ def _chosen(run: RunRecord, pairs: Sequence[Pair], aims: Mapping[str, float | No
         nearest = "the selection split has too few rows to say so; ask for less"
     if found is None:
         raise RunError(f"'{run.folder}': no cascade {aim}: {nearest}", name)
+    whole = [pair.large.cost for pair in pairs if pair.large.number is None]
+    if found.cost >= max(whole, default=np.inf):
+        raise RunError(
+            f"'{run.folder}': no cascade that {aim} is faster than the unpruned model alone, which "
+            f"takes {max(whole):.2f} ms; ask for less",
+            name,
+        )
     if found.deferred == 0:
         raise RunError(
             f"'{run.folder}': {named(found.small, found.engines[0])} alone {aim}, in "
             f"{found.cost:.2f} ms: export it with ONNX",
-            name,
-        )
-    whole = [pair.large.cost for pair in pairs if pair.large.number is None]
-    unpruned = max(whole, default=np.inf)
-    if found.cost >= unpruned:
-        raise RunError(
-            f"'{run.folder}': the fastest cascade that {aim} takes {found.cost:.2f} ms, and the "
-            f"unpruned model alone {unpruned:.2f} ms; ask for less",
             name,
         )
     return found

@@ -15,34 +15,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from objectives.cache import atomic_write, content_key
 from objectives.combining.cascade import Cascade, pairs_of
-from objectives.combining.gate import JUDGING
+from objectives.combining.gate import best_within, cheapest_agreeing, cheapest_keeping
 from objectives.combining.members import Member, Rows, enough
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError
+from objectives.students.bert.pretrained import output_names
 from objectives.text.roles import survey
 from objectives.text.task import Task
+from objectives.workbench.inputs import Inputs
 from objectives.workbench.teacher import Teacher, ready
 from orchestrator.command import planning
 from orchestrator.command.candidates import Candidates, Say
-from orchestrator.command.cascading import FASTER, best
+from orchestrator.command.cascading import FASTER
 from orchestrator.command.launching import launch
 from orchestrator.command.run import Run, load_run
 from orchestrator.errors import RunError
+from orchestrator.runs.records import FinishedTrial
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study import Study
 from orchestrator.workers.loop import read_study
 from reports.exporting.deployed_card import Deployed, deployed_card, named
 from reports.exporting.export import check_free, export
 from reports.page.page import write_report
-
-if TYPE_CHECKING:
-    pass
 
 GATE = 0.95
 """Share of the texts that are answered as before, unless another gate is named. int8 alone changes
@@ -105,7 +104,7 @@ def compress(
             key says what decides the trials: the same call goes on there, and one with other texts,
             model or `max_length` has its own run.
         text: the column of the text, in a table.
-        label: the column of the labels. Without such a column there are none.
+        label: the column of the labels, which `min_metric_kept` reads.
         minutes: that all may take, > 0.
         min_agreement: the gate: share of all texts on which the model answers as before, in (0, 1);
             0.95 if no gate is named.
@@ -134,12 +133,11 @@ def compress(
     out = Path(out)
     check_free(out)
     check_engine(FASTER[-1], "cpu")
-    study, texts, speed = _study(str(model), data, text, label, out, max_length, clock.total)
-    if min_metric_kept is not None and not study.task.labelled:
-        raise RunError(f"'{data}' has no column '{label}' of labels", "min_metric_kept", "label")
-    inputs, definition = read_study(
-        study, "auto"
-    )  # no two of its name differ in what decides results
+    judge = label if min_metric_kept is not None else None
+    study, texts, speed = _study(str(model), data, text, judge, out, max_length, clock.total)
+    inputs, definition = read_study(study, "auto")
+    _check_reach(study, inputs, texts, aims, take_nearest)
+    # The key: no two runs of a name differ in what decides results.
     study = replace(study, name=f"{study.name}-{content_key(definition)[:8]}")
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
@@ -149,7 +147,7 @@ def compress(
         reserve = min(reserve, 0.5 * clock.total)
 
         def tried(knobs: Sequence[planning.Knobs]) -> Run:
-            return _tried(study, knobs, clock.left - reserve, command, console)
+            return _tried(study, knobs, clock.left - reserve, command, console, say)
 
         run = tried(planning.at_once(texts))
         if more := planning.afterwards(run, texts, clock.left - reserve, speed):
@@ -161,10 +159,10 @@ def compress(
                 continue
             candidates.add_trial(run, trial.number)
             numbers.append(trial.number)
-        members, rows = candidates.judged(run, [*numbers, None])
+        members, rows = candidates.judged(run, [*numbers, None], keep=True)
+        write_report([run], run.folder / "report.html")
         found, passed = _chosen(members, rows, aims, texts, take_nearest)
         deployed = _written(out, run, candidates, found, rows, Path(scratch))
-    write_report([run], run.folder / "report.html")
     advice = tuple(planning.advice(run, texts))
     return Compressed(
         run=run, deployed=deployed, passed=passed, seconds=clock.seconds, advice=advice
@@ -177,18 +175,35 @@ def _tried(
     seconds: float,
     command: str | None,
     console: Console | None,
+    say: Say,
 ) -> Run:
     """The run, with trials of these knobs beside those that it has, as far as the seconds go."""
-    folder = RunFolder(Path("runs") / study.name)
-    had = [dict(one.knobs) for one in load_run(folder.path).finished] if folder.exists() else []
+    folder = Path("runs") / study.name
+    had = [dict(one.knobs) for one in _finished(folder)]
     first = (*had, *(own for own in knobs if own not in had))
     seconds = max(1.0, seconds)
-    return launch(
-        replace(study, first=first, trials=len(first), trial_timeout=seconds),
-        timeout=seconds,
-        command=command,
-        console=console,
-    )
+    try:
+        return launch(
+            replace(study, first=first, trials=len(first), trial_timeout=seconds),
+            timeout=seconds,
+            command=command,
+            console=console,
+        )
+    except RunError as error:
+        try:
+            run = load_run(folder)
+        except RunError:
+            raise error from None
+        say(str(error))  # it costs nothing of what is there
+        return run
+
+
+def _finished(folder: Path) -> Sequence[FinishedTrial]:
+    """The finished trials of a run; none where it is not there, or was cut off before the first."""
+    try:
+        return load_run(folder).finished if RunFolder(folder).exists() else ()
+    except RunError:
+        return ()
 
 
 class _Clock:
@@ -220,17 +235,40 @@ def _check(minutes: float, aims: Mapping[str, float | None]) -> None:
         raise RunError(f"{most:g} ms are too few", "max_ms")
 
 
+def _check_reach(
+    study: Study, inputs: Inputs, texts: int, aims: Mapping[str, float | None], take_nearest: bool
+) -> None:
+    """Raise RunError where no model can pass, or where labels would narrow what the model says."""
+    share = aims["min_agreement"] or aims["min_metric_kept"] or GATE
+    gated = aims["max_ms"] is None and not take_nearest
+    if gated and enough(share, planning.vouching(texts)) is None:
+        raise RunError(
+            f"{texts} texts are too few to say with 95% confidence that any model passes this gate "
+            f"({share:g}); give more texts, ask for less, or take the nearest",
+            *(name for name, aim in aims.items() if aim is not None),
+            "take_nearest",
+        )
+    outputs, labels = output_names(study.teacher.checkpoint), inputs.text.label_names
+    if study.task.labelled and len(labels) < len(outputs):
+        raise RunError(
+            f"the labels are {', '.join(labels)}, and the model has {len(outputs)} classes; give "
+            "rows of each, or another gate",
+            "label",
+            "min_agreement",
+        )
+
+
 def _study(
     model: str,
     data: str | Path,
     text: str,
-    label: str,
+    label: str | None,
     out: Path,
     max_length: int,
     seconds: float,
 ) -> tuple[Study, int, float]:
     """The study without trials, the texts that it uses, and the seconds that the model needs to
-    answer one."""
+    answer one. Labels are read where their column is named."""
     whole = Task.from_files(
         data, name=Path(data).name, text=text, metric="agreement", max_length=max_length
     )
@@ -249,8 +287,10 @@ def _study(
         select=sizes.select,
         heldout=sizes.heldout,
     )
-    if label in there.columns:
-        task = replace(task, metric="accuracy", label=label)
+    if label is not None:
+        if label not in there.columns:
+            raise RunError(f"'{data}' has no column '{label}' of labels", "label")
+        task = replace(task, metric="accuracy", label=label, drop_missing=True)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-") or "model"
     study = Study(
         name=name,
@@ -276,51 +316,57 @@ def _chosen(
     """What is written, and whether it passes the gate. Raises RunError if nothing does."""
     pairs = list(pairs_of(members, rows))
     whole = next(one for one in members if (one.number, one.engine) == (None, FASTER[0]))
-    kept, share = aims["min_metric_kept"], aims["min_agreement"] or GATE
-    value = rows.value("select", whole.logits["select"].argmax(-1))
-    least = None if kept is None else kept * value
-    found = best(pairs, {"min_agreement": share, "min_metric": least, "max_ms": aims["max_ms"]})
-    if found is not None and (found.cost < whole.cost or aims["max_ms"] is not None):
+    kept, most = aims["min_metric_kept"], aims["max_ms"]
+    share = aims["min_agreement"] or GATE
+    if most is not None:
+        found = best_within(pairs, min(most, 0.999 * whole.cost))
+    elif kept is not None:
+        found = cheapest_keeping(pairs, 0.0, kept)
+    else:
+        found = cheapest_agreeing(pairs, share)
+    if found is not None and found.cost < whole.cost:
         return found, True
     smaller = {pair.small.cost: pair.at(-math.inf) for pair in pairs}.values()
-    if aims["max_ms"] is not None:
-        fastest = min(one.cost for one in smaller)
+    if not smaller:
+        raise RunError("no engine here is faster than the model as it is: nothing is written")
+    if most is not None:
+        fastest = min(smaller, key=lambda one: one.cost)
+        if take_nearest:
+            return fastest, False
         raise RunError(
-            f"no model takes {aims['max_ms']:g} ms or less: the fastest takes {fastest:.2f} ms; "
-            "allow more, or cut texts off earlier",
-            "max_ms",
-            "max_length",
+            f"no model takes {most:g} ms or less: the fastest takes {fastest.cost:.2f} ms; allow "
+            "more, or cut texts off earlier",
+            *("max_ms", "max_length", "take_nearest"),
         )
     nearest = max(smaller, key=lambda one: (one.agreement, -one.cost))
     if take_nearest:
         return nearest, False
-    number = len(rows.labels["select"])
+    original = rows.value("select", rows.original["select"])
     if kept is None:
-        name, reached, aim = "min_agreement", nearest.agreement, share
+        name, aim, reached = "min_agreement", share, nearest.agreement
         what = f"answers {share:.1%} of all texts as the unpruned model does"
-        more = _more_texts(reached, share, number, texts)
     else:
-        name, reached, aim = "min_metric_kept", nearest.metric / value, kept
+        name, aim, reached = "min_metric_kept", kept, nearest.metric / max(original, 1e-9)
         what = f"keeps {kept:.1%} of the {rows.metric}"
-        more = None
+    more = _more_texts(reached, aim, texts) if kept is None else None
     raise RunError(
-        f"no model {what}, with 95% confidence by {number} texts; the nearest, "
+        f"no model {what}, with 95% confidence by {planning.vouching(texts)} texts; the nearest, "
         f"{named(nearest.small, nearest.engines[0])}, has {reached:.1%}: "
-        + (f"about {more:,} more texts would decide; " if more and reached > aim else "")
+        + (f"about {more:,} more texts would decide; " if more else "")
         + "ask for less, or take the nearest",
         name,
         "take_nearest",
     )
 
 
-def _more_texts(reached: float, share: float, select: int, texts: int) -> int | None:
+def _more_texts(reached: float, share: float, texts: int) -> int | None:
     """How many more texts the gate would need, if the share stays what it is; None if no number
     would do."""
-    for more in (1.1**power for power in range(1, 60)):
-        rows = int(select * more * JUDGING)
+    for more in (int(texts * 1.1**power) for power in range(1, 60)):
+        rows = planning.vouching(more)
         needed = enough(share, rows)
         if needed is not None and needed <= reached * rows:
-            return math.ceil(texts * (more - 1))
+            return more - texts
     return None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
+from objectives.combining.gate import JUDGING
 from objectives.measures.evaluate import predict
 from objectives.methods.cell_search import CellSearch
 from objectives.methods.cross_distillation import CrossDistillation
@@ -72,6 +73,11 @@ class Sizes:
         heldout = min(texts // 5, 2000)
         alpha = max(1, min(texts // 20, 500))
         return cls(texts - select - heldout - alpha, alpha, select, heldout)
+
+
+def vouching(texts: int) -> int:
+    """Texts that say whether a gate is passed."""
+    return int(Sizes.of(texts).select * JUDGING)
 
 
 def seconds_of_an_answer(model: str, some: Examples, max_length: int) -> float:

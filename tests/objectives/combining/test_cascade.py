@@ -187,6 +187,20 @@ def test_the_metric_is_kept_with_confidence() -> None:
     assert found.metric >= whole - 0.02
     assert found.cost < 0.6
     assert cheapest_keeping(pairs, 1.01) is None
+    paired = cheapest_keeping(pairs, 0.0, kept=0.98)
+    assert paired is not None
+    assert paired.metric >= 0.98 * whole
+    few, judges = members(rows=30)
+    assert cheapest_keeping(list(pairs_of(few, judges)), 0.0, kept=0.98) is None
+
+
+def test_a_large_model_that_costs_less_alone_is_taken_alone() -> None:
+    own, rows = members()
+    near = Member(9, 0.9, {role: logits + 0.01 for role, logits in own[1].logits.items()})
+    bad = Member(1, 0.85, {role: -logits for role, logits in own[1].logits.items()})
+    found = cheapest_agreeing(list(pairs_of([bad, near, own[1]], rows)), 0.95)
+    assert found is not None
+    assert (found.small, found.deferred) == (9, 0)
 
 
 def test_the_best_within_a_cost_uses_it() -> None:

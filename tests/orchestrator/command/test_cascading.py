@@ -183,7 +183,7 @@ NO_AIM = {"min_agreement": None, "min_metric": None, "max_ms": None}
         (
             pairs_costing(9.5, 10, wrong=300),
             {"min_agreement": 0.9},
-            r"and the unpruned model alone 10\.00 ms; ask for less",
+            r"is faster than the unpruned model alone, which takes 10\.00 ms; ask for less",
         ),
         (
             pairs_costing(1, 10, wrong=1),
