@@ -38,6 +38,7 @@ from objectives.combining.ensemble import ensembles
 from objectives.combining.gate import cheapest_agreeing, cheapest_keeping
 from objectives.combining.members import Member, at_least
 from objectives.combining.members import Rows as Judges
+from objectives.delivery.classify import Classifier
 from objectives.delivery.deployed import Texts, answers_to, deploy, text_to_label
 from objectives.engines.names import Engine
 from objectives.workbench.workbench import Workbench
@@ -74,10 +75,11 @@ def members_of(
     named = [*enumerate(models), (None, bench.problem.teacher)]
     tokenizer, length = bench.tokenizer, bench.select.max_length
     with TemporaryDirectory() as scratch:
-        served = [
-            deploy(Path(scratch) / str(place), model, tokenizer, engine, length)
-            for place, model in named
-        ]
+        served = []
+        for place, model in named:
+            folder = Path(scratch) / str(place)
+            deploy(folder, model, tokenizer, engine, length)
+            served.append(Classifier(folder))
         times = text_to_label(served, texts["select"][:_TIMED]).mean(axis=0)
         return [
             Member(place, float(cost), {role: answers_to(own, of) for role, of in texts.items()})

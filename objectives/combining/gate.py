@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from objectives.combining.cascade import SHARES, Cascade, Pair, pair_of
 from objectives.combining.members import enough
 
-JUDGING = 2 / 3
-"""Share of the selection rows that vouch for a cascade."""
 _Place = tuple[float, float]
 """The mean cost of a row, and the threshold that leads to it."""
 
@@ -45,8 +43,8 @@ def cheapest_agreeing(pairs: Sequence[Pair], share: float) -> Cascade | None:
             return None
         return float(curve.costs[last]), float(curve.thresholds[last])
 
-    rows = len(pairs[0].sure("select")) if pairs else 0
-    judging = int((~_choosing(rows)).sum())
+    rows = _rows(pairs)
+    judging = vouching(rows)
     least = enough(share, judging)
     if least is None:
         return None
@@ -83,15 +81,23 @@ def cheapest_keeping(pairs: Sequence[Pair], least: float, kept: float = 0.0) -> 
     def surely(pair: Pair, threshold: float) -> float:
         return pair.rows.surely("select", pair.said("select", threshold), kept)
 
-    rows = len(pairs[0].sure("select")) if pairs else 0
-    if kept and enough(kept, int((~_choosing(rows)).sum())) is None:
+    if kept and enough(kept, vouching(_rows(pairs))) is None:
         return None  # where no row differs a bootstrap is sure of anything
     return _taken(pairs, lambda pair: place(pair, measured), lambda pair: place(pair, surely))
+
+
+def vouching(rows: int) -> int:
+    """How many of so many selection rows say whether a gate is passed; the others choose."""
+    return rows - int(_choosing(rows).sum())
 
 
 def _choosing(rows: int) -> NDArray[np.bool_]:
     """Every third of the selection rows."""
     return np.asarray(np.arange(rows) % 3 == 0)
+
+
+def _rows(pairs: Sequence[Pair]) -> int:
+    return len(pairs[0].sure("select")) if pairs else 0
 
 
 def _taken(
@@ -101,7 +107,7 @@ def _taken(
 ) -> Cascade | None:
     """The pair that is cheapest by the rows that choose, at the threshold of the others. Where the
     large model itself does not pass by these, the unpruned one stands in for it."""
-    third = _choosing(len(pairs[0].sure("select"))) if pairs else np.zeros(0, dtype=np.bool_)
+    third = _choosing(_rows(pairs))
     fitted = [_fitted(pair, third) for pair in pairs]
     places = [(chosen_by(pair.judged_by(third)), number) for number, pair in enumerate(fitted)]
     ranked = sorted((place[0], number) for place, number in places if place is not None)

@@ -246,7 +246,7 @@ def _timed(
     times = in_turns(engine, [one.run for one in served.values()], inputs, rounds, device)
     sizes = {name: one.bytes for name, one in served.items()}
     batch, length = inputs["input_ids"].shape
-    return _timings(engine, times, sizes, batch, length, flops)
+    return timings_of(engine, times, sizes, batch, length, flops)
 
 
 def _from_text(
@@ -286,10 +286,10 @@ def _from_text(
             times = text_to_label(
                 classifiers, whole, batch=batch, say=lambda line: say(f"{engine}: {line}")
             )
-            yield from _timings(engine, times, sizes, batch, length, flops, texts=True)
+            yield from timings_of(engine, times, sizes, batch, length, flops, texts=True)
 
 
-def _timings(
+def timings_of(
     engine: Engine,
     times: NDArray[np.float64],
     sizes: Mapping[str, int],

@@ -77,15 +77,17 @@ def deploy(
     engine: Engine,
     max_length: int,
     files: Path | None = None,
-) -> Classifier:
-    """Write a folder of one model in an engine, and open it; `files` is a folder of the model's
-    ONNX files, to which those are written that are not there yet."""
+) -> None:
+    """Write a folder of one model in an engine, which `Classifier` opens.
+
+    `files` is a folder of the model's ONNX files; those that it lacks are written to it."""
     check_installed("onnx", "onnxscript", "onnxruntime")
     folder.mkdir(parents=True)
     with TemporaryDirectory() as scratch:
         file = onnx_file(engine, model, files or Path(scratch))
         shutil.copyfile(file, folder / "model.onnx")
-    return opened(folder, "model.onnx", model, tokenizer, max_length)
+    stage = stage_of(folder, "model.onnx", tokenizer, max_length)
+    write_classifier(folder, [stage], labels_of(model))
 
 
 def opened(

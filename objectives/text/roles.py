@@ -29,6 +29,7 @@ _FILES = {*DELIMITERS, ".arrow", ".bz2", ".gz", ".txt", ".xls", ".xlsx", ".zip"}
 """Endings of files of data. A name with one is a file's, not a data set's on the hub."""
 _LONGEST_REASON = 200
 """Characters of what a library says in several lines."""
+_SOME = 64  # texts that a survey reads
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))(?:\.0*)?")
 _REAL = re.compile(r"[+-]?\d*\.\d+")
 
@@ -51,14 +52,14 @@ class Survey:
     columns: tuple[str, ...]
 
 
-def survey(task: Task, some: int = 64) -> Survey:
+def survey(task: Task) -> Survey:
     """Count the texts of a task without reading labels. Raises UserError for what `load` refuses
     of a file."""
     with TemporaryDirectory() as cache:
         data = _read(task, cache)
         rows = scan(task, data, task.split, labelled=False)
         _, first = np.unique(rows.texts, return_index=True)
-        places = np.sort(first)[:: -(-len(first) // some)]
+        places = np.sort(first)[:: -(-len(first) // _SOME)]
         columns = tuple(data[task.split].column_names)
         return Survey(len(first), _examples(task, rows.at(places)), columns)
 

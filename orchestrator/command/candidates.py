@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from objectives.combining.cascade import Cascade
 from objectives.combining.members import Member, Rows
@@ -108,31 +109,13 @@ class Candidates:
 
     def _fastest(self, run: RunRecord, numbers: Sequence[int | None], keep: bool) -> list[_Timed]:
         """Each number with its fastest engine, None with all."""
-        from objectives.delivery.bench import UNPRUNED, Bench, Timing
         from objectives.delivery.deployed import text_to_label, texts_of
 
         keys = [(number, engine) for number in numbers for engine in self.engines]
         texts = texts_of(self.inputs, "select")[:_TIMED]
         times = text_to_label([self.classifier(*key) for key in keys], texts, say=self.say)
-        flops = {trial.number: trial.result.flops for trial in run.finished}
-        quantiles = np.quantile(times, (0.25, 0.5, 0.75, 0.95), axis=0).T.tolist()
-        timings = [
-            Timing(
-                model=UNPRUNED if number is None else str(model_folder(run, number)),
-                engine=engine,
-                bits=BITS[engine],
-                bytes=(self.folder(number, engine) / "model.onnx").stat().st_size,
-                batch=1,
-                length=round(self.inputs.split("select").lengths[:_TIMED].mean()),
-                flops=run.unpruned.flops_full if number is None else flops[number],
-                quartiles=(low, middle, high),
-                slow=slow,
-                texts=True,
-            )
-            for (number, engine), (low, middle, high, slow) in zip(keys, quantiles, strict=True)
-        ]
         if keep:
-            keep_speeds(run, Bench(UNPRUNED, tuple(timings), {}, {"device": "cpu", "threads": 1}))
+            self._keep(run, numbers, times)
         means = dict(zip(keys, times.mean(axis=0).tolist(), strict=True))
         found = []
         for number in numbers:
@@ -142,6 +125,41 @@ class Candidates:
                 fastest = timed[0]
             found += timed if number is None else [fastest]
         return found
+
+    def _keep(
+        self, run: RunRecord, numbers: Sequence[int | None], times: NDArray[np.float64]
+    ) -> None:
+        """Show milliseconds (texts, numbers x engines) on the page of the run."""
+        from objectives.delivery.bench import UNPRUNED, Bench, timings_of
+
+        names = {
+            number: UNPRUNED if number is None else str(model_folder(run, number))
+            for number in numbers
+        }
+        flops = {
+            names[trial.number]: trial.result.flops
+            for trial in run.finished
+            if trial.number in names
+        }
+        flops[UNPRUNED] = run.unpruned.flops_full
+        length = round(self.inputs.split("select").lengths[:_TIMED].mean())
+        timings = [
+            timing
+            for place, engine in enumerate(self.engines)
+            for timing in timings_of(
+                engine,
+                times[:, place :: len(self.engines)],
+                {
+                    name: (self.folder(number, engine) / "model.onnx").stat().st_size
+                    for number, name in names.items()
+                },
+                1,
+                length,
+                lambda name, _: flops[name],
+                texts=True,
+            )
+        ]
+        keep_speeds(run, Bench(UNPRUNED, tuple(timings), {}, {"device": "cpu", "threads": 1}))
 
     def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:
         """Those that the run kept, where they are of this precision."""

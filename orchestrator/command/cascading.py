@@ -69,7 +69,7 @@ def cascade(
         UserError: without the extra "onnx", and if the fine-tuned teacher is gone.
     """
     aims = {"min_agreement": min_agreement, "min_metric": min_metric, "max_ms": max_ms}
-    check_aims(aims)
+    _check_aims(aims)
     if run.definition["task.metric"] == "pearson_spearman":
         raise RunError("a model that gives numbers is never unsure: there is no cascade of it")
     if engine is not None and not engine.startswith("onnxruntime"):
@@ -97,7 +97,7 @@ def cascade(
     return done
 
 
-def check_aims(aims: Mapping[str, float | None]) -> None:
+def _check_aims(aims: Mapping[str, float | None]) -> None:
     """Raise RunError for more than one aim, and for a share that is none."""
     if sum(aim is not None for aim in aims.values()) > 1:
         raise RunError("name one aim", *aims)
@@ -106,28 +106,19 @@ def check_aims(aims: Mapping[str, float | None]) -> None:
             raise RunError(f"{aim:g} is no share above 0 and at most 1", name)
 
 
-def best(pairs: Sequence[Pair], aims: Mapping[str, float | None]) -> Cascade | None:
+def _chosen(run: RunRecord, pairs: Sequence[Pair], aims: Mapping[str, float | None]) -> Cascade:
     """The cheapest cascade that meets the aim, or the nearest of those that are cheap enough."""
     if (most := aims["max_ms"]) is not None:
-        return best_within(pairs, most)
-    if (metric := aims["min_metric"]) is not None:
-        return cheapest_keeping(pairs, metric)
-    share = aims["min_agreement"]
-    return cheapest_agreeing(pairs, 0.99 if share is None else share)
-
-
-def _chosen(run: RunRecord, pairs: Sequence[Pair], aims: Mapping[str, float | None]) -> Cascade:
-    found = best(pairs, aims)
-    if aims["max_ms"] is not None:
-        name, aim = "max_ms", f"takes at most {aims['max_ms']:g} ms"
+        name, aim, found = "max_ms", f"takes at most {most:g} ms", best_within(pairs, most)
         fastest = min((pair.small.cost for pair in pairs), default=np.nan)
         nearest = f"the fastest model alone takes {fastest:.2f} ms"
-    elif aims["min_metric"] is not None:
-        name = "min_metric"
-        aim = f"has {run.metric_name} >= {aims[name]:g} with 95% confidence"
+    elif (metric := aims["min_metric"]) is not None:
+        name, found = "min_metric", cheapest_keeping(pairs, metric)
+        aim = f"has {run.metric_name} >= {metric:g} with 95% confidence"
         nearest = f"the unpruned model has {run.unpruned.metric:.4f} on the selection split"
     else:
         name, share = "min_agreement", aims["min_agreement"] or 0.99
+        found = cheapest_agreeing(pairs, share)
         aim = f"answers {share:.1%} of all texts as the unpruned model does, with 95% confidence"
         nearest = "the selection split has too few rows to say so; ask for less"
     if found is None:

@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -241,7 +241,7 @@ def _check_reach(
     """Raise RunError where no model can pass, or where labels would narrow what the model says."""
     share = aims["min_agreement"] or aims["min_metric_kept"] or GATE
     gated = aims["max_ms"] is None and not take_nearest
-    if gated and enough(share, planning.vouching(texts)) is None:
+    if gated and enough(share, planning.Sizes.of(texts).vouching) is None:
         raise RunError(
             f"{texts} texts are too few to say with 95% confidence that any model passes this gate "
             f"({share:g}); give more texts, ask for less, or take the nearest",
@@ -279,14 +279,7 @@ def _study(
         )
     speed = planning.seconds_of_an_answer(model, there.some, max_length)
     texts = planning.affordable(there.texts, _ANSWERING * seconds / speed)
-    sizes = planning.Sizes.of(texts)
-    task = replace(
-        whole,
-        train=sizes.train,
-        alpha=sizes.alpha,
-        select=sizes.select,
-        heldout=sizes.heldout,
-    )
+    task = replace(whole, **asdict(planning.Sizes.of(texts)))
     if label is not None:
         if label not in there.columns:
             raise RunError(f"'{data}' has no column '{label}' of labels", "label")
@@ -348,9 +341,10 @@ def _chosen(
     else:
         name, aim, reached = "min_metric_kept", kept, nearest.metric / max(original, 1e-9)
         what = f"keeps {kept:.1%} of the {rows.metric}"
+    rows_that_vouch = planning.Sizes.of(texts).vouching
     more = _more_texts(reached, aim, texts) if kept is None else None
     raise RunError(
-        f"no model {what}, with 95% confidence by {planning.vouching(texts)} texts; the nearest, "
+        f"no model {what}, with 95% confidence by {rows_that_vouch} texts; the nearest, "
         f"{named(nearest.small, nearest.engines[0])}, has {reached:.1%}: "
         + (f"about {more:,} more texts would decide; " if more else "")
         + "ask for less, or take the nearest",
@@ -363,7 +357,7 @@ def _more_texts(reached: float, share: float, texts: int) -> int | None:
     """How many more texts the gate would need, if the share stays what it is; None if no number
     would do."""
     for more in (int(texts * 1.1**power) for power in range(1, 60)):
-        rows = planning.vouching(more)
+        rows = planning.Sizes.of(more).vouching
         needed = enough(share, rows)
         if needed is not None and needed <= reached * rows:
             return more - texts

@@ -10,7 +10,7 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from objectives.combining.gate import JUDGING
+from objectives.combining.gate import vouching
 from objectives.measures.evaluate import predict
 from objectives.methods.cell_search import CellSearch
 from objectives.methods.cross_distillation import CrossDistillation
@@ -74,10 +74,10 @@ class Sizes:
         alpha = max(1, min(texts // 20, 500))
         return cls(texts - select - heldout - alpha, alpha, select, heldout)
 
-
-def vouching(texts: int) -> int:
-    """Texts that say whether a gate is passed."""
-    return int(Sizes.of(texts).select * JUDGING)
+    @property
+    def vouching(self) -> int:
+        """Rows that say whether a gate is passed."""
+        return vouching(self.select)
 
 
 def seconds_of_an_answer(model: str, some: Examples, max_length: int) -> float:
@@ -125,24 +125,25 @@ def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> li
     if step is None:
         return []
     steps = int(min(_WHOLE, seconds / step / (1 + _SECOND_BLOCK)))
-    plan: list[Knobs] = []
-    if steps >= _FEWEST:
-        plan = [_cell(1, steps, train), _cell(2, steps, train)]
-    elif (steps := int(seconds / step)) >= _FEWEST:
-        plan = [_cell(1, steps, train)]
-    seconds -= steps * step * (1 + _SECOND_BLOCK * (len(plan) - 1))
+    cells = [_cell(1, steps, train), _cell(2, steps, train)]
+    if steps < _FEWEST:
+        steps = int(min(_WHOLE, seconds / step))
+        cells = [_cell(1, steps, train)] if steps >= _FEWEST else []
+    plan = [knobs for knobs in cells if not _had(run, knobs)]
+    for knobs in plan:
+        blocks = 1 if knobs["cells.operations[1]"] == "none" else _SECOND_BLOCK
+        seconds -= steps * step * blocks
     # Its own pass and the one back, and the teacher's over all rows, which is kept.
     of_cut = _BATCH * teacher * 4 * _DISTILLED
     steps = int(min(_WHOLE / 2, (seconds - 1.5 * teacher * train) / of_cut))
-    if plan and steps >= _WHOLE / 4:
-        plan.append(
-            {
-                METHOD: "distilled",
-                "distilled.target_ratio": _DISTILLED,
-                "distilled.stages.recover.epochs": steps * _BATCH / train,
-            }
-        )
-    return [knobs for knobs in plan if not _had(run, knobs)]
+    distilled = {
+        METHOD: "distilled",
+        "distilled.target_ratio": _DISTILLED,
+        "distilled.stages.recover.epochs": steps * _BATCH / train,
+    }
+    if cells and steps >= _WHOLE / 4 and not _had(run, distilled):
+        plan.append(distilled)
+    return plan
 
 
 def advice(run: RunRecord, texts: int) -> list[str]:

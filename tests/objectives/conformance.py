@@ -76,6 +76,23 @@ class RecordingProgress:
         self.taken[-1] += 1
 
 
+class KilledError(Exception):
+    pass
+
+
+class KilledAt(RecordingProgress):
+    """Ends everything after more steps than so many, counted from the start of the stage."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def advance(self) -> None:
+        super().advance()
+        if self.steps > self.step:
+            raise KilledError
+
+
 def run(
     members: Sequence[SearchMethod],
     problem: Problem,

@@ -24,7 +24,7 @@ from objectives.training.stages import Loss, Stage
 from objectives.weights.elastic import ElasticTraining, rows_of
 from objectives.weights.slices import Model, Order, row_masks, smaller
 from tests.conftest import TINY
-from tests.objectives.conformance import RecordingProgress
+from tests.objectives.conformance import KilledAt, KilledError, RecordingProgress
 
 ATOL = 1e-5
 COUNTS = (
@@ -177,23 +177,6 @@ def test_the_whole_size_alone_is_plain_distillation(
     wanted = plain.population.logits(batch)
     assert not wanted.allclose(Population.of([problem.student]).logits(batch), atol=1e-2)
     torch.testing.assert_close(training.population.logits(batch), wanted, atol=1e-3, rtol=0)
-
-
-class KilledError(Exception):
-    pass
-
-
-class KilledAt(RecordingProgress):
-    """Ends everything after more steps than so many, counted from the start of the stage."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.step = step
-
-    def advance(self) -> None:
-        super().advance()
-        if self.steps > self.step:
-            raise KilledError
 
 
 @pytest.mark.parametrize("schedule", ["linear", "constant"])

@@ -18,7 +18,14 @@ from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.weights.shared_cells import SharedCells, SharedNet, shared_net
-from tests.objectives.conformance import RecordingProgress, logits_of, run, search_alone
+from tests.objectives.conformance import (
+    KilledAt,
+    KilledError,
+    RecordingProgress,
+    logits_of,
+    run,
+    search_alone,
+)
 
 SPACE = GraphSpace(nodes=2, operations=("conv3", "gated", "identity", "none"))
 SHARED = SharedCells(space=SPACE, epochs=3, batch_size=16, learning_rate=1e-2)
@@ -29,21 +36,6 @@ METHOD = CellSearch(width=16, operations=("conv3",), epochs=0, batch_size=16, sh
 def own(problem: Problem, tmp_path: Path) -> Problem:
     """A run of its own."""
     return replace(problem, cache=tmp_path / "cache")
-
-
-class KilledError(Exception):
-    pass
-
-
-class KilledAt(RecordingProgress):
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.step = step
-
-    def advance(self) -> None:
-        super().advance()
-        if self.steps > self.step:
-            raise KilledError
 
 
 def net_of(problem: Problem, progress: RecordingProgress, **changes: Any) -> SharedNet:
