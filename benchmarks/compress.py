@@ -30,11 +30,13 @@ from benchmarks.tasks import task_of, teacher_for
 from maskfront import compress
 from objectives.delivery.classify import Classifier
 from objectives.delivery.deployed import answers_to, deploy, text_to_label
+from objectives.metric import Metric, metric_value
 from objectives.session import Session
 from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import Classifier as Model
 from objectives.students.bert.pretrained import load_tokenizer
 from objectives.text.roles import load
+from objectives.text.task import Examples
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import load_teacher
 
@@ -47,22 +49,29 @@ GATES: dict[str, dict[str, float]] = {
 Labelled = Sequence[tuple[str, int]]
 
 
-def teacher_of(name: str, glue: str | None, cache: Path) -> tuple[Model, Labelled]:
-    """The fine-tuned model, and the rows that it did not learn from."""
+def teacher_of(name: str, glue: str | None, cache: Path) -> tuple[Model, Labelled, Labelled]:
+    """The fine-tuned model, the rows that it learnt from, and all others."""
     task = task_of(name, glue)
     inputs = read_inputs(task, teacher_for(name))
     model = load_teacher(
         inputs.teacher, inputs.text, inputs.split("train"), session=Session(cache=cache)
     )
     whole = load(replace(task, train=None))
-    known = set(inputs.text.roles["train"].texts)
-    rows = [
-        (row[0], int(label))
-        for role in whole.roles.values()
-        for row, label in zip(role.texts, role.labels.tolist(), strict=True)
-        if row not in known
-    ]
-    return model, rows
+    train = inputs.text.roles["train"]
+    known = set(train.texts)
+    rows = [row for role in whole.roles.values() for row in _rows(role) if (row[0],) not in known]
+    return model, _rows(train), rows
+
+
+def _rows(role: Examples) -> Labelled:
+    return [(row[0], label) for row, label in zip(role.texts, role.labels.tolist(), strict=True)]
+
+
+def parts(rows: Labelled, seed: int) -> tuple[Labelled, Labelled]:
+    """Rows that judge, and those that `compress` may see."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    unseen, texts = ([rows[place] for place in own] for own in np.split(order, [UNSEEN]))
+    return unseen, texts
 
 
 def table(file: Path, rows: Labelled, names: Sequence[str], *, labelled: bool) -> None:
@@ -73,7 +82,7 @@ def table(file: Path, rows: Labelled, names: Sequence[str], *, labelled: bool) -
         writer.writerows((text, names[label])[: 1 + labelled] for text, label in rows)
 
 
-def measured(out: Path, original: Path, unseen: Labelled) -> Row:
+def measured(out: Path, original: Path, unseen: Labelled, metric: Metric) -> Row:
     """Speed and worth of what was written, on rows that nothing saw."""
     texts, labels = [text for text, _ in unseen], np.array([label for _, label in unseen])
     folders = (out, original / "float32", original / "int8")
@@ -81,35 +90,37 @@ def measured(out: Path, original: Path, unseen: Labelled) -> Row:
     said, before = (
         answers_to(Classifier(folder, threads=0), texts).argmax(-1) for folder in folders[:2]
     )
+    value, value_before = (metric_value(metric, labels, own) for own in (said, before))
     return {
         "ms": float(times[0]),
         "speedup_float32": float(times[1] / times[0]),
         "speedup_int8": float(times[2] / times[0]),
+        "mb": sum(file.stat().st_size for file in out.glob("**/*.onnx")) / 1e6,
         "agreement": float((said == before).mean()),
-        "metric_kept": float((said == labels).mean() / (before == labels).mean()),
+        "metric": value,
+        "metric_kept": value / value_before,
     }
 
 
 def main() -> None:
     """Run, or go on, and print the table."""
-    parser = parser_of(__doc__, tasks=("tweets", "sst2"), seeds=(0,), cache=True)
+    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0,), cache=True)
     parser.add_argument("--plan", nargs="+", type=plan, default=[(200, 5), (2000, 5), (16000, 10)])
     asked = parsed(parser)
     rows = Rows(asked.out / "compress.json")
-    model, labelled = teacher_of(asked.task, asked.glue, asked.cache)
+    model, _, labelled = teacher_of(asked.task, asked.glue, asked.cache)
     names = list(model.config.id2label.values())
     tokenizer = load_tokenizer(teacher_for(asked.task).checkpoint)
-    length = task_of(asked.task, asked.glue).max_length
+    task = task_of(asked.task, asked.glue)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         save_model(model, folder / "model")
         tokenizer.save_pretrained(folder / "model")
         for name, engine in (("float32", "onnxruntime"), ("int8", "onnxruntime-int8")):
-            deploy(folder / name, model, tokenizer, engine, length)  # type: ignore[arg-type]
+            deploy(folder / name, model, tokenizer, engine, task.max_length)  # type: ignore[arg-type]
         os.chdir(folder)
         for seed in asked.seeds:
-            order = np.random.default_rng(seed).permutation(len(labelled))
-            unseen, texts = ([labelled[n] for n in own] for own in np.split(order, [UNSEEN]))
+            unseen, texts = parts(labelled, seed)
             for number, minutes in asked.plan:
                 some = texts[:number]
                 for gate, aim in GATES.items():
@@ -122,11 +133,11 @@ def main() -> None:
                         *(folder / "model", folder / "texts.csv"),
                         out=out,
                         minutes=minutes,
-                        max_length=length,
+                        max_length=task.max_length,
                         take_nearest=True,
                         **aim,
                     )
-                    worth = measured(out, folder, unseen)
+                    worth = measured(out, folder, unseen, task.metric)
                     own = {"taken": found.deployed.what(), "passed": found.passed}
                     rows.add({**key, "minutes": minutes, **own, **worth, "seconds": found.seconds})
     columns = ("speedup_int8", "speedup_float32", "agreement", "metric_kept", "seconds")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
 from numbers import Integral
 from pathlib import Path
 from types import NoneType, UnionType
@@ -72,11 +73,14 @@ def did_you_mean(name: str, there: Sequence[str]) -> str:
     return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
+_types: Callable[[Any], dict[str, Any]] = cache(get_type_hints)  # a launch asks a thousand times
+
+
 def check_types(owner: Any) -> None:
     """Raise UserError for the first field of a dataclass that holds what its type does not allow.
     Numbers, strings, paths, True and False, dataclasses, None and tuples of these are looked at; of
     all else anything goes. A list may stand for a tuple. A range is checked afterwards."""
-    types = get_type_hints(type(owner))
+    types = _types(type(owner))
     for field in fields(owner):
         value = getattr(owner, field.name)
         wanted = _wanted(types[field.name], value)
@@ -134,7 +138,7 @@ def check_ranges(owner: object, /, **ranges: tuple[bool, str]) -> None:
     """Raise UserError for the first field of `owner` that is out of its range: `ranges` says of
     each whether it is good, and what a good one is. Those whose type is a Literal need not be
     named."""
-    types = get_type_hints(type(owner))
+    types = _types(type(owner))
     choices = {name: get_args(own) for name, own in types.items() if get_origin(own) is Literal}
     allowed = {
         name: (getattr(owner, name) in values, f"one of {', '.join(values)}")

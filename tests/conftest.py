@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from tests.servers import MariaDb, Postgres
 
 pytest.register_assert_rewrite("tests.objectives.conformance")
-torch.set_num_threads(1)  # a tiny matmul costs less than waking a second thread
+# A tiny matmul costs less than waking a second thread: here, and in the processes that tests start.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 quiet_libraries()
 # A runner in the background (nohup, &) ignores Ctrl-C, and so would what the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -151,7 +151,7 @@ LATENCY = Latency(
     milliseconds=((0.0, 1.0, 2.0), (1.0, 2.0, 3.0), (1.5, 2.5, 3.5), (2.5, 3.5, 4.5)),
     rest=0.5,
 )
-RATIOS = (0.35, 0.5, 0.6)
+RATIOS = (0.35, 0.6)
 TEACHER = Teacher(checkpoint="", epochs=6, batch_size=16, learning_rate=3e-3, precision="float32")
 TASK = Task(name="planted", data=planted_rows, max_length=24, alpha=64, select=48, heldout=48)
 NUMBERS = replace(TASK, data=graded_rows, metric="pearson_spearman")
@@ -191,19 +191,19 @@ class Watched(RecordingProgress):
 
 @dataclass(frozen=True)
 class Found:
-    """Of one method, with the three `RATIOS`."""
+    """Of one method, with the `RATIOS`."""
 
     same_architectures: bool
     """On the GPU, together and alone, and on the CPU."""
     from_alone: float
-    """How far the logits of a student of the three lie from those of the same one alone."""
+    """How far the logits of a student of them all lie from those of the same one alone."""
     from_cpu: float
     """And from those of the same one on the CPU."""
     waits: list[Wait]
     """In the steps, all but the first of a stage."""
     operations: list[int]
     """Of each of these steps."""
-    operations_of_six: list[int]
+    operations_of_twice: list[int]
     """The same for twice as many students of the same sizes."""
 
 
@@ -234,9 +234,9 @@ def examine(method: BertMethod | CellSearch, bench: Workbench, gpu: StandIn | Cu
         members = [with_knobs(method, {"target_ratio": ratio}) for ratio in RATIOS]
     with gpu.plugged_in():
         problem = on_gpu(bench)
-        watched, of_six = Watched(gpu), Watched(gpu)
+        watched, twice = Watched(gpu), Watched(gpu)
         together = run(members, problem, watched)
-        run(members * 2, problem, of_six)
+        run(members * 2, problem, twice)
         (alone,) = run(members[:1], problem)
     on_cpu = run(members, bench.problem)
     logits = partial(logits_on_cpu, bench=bench, gpu=gpu)
@@ -247,7 +247,7 @@ def examine(method: BertMethod | CellSearch, bench: Workbench, gpu: StandIn | Cu
         from_cpu=distance(logits(together), logits(on_cpu)),
         waits=sorted(watched.waits),
         operations=watched.operations,
-        operations_of_six=of_six.operations,
+        operations_of_twice=twice.operations,
     )
 
 

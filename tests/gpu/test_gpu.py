@@ -126,11 +126,11 @@ def test_no_step_waits_for_the_device(found: dict[str, dict[str, Any]], name: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in METHODS if n not in LOOPS | ONE_TRAINING])
-def test_a_step_asks_as_little_of_the_device_for_six_students_as_for_three(
+def test_a_step_asks_as_little_of_the_device_for_twice_as_many_students(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
     assert min(found[name]["operations"]) > 100
-    assert found[name]["operations"] == found[name]["operations_of_six"]
+    assert found[name]["operations"] == found[name]["operations_of_twice"]
 
 
 def test_no_method_is_missing() -> None:
