@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, distribution_to_json
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from objectives.engines.names import ENGINES, Engine
 from objectives.errors import UserError, check_ranges, check_types, did_you_mean
@@ -16,7 +16,6 @@ from objectives.measures.cost import CostName, check_priced
 from objectives.measures.evaluate import Objective
 from objectives.measures.latency import Latency
 from objectives.search_method import SearchMethod, spaces_of
-from objectives.students.bert.pretrained import license_of
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
@@ -28,7 +27,6 @@ from orchestrator.runs.results import LIMITED
 from orchestrator.sampler import SamplerFactory, SamplerName
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
     from transformers.configuration_utils import PreTrainedConfig
 
 PopulationSize = int | Literal["auto"]
@@ -353,98 +351,6 @@ class Study:
         name = knobs[METHOD] if self._several else ""
         return self._parts[name].trial_method(_of_method(name, knobs))
 
-    def sources(self) -> dict[str, str]:
-        """What the user named, for people to read: of a folder the end of its path and of a file
-        its name, so that a model card tells no home directory.
-
-        Returns:
-            Task, data, columns, checkpoints and their licences, by name.
-        """
-        task = self.task
-        first, *second = task.columns
-        named = {
-            "task": task.name,
-            **_data_names(task),
-            "text": first,
-            "text pair": second[0] if second else None,
-            "label": task.label if task.labelled else None,
-            "teacher": _end_of_path(self.teacher.checkpoint),
-            "teacher license": license_of(self.teacher.checkpoint),
-        }
-        if self.student is not None:
-            named["student"] = _end_of_path(self.student)
-            named["student license"] = license_of(self.student)
-        return {name: text for name, text in named.items() if text is not None}
-
-    def definition(
-        self,
-        data: str,
-        checkpoint: str,
-        student: str | None = None,
-        augmentation: Mapping[str, object] | None = None,
-    ) -> dict[str, str]:
-        """All that decides a trial's result, flat and printable; two runs with an equal one agree.
-        A folder's name and a function's identity do not count, but what they hold does.
-
-        Args:
-            data: fingerprint of the text.
-            checkpoint: fingerprint of what the teacher computes.
-            student: fingerprint of what the student computes, if it is a checkpoint of its own.
-            augmentation: its `Augmenter.definition`, if there is one.
-
-        Returns:
-            Settings and fingerprints, by dotted name.
-        """
-        parts: dict[str, Any] = {
-            "name": self.name,
-            "seed": self.seed,
-            "student": student,
-            "student_layers": self.student_layers,
-            "cost": self.cost,
-            "seq_len": self.task.max_length if self.seq_len is None else self.seq_len,
-            "task.data": data,
-            "task.metric": self.task.metric,
-            "task.max_length": self.task.max_length,
-            **dict(self._settings()),
-            "teacher.checkpoint": checkpoint,
-            "method": self.method_name,
-        }
-        if augmentation is not None:
-            parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
-        parts |= {f"space.{name}": distribution_to_json(d) for name, d in self.knobs.items()}
-        return {name: str(value) for name, value in parts.items()}
-
-    def _settings(self) -> Iterator[tuple[str, object]]:
-        for name in ("objective", "engine", "latency_batch"):
-            if getattr(self, name) != getattr(Study, name):
-                yield name, getattr(self, name)
-        for where, aims in (("at_least", self.at_least), ("at_most", self.at_most)):
-            yield from ((f"{where}.{name}", aim) for name, aim in aims.items())
-        yield from _entries("teacher", self.teacher)
-        if self.fidelity != FULL:
-            yield from _entries("fidelity", self.fidelity)
-        tuned = {f"method.{name}" for name in self.space}
-        for name, method in self.methods.items():
-            entries = _entries(f"method.{name}" if name else "method", method)
-            yield from (entry for entry in entries if entry[0] not in tuned)
-
-
-def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
-    """What `Study._settings` gives, of one dataclass."""
-    for own in fields(owner):
-        if not own.compare:  # a place, which decides nothing
-            continue
-        name, value = f"{place}.{own.name}", getattr(owner, own.name)
-        if is_dataclass(value) and not isinstance(value, type):
-            yield from _entries(name, value)
-        elif isinstance(value, tuple) and any(hasattr(entry, "name") for entry in value):
-            yield name, ", ".join(entry.name for entry in value)
-            for entry in value:
-                inner = f"{name}.{entry.name}"
-                yield from (one for one in _entries(inner, entry) if one[0] != f"{inner}.name")
-        else:
-            yield name, value
-
 
 def _of_method(name: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
     """The knobs of one of several methods, by its own places; the empty name has all."""
@@ -454,25 +360,3 @@ def _of_method(name: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
         for place, value in knobs.items()
         if not name or place.startswith(own)
     }
-
-
-def _data_names(task: Task) -> dict[str, str]:
-    """What the user called the data."""
-    data = task.data
-    if isinstance(data, Mapping):
-        names = {split: file.path.name for split, file in data.items()}
-        of_splits = {
-            "data": task.split,
-            "held-out data": task.heldout_split,
-            "unlabelled data": task.unlabelled_split,
-        }
-        return {what: names[split] for what, split in of_splits.items() if split}
-    function = getattr(data, "__name__", type(data).__name__)
-    name = _end_of_path(data) if isinstance(data, str) else f"{function}()"
-    return {"data": " ".join(filter(None, [name, task.subset]))}
-
-
-def _end_of_path(name: str) -> str:
-    """A name on the hub as it is; of a folder that is there its last two parts."""
-    path = Path(name)
-    return "/".join(path.resolve().parts[-2:]) if path.exists() else name

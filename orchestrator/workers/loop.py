@@ -20,6 +20,7 @@ from objectives.text.vocabulary import check_vocabulary
 from objectives.workbench.inputs import Inputs, read_inputs
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
+from orchestrator.identity import definition_of
 from orchestrator.runs.artifacts import set_artifact_store
 from orchestrator.runs.records import WANTED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
@@ -156,7 +157,8 @@ def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
     study.check_shapes(*inputs.configs())
     if study.least_vocabulary < 1:
         check_vocabulary(inputs.tokenizer, study.least_vocabulary)
-    return inputs, study.definition(
+    return inputs, definition_of(
+        study,
         inputs.text.fingerprint,
         inputs.checkpoint_fingerprint,
         inputs.student_fingerprint,

@@ -15,6 +15,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
+from orchestrator.identity import sources_of
 from orchestrator.optuna_private import study_id_of
 from orchestrator.runs.records import DEFINITION, HOME, SOURCES, VERSIONS, WANTED
 from orchestrator.runs.run_folder import RunFolder
@@ -92,7 +93,7 @@ def describe(outer: optuna.Study, study: Study, device: str, timeout: float | No
     versions = {name: version(name) for name in packages} | {"python": platform.python_version()}
     versions |= {"device": device, "machine": platform.platform()}
     outer.set_user_attr(VERSIONS, versions)
-    outer.set_user_attr(SOURCES, study.sources())
+    outer.set_user_attr(SOURCES, sources_of(study))
     outer.set_user_attr(WANTED, study.trials)
     begin_launch(outer, timeout)
 

@@ -18,6 +18,7 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.students.bert.architecture import BertShape
 from objectives.text.task import Task
 from objectives.training.stages import Stage
+from orchestrator.identity import definition_of, sources_of
 from tests.conftest import config_of
 
 Knob = FloatDistribution | IntDistribution | CategoricalDistribution
@@ -100,13 +101,13 @@ def test_sources_name_files_and_both_texts_of_a_pair(study: Study, tmp_path: Pat
         name="pairs",
         text=("first", "second"),
     )
-    named = replace(study, task=pair).sources()
+    named = sources_of(replace(study, task=pair))
     assert (named["data"], named["held-out data"]) == ("train.csv", "test.csv")
     assert named["unlabelled data"] == "more.tsv"
     assert (named["text"], named["text pair"]) == ("first", "second")
-    assert not {"held-out data", "text pair"} & set(study.sources())
+    assert not {"held-out data", "text pair"} & set(sources_of(study))
     alone = replace(pair, heldout_split=None)
-    assert replace(study, task=alone).sources()["data"] == "train.csv"
+    assert sources_of(replace(study, task=alone))["data"] == "train.csv"
 
 
 def test_choices_that_no_storage_keeps_as_they_are_are_refused(study: Study) -> None:
@@ -262,10 +263,10 @@ def test_an_engine_goes_with_the_cost_of_milliseconds(study: Study) -> None:
         with pytest.raises(UserError, match=message):
             replace(study, **settings)
     plain = replace(study, cost="latency")
-    known = plain.definition("data", "checkpoint")
+    known = definition_of(plain, "data", "checkpoint")
     assert known.keys().isdisjoint({"engine", "latency_batch"})
     served = replace(plain, engine="onnxruntime-int8", latency_batch=8)
-    assert served.definition("data", "checkpoint") == known | {
+    assert definition_of(served, "data", "checkpoint") == known | {
         "engine": "onnxruntime-int8",
         "latency_batch": "8",
     }

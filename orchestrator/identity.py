@@ -1,0 +1,140 @@
+"""What makes two runs the same study, and what the user named in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optuna.distributions import distribution_to_json
+
+from objectives.students.bert.pretrained import license_of
+from objectives.workbench.fidelity import FULL
+from orchestrator.study import Study
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from objectives.text.task import Task
+
+
+def definition_of(
+    study: Study,
+    data: str,
+    checkpoint: str,
+    student: str | None = None,
+    augmentation: Mapping[str, object] | None = None,
+) -> dict[str, str]:
+    """All that decides a trial's result, flat and printable; two runs with an equal one agree.
+    A folder's name and a function's identity do not count, but what they hold does.
+
+    Args:
+        study: the study.
+        data: fingerprint of the text.
+        checkpoint: fingerprint of what the teacher computes.
+        student: fingerprint of what the student computes, if it is a checkpoint of its own.
+        augmentation: its `Augmenter.definition`, if there is one.
+
+    Returns:
+        Settings and fingerprints, by dotted name.
+    """
+    parts: dict[str, Any] = {
+        "name": study.name,
+        "seed": study.seed,
+        "student": student,
+        "student_layers": study.student_layers,
+        "cost": study.cost,
+        "seq_len": study.task.max_length if study.seq_len is None else study.seq_len,
+        "task.data": data,
+        "task.metric": study.task.metric,
+        "task.max_length": study.task.max_length,
+        **dict(_settings(study)),
+        "teacher.checkpoint": checkpoint,
+        "method": study.method_name,
+    }
+    if augmentation is not None:
+        parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
+    parts |= {f"space.{name}": distribution_to_json(d) for name, d in study.knobs.items()}
+    return {name: str(value) for name, value in parts.items()}
+
+
+def sources_of(study: Study) -> dict[str, str]:
+    """What the user named, for people to read: of a folder the end of its path and of a file
+    its name, so that a model card tells no home directory.
+
+    Args:
+        study: the study.
+
+    Returns:
+        Task, data, columns, checkpoints and their licences, by name.
+    """
+    task = study.task
+    first, *second = task.columns
+    named = {
+        "task": task.name,
+        **_data_names(task),
+        "text": first,
+        "text pair": second[0] if second else None,
+        "label": task.label if task.labelled else None,
+        "teacher": _end_of_path(study.teacher.checkpoint),
+        "teacher license": license_of(study.teacher.checkpoint),
+    }
+    if study.student is not None:
+        named["student"] = _end_of_path(study.student)
+        named["student license"] = license_of(study.student)
+    return {name: text for name, text in named.items() if text is not None}
+
+
+def _settings(study: Study) -> Iterator[tuple[str, object]]:
+    for name in ("objective", "engine", "latency_batch"):
+        if getattr(study, name) != getattr(Study, name):
+            yield name, getattr(study, name)
+    for where, aims in (("at_least", study.at_least), ("at_most", study.at_most)):
+        yield from ((f"{where}.{name}", aim) for name, aim in aims.items())
+    yield from _entries("teacher", study.teacher)
+    if study.fidelity != FULL:
+        yield from _entries("fidelity", study.fidelity)
+    tuned = {f"method.{name}" for name in study.space}
+    for name, method in study.methods.items():
+        entries = _entries(f"method.{name}" if name else "method", method)
+        yield from (entry for entry in entries if entry[0] not in tuned)
+
+
+def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
+    """What `_settings` gives, of one dataclass."""
+    for own in fields(owner):
+        if not own.compare:  # a place, which decides nothing
+            continue
+        name, value = f"{place}.{own.name}", getattr(owner, own.name)
+        if is_dataclass(value) and not isinstance(value, type):
+            yield from _entries(name, value)
+        elif isinstance(value, tuple) and any(hasattr(entry, "name") for entry in value):
+            yield name, ", ".join(entry.name for entry in value)
+            for entry in value:
+                inner = f"{name}.{entry.name}"
+                yield from (one for one in _entries(inner, entry) if one[0] != f"{inner}.name")
+        else:
+            yield name, value
+
+
+def _data_names(task: Task) -> dict[str, str]:
+    """What the user called the data."""
+    data = task.data
+    if isinstance(data, Mapping):
+        names = {split: file.path.name for split, file in data.items()}
+        of_splits = {
+            "data": task.split,
+            "held-out data": task.heldout_split,
+            "unlabelled data": task.unlabelled_split,
+        }
+        return {what: names[split] for what, split in of_splits.items() if split}
+    function = getattr(data, "__name__", type(data).__name__)
+    name = _end_of_path(data) if isinstance(data, str) else f"{function}()"
+    return {"data": " ".join(filter(None, [name, task.subset]))}
+
+
+def _end_of_path(name: str) -> str:
+    """A name on the hub as it is; of a folder that is there its last two parts."""
+    path = Path(name)
+    return "/".join(path.resolve().parts[-2:]) if path.exists() else name
