@@ -34,18 +34,20 @@ _LIMIT = 4 * 2**30
 """Bytes of a file at most: 800,000 tokens of MiniLM-L6, 215,000 of BERT-base."""
 
 
-def kept_logits(teacher: Classifier, train: Split, *, session: Session) -> Tensor:
+def kept_logits(
+    teacher: Classifier, split: Split, *, session: Session, role: str = "train"
+) -> Tensor:
     """`evaluate.predict`, or what it has left in the cache; the caller holds a lock."""
     device, progress = session.device, session.progress
-    key = {"train": train.fingerprint, "how": torch.device(device).type}
+    key = {"train": split.fingerprint, "how": torch.device(device).type}
     file = session.cache / f"teacher-logits-{fingerprint_of(teacher, key)}.npy"
 
     def answer() -> NDArray[np.float32]:
-        progress.begin("let the teacher answer train", math.ceil(len(train) / EVALUATION_BATCH))
-        answers: NDArray[np.float32] = predict(teacher, train, device, progress).numpy()
+        progress.begin(f"let the teacher answer {role}", math.ceil(len(split) / EVALUATION_BATCH))
+        answers: NDArray[np.float32] = predict(teacher, split, device, progress).numpy()
         return answers
 
-    shape = (len(train), count_labels(teacher.config))
+    shape = (len(split), count_labels(teacher.config))
     return torch.from_numpy(cached_array(file, shape, np.float32, progress.note, answer))
 
 

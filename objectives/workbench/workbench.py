@@ -14,11 +14,9 @@ from objectives.measures.bits import BitOps, Bytes, bytes_of
 from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
 from objectives.measures.evaluate import (
-    EVALUATION_BATCH,
     Objective,
     count_parameters,
     nearness,
-    predict,
     score,
 )
 from objectives.measures.latency import Latency, load_latency, milliseconds_beside
@@ -220,13 +218,11 @@ def _answered(
 ) -> tuple[dict[str, Split], dict[str, Tensor]]:
     """The rows, labelled by the teacher where the task has no labels; and its logits (rows, C) of
     those that judge."""
-    device, progress = session.device, session.progress
-    batches = sum(-(-len(splits[role]) // EVALUATION_BATCH) for role in JUDGING)
-    progress.begin("score the teacher", batches)
-    answers = {role: predict(teacher, splits[role], device, progress) for role in JUDGING}
+    roles = JUDGING if inputs.task.labelled else (*JUDGING, "alpha")
+    said = {role: kept_logits(teacher, splits[role], session=session, role=role) for role in roles}
+    answers = {role: said[role] for role in JUDGING}
     if inputs.task.labelled:
         return dict(splits), answers
-    said = answers | {"alpha": predict(teacher, splits["alpha"], device)}
     labelled = {role: splits[role].answered(logits) for role, logits in said.items()}
     return {**splits, **labelled}, answers
 

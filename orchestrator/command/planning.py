@@ -52,6 +52,8 @@ _WHOLE = 4000
 """Steps after which a cell hardly gains any more."""
 _FEWEST = 300
 """Steps of a cell that is worth its place."""
+_FEWEST_OF_CUT = 500
+"""Steps of a distilled cut that is worth its place."""
 _ENOUGH = 1000
 """Texts from which on cells are trained."""
 _DISTILLED = 0.25
@@ -128,26 +130,27 @@ def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> li
     step = _seconds_of_a_step(run, train)
     if step is None:
         return []
-    steps = int(min(_WHOLE, seconds / step / (1 + _SECOND_BLOCK)))
-    cells = [_cell(1, steps, train), _cell(2, steps, train)]
+    steps = int(min(_WHOLE, seconds / step))
     if steps < _FEWEST:
-        steps = int(min(_WHOLE, seconds / step))
-        cells = [_cell(1, steps, train)] if steps >= _FEWEST else []
-    plan = [knobs for knobs in cells if not _had(run, knobs)]
-    for knobs in plan:
-        blocks = 1 if knobs["cells.operations[1]"] == "none" else _SECOND_BLOCK
-        seconds -= steps * step * blocks
+        return []
+    plan = [_cell(1, steps, train)]
+    seconds -= 0 if _had(run, plan[0]) else steps * step
     # Its own pass and the one back, and the teacher's over all rows, which is kept.
     of_cut = _BATCH * teacher * 4 * _DISTILLED
-    steps = int(min(_WHOLE / 2, (seconds - 1.5 * teacher * train) / of_cut))
-    distilled = {
-        METHOD: "distilled",
-        "distilled.target_ratio": _DISTILLED,
-        "distilled.stages.recover.epochs": steps * _BATCH / train,
-    }
-    if cells and steps >= _WHOLE / 4 and not _had(run, distilled):
-        plan.append(distilled)
-    return plan
+    of_teacher = 1.5 * teacher * train
+    of_distilled = int(min(_WHOLE / 2, (seconds - of_teacher) / of_cut))
+    if of_distilled >= _FEWEST_OF_CUT:
+        plan.append(
+            {
+                METHOD: "distilled",
+                "distilled.target_ratio": _DISTILLED,
+                "distilled.stages.recover.epochs": of_distilled * _BATCH / train,
+            }
+        )
+        seconds -= 0 if _had(run, plan[1]) else of_distilled * of_cut + of_teacher
+    if seconds >= _SECOND_BLOCK * step * steps:
+        plan.append(_cell(2, steps, train))
+    return [knobs for knobs in plan if not _had(run, knobs)]
 
 
 def advice(run: RunRecord, texts: int) -> list[str]:

@@ -260,10 +260,8 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
 
     assert plan(10) == []
     assert plan(50) == [("cells", 500)]
-    assert plan(500) == [("cells", 2000)] * 2
-    long = plan(5000)
-    assert long[:2] == [("cells", 4000)] * 2
-    assert long[2][0] == "distilled"
+    assert plan(450) == [("cells", 4000), ("distilled", 523)], "the teacher's own pass is 16.5 s"
+    assert plan(5000) == [("cells", 4000), ("distilled", 2000), ("cells", 4000)]
 
     def advised(own: Any) -> str:
         return " ".join(planning.advice(own, texts))
