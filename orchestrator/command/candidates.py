@@ -209,14 +209,13 @@ class Candidates:
         means = times.mean(axis=0).tolist()
         own = Classifier(folder, threads=0)
         said = answers_to(own, texts).argmax(-1)
-        others = dict(zip(self.engines, means[1:], strict=True))
-        int8 = others.get("onnxruntime-int8")
+        int8 = dict(zip(self.engines[1:], means[2:], strict=True)).get("onnxruntime-int8")
         return Deployed(
             folder=out,
             cascade=found,
             milliseconds=means[0],
             slow=float(np.quantile(times[:, 0], 0.95)),
-            speed_up=others[self.engines[0]] / means[0],
+            speed_up=means[1] / means[0],
             speed_up_int8=None if int8 is None else int8 / means[0],
             heldout_agreement=rows.agreement("heldout", said),
             heldout_metric=rows.value("heldout", said),

@@ -48,7 +48,7 @@ GATE = 0.95
 an answer in a hundred, and a few hundred texts know a share to within two hundredths."""
 _FEWEST = 20
 """Texts: fewer tell no two models apart."""
-_ANSWERING = 0.25
+_ANSWERING = 1 / 3
 """Share of the time in which the unpruned model may answer all texts: of more texts some are left
 out."""
 _MOST = 6

@@ -43,7 +43,7 @@ SPACE: Mapping[str, BaseDistribution] = {
     "distilled.stages.recover.epochs": _EPOCHS,
 }
 
-_ROUNDS = 4
+_ROUNDS = 8
 """Times that the unpruned model is timed; the first one warms it up."""
 _BATCH = 32
 _TRIED = 200
@@ -56,6 +56,8 @@ _FEWEST_OF_CUT = 500
 """Steps of a distilled cut that is worth its place."""
 _ENOUGH = 1000
 """Texts from which on cells are trained."""
+_PLANNED = 0.8
+"""Share of the seconds that are planned: a machine may be slower later than it was at first."""
 _DISTILLED = 0.25
 _SECOND_BLOCK = 1.5
 """Times as long as a cell of one block takes one of two."""
@@ -130,6 +132,7 @@ def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> li
     step = _seconds_of_a_step(run, train)
     if step is None:
         return []
+    seconds *= _PLANNED
     steps = int(min(_WHOLE, seconds / step))
     if steps < _FEWEST:
         return []

@@ -87,6 +87,7 @@ def test_the_folder_says_what_its_card_says(done: Deployed, launched: Run, study
     assert np.mean(said == labels) == pytest.approx(done.heldout_metric)
     card = (done.folder / "README.md").read_text()
     assert f"{100 * done.heldout_agreement:.1f}%" in card
+    assert done.speed_up_int8 is None, "one engine was asked for"
     assert f"| {launched.metric_name} | {done.heldout_metric:.4f} |" in card
 
 

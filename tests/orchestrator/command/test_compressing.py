@@ -259,8 +259,8 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
         ]
 
     assert plan(10) == []
-    assert plan(50) == [("cells", 500)]
-    assert plan(450) == [("cells", 4000), ("distilled", 523)], "the teacher's own pass is 16.5 s"
+    assert plan(50) == [("cells", 400)]
+    assert plan(600) == [("cells", 4000), ("distilled", 992)], "the teacher's own pass is 16.5 s"
     assert plan(5000) == [("cells", 4000), ("distilled", 2000), ("cells", 4000)]
 
     def advised(own: Any) -> str:
