@@ -103,5 +103,5 @@ def test_a_report_is_written_where_it_is_asked_for(run: Run, tmp_path: Path) -> 
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is no run folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         load_run(tmp_path)

@@ -82,7 +82,7 @@ def test_a_launch_that_names_its_server_gives_it_the_password(tmp_path: Path) ->
     """And so a look at its run by the same process."""
     folder, url = RunFolder(tmp_path), "postgresql+psycopg://typed@db.example/x"
     folder.write_address(url, "tiny", "id")
-    with pytest.raises(RunError, match="is named by a run folder"):
+    with pytest.raises(RunError, match="comes from a run folder"):
         password_of(address(folder, None))
     assert password_of(address(folder, url)) == "s3cret"
     assert password_of(address(folder, None)) == "s3cret"

@@ -249,7 +249,7 @@ def test_a_resumed_study_takes_its_times_from_the_same_table(
 
     (table,) = (tmp_path / "run" / "cache").glob("latency-*.json")
     table.unlink()
-    with pytest.raises(RunError, match=r"ratio 1 was .* ms@cpu-.*, would now be .* ms@cpu-"):
+    with pytest.raises(RunError, match=r"ratio 1 was .* ms@cpu-.*, but is now .* ms@cpu-"):
         run_study(study, trials=3, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run") == ["finished"] * 2
 
@@ -471,7 +471,7 @@ def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) ->
     run = run_study(
         scripted(study, "silent", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
     )
-    assert run.trials[0].failure == "the method gave no outcome for it"
+    assert run.trials[0].failure == "the method returned no outcome for it"
 
 
 def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_optuna_is_told_when_all_of_a_trial_is_there(
 
 def test_a_study_whose_every_trial_fails_gives_up(study: Study, tmp_path: Path) -> None:
     hopeless = scripted(study, *["fail"] * 8)
-    with pytest.raises(RunError, match="4 trials in a row failed; the newest with: the loss is"):
+    with pytest.raises(RunError, match="4 trials in a row failed; the last one with: the loss is"):
         run_study(hopeless, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run")[:4] == ["failed"] * 4
 
@@ -591,7 +591,7 @@ def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
     run = run_study(crowded, out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["finished"] * 6
     shown = capsys.readouterr().out
-    assert "out of memory with 4 trials at once: 3 begin again, 2 at once" in shown
+    assert "out of memory with 4 trials at once: 3 trials start again, 2 at a time" in shown
     assert "trials 4 to 5" in shown, "the next population is no larger than fits"
 
 
@@ -806,7 +806,7 @@ def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path,
     assert finished[: len(before)] == before
     assert not [t for t in run.trials if t.state == "running"]
     assert {t.failure for t in run.trials if t.state == "failed"} == {
-        "its process ended before it did"
+        "its process ended before the trial did"
     }
     on_disk = sorted(p.name for p in (folder / "trials").iterdir())
     assert on_disk == [f"{t.number:05d}" for t in finished]
