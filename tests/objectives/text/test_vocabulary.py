@@ -64,5 +64,5 @@ def test_what_cannot_spell_is_refused(
     monkeypatch.setattr(
         tokenizer.backend_tokenizer.__class__, "to_str", lambda own: '{"model": {"type": "BPE"}}'
     )
-    with pytest.raises(UserError, match="the tokenizer is BPE, and only WordPiece's"):
+    with pytest.raises(UserError, match="the tokenizer is BPE, and only a WordPiece"):
         check_vocabulary(tokenizer, 0.9)

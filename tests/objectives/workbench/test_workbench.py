@@ -335,7 +335,7 @@ def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
     progress = RecordingProgress()
     bench = prepare(inputs, session=Session(cache=tmp_path, progress=progress))
     _, note, *_ = progress.notes
-    assert "matched by place: happy is 0, neutral is 1, sad is 2" in note
+    assert "matched by position: happy is 0, neutral is 1, sad is 2" in note
     assert list(bench.problem.student.config.id2label.values()) == LABELS
 
 
@@ -654,5 +654,5 @@ def test_nothing_agrees_with_a_teacher_that_has_no_classes(
     tiny_bert: str, planted_task: Task
 ) -> None:
     task = replace(planted_task, metric="agreement")
-    with pytest.raises(UserError, match=r"agreement.*has no classifier yet; name a classifier"):
+    with pytest.raises(UserError, match=r"agreement.*has no classifier yet; use a fine-tuned c"):
         read_inputs(task, Teacher(checkpoint=tiny_bert))

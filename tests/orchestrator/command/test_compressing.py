@@ -149,7 +149,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
 def test_a_model_that_is_no_classifier_is_refused(
     tiny_bert: str, texts: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"has no classifier yet; name a classifier"):
+    with pytest.raises(UserError, match=r"has no classifier yet; use a fine-tuned"):
         compress(tiny_bert, texts, out="small", max_length=24)
     assert not (tmp_path / "runs").exists()
 

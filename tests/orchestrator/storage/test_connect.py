@@ -174,7 +174,7 @@ def test_a_server_of_something_else_is_one_line() -> None:
     port = other.add_insecure_port("127.0.0.1:0")
     other.start()
     try:
-        with pytest.raises(RunError, match=rf"the server at grpc://127.0.0.1:{port} is not a storage pr"):
+        with pytest.raises(RunError, match=rf"127.0.0.1:{port} is not a storage proxy"):
             open_storage(f"grpc://127.0.0.1:{port}")
     finally:
         other.stop(None).wait()

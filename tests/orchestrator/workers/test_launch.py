@@ -258,7 +258,7 @@ def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> 
     with pytest.raises(UserError, match=r"Study\.cost is 'watts'; it must be one of flops, params"):
         replace(study, cost="watts")  # type: ignore[arg-type]
     deeper = replace(study.method, spaces=("heads", "qk", "v"))
-    with pytest.raises(UserError, match=r"'latency' has no cost for the units of qk, v, only"):
+    with pytest.raises(UserError, match=r"'latency' has no cost for units of qk, v, only"):
         replace(study, cost="latency", method=deeper)
     assert replace(study, cost="units", method=deeper).cost == "units"
 
@@ -277,7 +277,7 @@ def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> 
         ),
         (
             {"method": WidthSearch(shares=(0.9, 1)), "student_layers": (1,)},
-            "of the 4 heads of a layer all of them are as many units",
+            "all of them keep the same number of the 4 heads",
         ),
     ],
 )
@@ -653,7 +653,7 @@ def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: 
         ),
     )
     run = run_study(wrong, trials=1, out=tmp_path / "run", device="cpu")
-    assert str(run.trials[0].failure).startswith("stage 'search': keep='best' is for stages aft")
+    assert str(run.trials[0].failure).startswith("stage 'search': keep='best' is only for stages")
     assert run.trials[1].state == "finished"
 
 
@@ -735,7 +735,7 @@ def test_augmentation_that_cannot_work_is_refused_before_anything_is_written(
     study: Study, tiny_bert: str, tiny_masked_lm: str, tmp_path: Path
 ) -> None:
     for augmentation, message in (
-        (Augmentation(masked_lm=tiny_bert, copies=2), "no head for masked words"),
+        (Augmentation(masked_lm=tiny_bert, copies=2), "no masked-LM head"),
         (
             Augmentation(masked_lm=tiny_masked_lm, word_vectors="nowhere.txt", copies=2),
             "word vectors 'nowhere.txt'",

@@ -376,7 +376,7 @@ def hide_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (spoil_results, r"other logits than torch: they differ by 1\.0e-02 at batch 1, length 2"),
+        (spoil_results, r"different logits: they differ by 1\.0e-02 at batch 1, length 2"),
         (
             hide_onnx,
             r"^onnx, onnxscript, onnxruntime are not there; .* pip install .* '\.\[onnx\]'$",

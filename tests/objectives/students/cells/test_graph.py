@@ -122,7 +122,7 @@ def test_what_is_no_graph_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("node", "said"),
     [
-        (Node((1,), ("conv3",)), r"nodes\[0\] reads 1; what it may read is 0 to 0"),
+        (Node((1,), ("conv3",)), r"nodes\[0\] reads 1; it may read 0 to 0"),
         (Node((0,), ()), "one operation for each"),
         (Node((0,), ("conv3",), "minus"), "one of add, mean, product"),
     ],
