@@ -259,7 +259,7 @@ def test_a_launch_that_is_cut_short_leaves_a_page_that_says_so(
     asked = ["run", str(tiny_study_file), "--out", str(run_folder), "--device", "cpu"]
     assert maskfront(*asked).returncode == code
     pages.append((run_folder / "report.html").read_text(encoding="utf-8"))
-    assert ["The study runs" in page for page in pages] == [True, False]
+    assert ["The study is running" in page for page in pages] == [True, False]
 
 
 BAD_STUDIES = {
@@ -439,9 +439,9 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], r"choose a model in one way, not in 0 \(--trial, --max-ratio"),
-        (["--knee", "--trial", 0], "choose a model in one way, not in 2"),
-        (["--max-ratio", 50], r"50 is no share .* \(--max-ratio\)"),
+        ([], r"choose a model in exactly one way, not in 0 \(--trial, --max-ratio"),
+        (["--knee", "--trial", 0], "choose a model in exactly one way, not in 2"),
+        (["--max-ratio", 50], r"50 is not a share .* \(--max-ratio\)"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
         (["--max-ratio", 1, "--int8"], "int8 and int4 need the study file"),
@@ -527,7 +527,7 @@ def test_what_a_run_folder_does_not_take_is_shown_and_said(
     assert done.returncode == 2
     assert "speed-up" in done.stdout
     assert re.search(
-        r"bench\.json' could not be written \(Is a directory\): these times are not kept",
+        r"bench\.json' could not be written \(Is a directory\): these times are not saved",
         done.stderr,
     )
     (copy / "bench.json" / "in the way").rmdir()

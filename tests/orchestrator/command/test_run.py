@@ -62,7 +62,7 @@ def test_the_dataframe_tells_the_front_and_who_met_the_budget(run: Run) -> None:
 
 def test_a_model_is_chosen_and_exported_in_one_way(run: Run, tmp_path: Path) -> None:
     assert run.best(max_ratio=1.0) == run.best(min_metric=0.0) == run.front[0]
-    with pytest.raises(RunError, match=r"in one way, not in 0 \(trial=\.\.\., .*\)$"):
+    with pytest.raises(RunError, match=r"in exactly one way, not in 0 \(trial=\.\.\., .*\)$"):
         run.best()
     with pytest.raises(RunError, match=r"accuracy >= 2 on its front; the nearest is trial 1"):
         run.best(min_metric=2)

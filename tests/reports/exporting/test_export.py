@@ -213,7 +213,7 @@ def test_the_card_says_what_it_is_and_was_made_from(run: RunRecord, tmp_path: Pa
     assert metadata["pipeline_tag"] == "text-classification"
     for line in (
         "A BERT classifier at 50.0% of the FLOPs of the model that it was cut from",
-        "`import objectives.students.bert` stands in for the flag",
+        "`import objectives.students.bert` replaces the flag",
         "    trust_remote_code=True,\n    truncation=True,\n    max_length=16,\n)\n",
         'classify("a text")',
         "| accuracy, selection split | 0.8000 | 0.9000 |",
@@ -246,7 +246,7 @@ def test_a_model_outside_its_budget_is_said_to_be(
     exported = export(missed, 3, tmp_path / "model")
     (note,) = exported.notes
     assert note == (
-        "outside its budget, and so on no front: FLOPs ratio 0.5000, asked for 0.2000, "
+        "outside its budget, so it is not on the front: FLOPs ratio 0.5000, target 0.2000, "
         "give or take 5.0% of it"
     )
     assert f"- {note}\n" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
