@@ -26,7 +26,7 @@ from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import WARM_START, warm_start
 
 _CONTENTS = {
-    "task.data": "the rows of the task have changed, or which are train, alpha, select and heldout",
+    "task.data": "the rows of the task or their roles (train, alpha, select, heldout) have changed",
     "teacher.checkpoint": (
         "the teacher's checkpoint has changed (weights, config.json or tokenizer), or another "
         "version of maskfront made the run"

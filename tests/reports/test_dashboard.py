@@ -227,7 +227,7 @@ def test_a_run_that_cannot_be_written_keeps_no_note(
     with closing(Served(runs / "seed-1")) as served:
         body = {"body": "mine", "version": served.json("/api/studies/1")["note"]["version"] + 1}
         reason = served.refused("/api/studies/1/note", "PUT", body)
-    assert reason.startswith("no note can be kept: the run cannot be written (attempt to write a")
+    assert reason.startswith("the note cannot be saved: the run cannot be written (attempt to")
 
 
 def test_a_folder_of_runs_is_one_dashboard(runs: Path, both: Served) -> None:

@@ -686,7 +686,7 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
         run_study(other, out=tmp_path / "run", device="cpu")
     assert (
         "another study: the student's checkpoint has changed (weights or config.json); the rows of "
-        "the task have changed, or which are train, alpha, select and heldout; the teacher's "
+        "the task or their roles (train, alpha, select, heldout) have changed; the teacher's "
         "checkpoint has changed (weights, config.json or tokenizer), or another version of "
         "maskfront made the run. Choose another folder"
     ) in str(error.value)
