@@ -101,12 +101,10 @@ def check_order(stages: Sequence[Stage]) -> None:
     names = [stage.name for stage in stages]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise UserError(
-            f"stages: two are called '{twice[0]}'; the learning curves need a name for each stage"
-        )
+        raise UserError(f"stages: two are called '{twice[0]}'; give each stage a name of its own")
     for before, after in pairwise(stages):
         if after.searches and not before.searches:
             raise UserError(
-                f"stages: '{after.name}' searches after a stage that does not; put the stages that "
-                "search first, as the student is cut after the last of them"
+                f"stages: '{after.name}' searches after a stage that does not; put all searching "
+                "stages first, as the student is cut after the last of them"
             )

@@ -168,7 +168,7 @@ class GraphSpace:
             for edge, (state, name) in enumerate(node.edges):
                 place = edge if self.edges else state
                 if f"nodes[{number}].operations[{place}]" in choices:
-                    raise ValueError(f"nodes[{number}] reads {state} twice; the space cannot")
+                    raise ValueError(f"nodes[{number}] reads {state} twice; the space forbids it")
                 choices[f"nodes[{number}].inputs[{place}]"] = state
                 choices[f"nodes[{number}].operations[{place}]"] = name
             for place in range(self.edges_of(number)):
