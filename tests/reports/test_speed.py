@@ -165,7 +165,7 @@ def test_a_study_of_another_run_and_a_teacher_that_is_gone_are_named(
 ) -> None:
     ended = replace(run, trials=run.trials[:2])
     other = replace(ended, definition={**run.definition, "task.data": "another"})
-    with pytest.raises(RunError, match=r"study 'tiny' has other data than the run '.*timed'; name"):
+    with pytest.raises(RunError, match=r"does not have the data of the run '.*timed'; name"):
         bench_front(other, study, **SETTINGS)
     with pytest.raises(RunError, match=r"its teacher; name no other model \(against=\.\.\.\)$"):
         bench_front(ended, study, against=tmp_path, **SETTINGS)

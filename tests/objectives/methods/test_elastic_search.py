@@ -277,7 +277,7 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
         ({"spaces": ("qk",)}, "must name some of heads, ffn"),
         ({"shares": (0.5, 0.25)}, "must be shares in \\(0, 1\\], rising"),
         ({"shares": (0.5, 1.5)}, "must be shares in"),
-        ({"elastic": replace(TRAINING, quantised=True)}, "is not quantised"),
+        ({"elastic": replace(TRAINING, quantised=True)}, "cannot search or be quantised"),
         ({"heads": (3, -1, 2)}, r"heads is \(3, -1, 2\); it must be >= 0 in each layer"),
         ({"spaces": ("ffn",), "heads": (3, 3, 2)}, "heads is set, but spaces is"),
         ({"elastic": replace(TRAINING, searches=True)}, "cannot search"),

@@ -48,7 +48,7 @@ def test_a_folder_that_somebody_sent_gets_no_password(
 ) -> None:
     host, port = stranger.getsockname()
     RunFolder(tmp_path).write_address(url.format(host, port), "tiny", "id")
-    with pytest.raises(RunError, match=rf"set {HOST}={host} if {PASSWORD} is for it") as error:
+    with pytest.raises(RunError, match=rf"set {HOST}={host} if {PASSWORD} is for this") as error:
         look(tmp_path)
     assert "s3cret" not in str(error.value)
     with pytest.raises(BlockingIOError):

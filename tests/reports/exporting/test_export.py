@@ -358,7 +358,7 @@ def test_int8_is_measured_on_the_runs_own_data_only(
     run: RunRecord, study: Study, tmp_path: Path
 ) -> None:
     run = replace(run, definition={**run.definition, "task.data": "another"})
-    with pytest.raises(RunError, match="study 'tiny' has other data than the run"):
+    with pytest.raises(RunError, match="study 'tiny' does not have the data of the run"):
         export(run, 3, tmp_path / "model", int8=study)
     assert names(tmp_path) == set()
 

@@ -266,7 +266,7 @@ def test_a_graph_that_is_a_chain_becomes_one() -> None:
         ({"nodes": (Node((0,), ("conv_3",)),)}, "did you mean 'conv3'"),
         ({"nodes": (Node((1,), ("conv3",)),)}, r"nodes\[0\] reads 1"),
         ({"pooling": ("mean", "mean")}, "each only once"),
-        ({"pooling": ()}, "one at least"),
+        ({"pooling": ()}, "at least one kind"),
         ({"bigrams": -1}, "bigrams is -1"),
         ({"pooling": ("median",)}, "there is no pooling 'median'"),
     ],
