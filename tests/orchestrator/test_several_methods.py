@@ -98,7 +98,10 @@ def test_importances_are_those_of_one_method(run: Run) -> None:
         ({"method": {}}, "or a dict of methods by name"),
         ({"method": {"cut": "FisherSearch"}}, "or a dict of methods by name"),
         ({"method": {"a.b": FisherSearch()}, "space": {}, "first": ()}, "use letters, digits"),
-        ({"method": {"method": FisherSearch()}, "space": {}, "first": ()}, "and not 'method'"),
+        (
+            {"method": {"method": FisherSearch()}, "space": {}, "first": ()},
+            "but not the name 'method'",
+        ),
         (
             {"space": {"width": IntDistribution(1, 2)}, "first": ()},
             "must begin with the name of a method",

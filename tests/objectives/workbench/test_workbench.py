@@ -180,7 +180,7 @@ def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
     problem = workbench.problem
     less = BertArchitecture((LayerUnits((0,), (1, 2)),) * TINY.layers)
     flops = [Flops(TINY, 24).exact(found) for found in (BertArchitecture.full(TINY), less)]
-    message = f"the model has {flops[0]:,} flops@24, its architecture {flops[1]:,};"
+    message = f"the model has {flops[0]:,} flops@24, but its architecture has {flops[1]:,};"
     with pytest.raises(WrongCostError, match=message):
         workbench.score(problem.student, less)
     small = cut(problem.student.state_dict(), problem.student.config, less)
@@ -190,7 +190,7 @@ def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
     in_params = replace(problem, counted=Budget(Params(TINY, embeddings, 0), 1.0))
     params = count_parameters(small)
     with pytest.raises(
-        WrongCostError, match=f"{params:,} params, its architecture {params - 7:,};"
+        WrongCostError, match=f"{params:,} params, but its architecture has {params - 7:,};"
     ):
         replace(workbench, problem=in_params).score(small, less)
 

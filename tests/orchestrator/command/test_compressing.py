@@ -319,7 +319,7 @@ def test_int8_is_taken_where_nothing_smaller_passes() -> None:
 
 
 def test_where_nothing_passes_that_is_said_and_the_nearest_is_there() -> None:
-    with pytest.raises(RunError, match=r"by 26 texts; the nearest, .*int8.*more texts would deci"):
+    with pytest.raises(RunError, match=r"on 26 texts; the nearest, .*int8.*more texts would be"):
         chosen([10], rows=40, min_agreement=0.9)
     found, passed = chosen([10], rows=40, nearest=True)
     assert (found.small, found.engines[0], passed) == (None, "onnxruntime-int8", False)

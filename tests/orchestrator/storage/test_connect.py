@@ -89,7 +89,7 @@ def test_the_same_launch_draws_the_same() -> None:
         ("postgresql://me@db/x?password=s3cret", "a password after the '?'"),
         ("postgresql://me:s3cret@db:s3cret/x", "is not the URL"),
         ("mysql://me@db/x?local_infile=1", "sets local_infile after the '?'; it may set host, "),
-        ("mysql://me@db/x?read_default_file=my.cnf", "says read_default_file behind"),
+        ("mysql://me@db/x?read_default_file=my.cnf", "sets read_default_file after"),
         ("postgresql://me:p@s3cret@db/x", "has two '@'"),
     ],
 )
@@ -200,7 +200,7 @@ def test_what_does_not_fit_names_what_does() -> None:
     check_room("sqlite:///x", {"a": here})
     check_room("postgresql://me@db/x", {"b": far}, 1000)
     check_room("journal:///x", {"b": far}, JOURNAL_WORKERS - 1)
-    with pytest.raises(RunError, match=r"a journal file serves 8 workers, .* 9; .*postgresql"):
+    with pytest.raises(RunError, match=r"journal file serves at most 8 workers, not 9; .*postgres"):
         check_room("journal:///x", {"b": far}, JOURNAL_WORKERS)
     with pytest.raises(RunError, match=r"a journal storage cannot be served .*6084"):
         serve_storage("journal:///x", 1, lambda _: None)

@@ -322,7 +322,7 @@ def test_a_model_that_is_not_cut_to_its_architecture_fails_alone(
     assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
     assert run.trials[1].failure is not None
     assert re.match(
-        r"the model has [\d,]+ flops@\d+, its architecture [\d,]+;", run.trials[1].failure
+        r"the model has [\d,]+ flops@\d+, but its architecture has [\d,]+;", run.trials[1].failure
     )
 
 
