@@ -55,8 +55,8 @@ class BertMethod(SearchMethod):
             bits = getattr(self, name, None)
             if isinstance(bits, tuple) and len(bits) != layers:
                 raise UserError(
-                    f"{type(self).__name__}.{name} has {len(bits)} entries, and the student "
-                    f"{layers} layers; give a number for all, or one a layer"
+                    f"{type(self).__name__}.{name} has {len(bits)} entries, but the student has "
+                    f"{layers} layers; give one number for all layers, or one per layer"
                 )
 
     @abc.abstractmethod
@@ -153,7 +153,7 @@ class WeightBits(BertMethod):
     def idle(self) -> Mapping[str, str]:
         """Inputs are rounded where weights are."""
         if _each(self.weight_bits) == {FULL_BITS}:
-            reason = "it rounds what enters weights of few bits, and there are none"
+            reason = "it rounds the inputs of quantised weights, and there are none"
             return {**super().idle(), "input_bits": reason}
         return super().idle()
 
@@ -164,7 +164,7 @@ class WeightBits(BertMethod):
 def _among(bits: Bits, allowed: tuple[int, ...]) -> tuple[bool, str]:
     """Whether these are bits that can be had, and which can."""
     known = (FULL_BITS, *allowed)
-    return _each(bits) <= set(known), f"of {', '.join(map(str, known))}"
+    return _each(bits) <= set(known), f"one of {', '.join(map(str, known))}"
 
 
 def _each(bits: Bits) -> set[int]:

@@ -118,8 +118,8 @@ class SearchMethod(abc.ABC):
         """
         if share < 1:
             raise UserError(
-                f"{type(self).__name__} trains nothing, so that no share of its training, "
-                f"{share}, can be asked for; leave Fidelity.epochs at 1"
+                f"{type(self).__name__} trains nothing, so Fidelity.epochs cannot be {share}; "
+                "leave it at 1"
             )
         return self
 

@@ -99,8 +99,8 @@ class Staged(BertMethod):
         searching = [stage.name for stage in self.stages if stage.searches]
         if searching and not self.with_search:
             raise UserError(
-                f"stages: '{searching[0]}' searches, but {type(self).__name__} has its units "
-                "before all stages; set searches=False"
+                f"stages: '{searching[0]}' searches, but {type(self).__name__} chooses its "
+                "units before the first stage; set searches=False"
             )
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:

@@ -63,8 +63,8 @@ class MethodSpace:
                 )
             if not all(isinstance(value, _STORED) for value in extremes(knob)):
                 raise UserError(
-                    f"Study.space has {shown} = {knob}; choices are numbers, strings, True, False "
-                    "and None: a storage keeps no others"
+                    f"Study.space has {shown} = {knob}; choices must be numbers, strings, True, "
+                    "False or None: an Optuna storage cannot keep others"
                 )
         methods = self._extreme_methods()
         for name in self.space:

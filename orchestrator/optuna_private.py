@@ -27,7 +27,7 @@ def warn_if_untested(version: str) -> None:
     """Warn of another version than these."""
     if version not in TESTED:
         warnings.warn(
-            f"Optuna {version} was not tested with maskfront, Optuna {', '.join(TESTED)} was; "
+            f"Optuna {version} was not tested with maskfront; install Optuna {', '.join(TESTED)}: "
             "pip install -c constraints.txt -e .",
             stacklevel=2,
         )

@@ -52,8 +52,8 @@ class StrategySampler(BaseSampler):
         for name, knob in space.items():
             if not isinstance(knob, CategoricalDistribution):
                 raise UserError(
-                    f"StrategySampler has {name} = {knob}; a strategy over places chooses among "
-                    "categories: give a CategoricalDistribution, or take another sampler"
+                    f"StrategySampler has {name} = {knob}; a strategy over places needs "
+                    "categorical knobs: give a CategoricalDistribution, or use another sampler"
                 )
         self._space = dict(space)
         self._places: Places = {
@@ -125,7 +125,7 @@ class StrategySampler(BaseSampler):
             UserError: at each call.
         """
         raise UserError(
-            f"StrategySampler was not told of {param_name}; give it the space of the study"
+            f"StrategySampler does not know {param_name}; give it the space of the study"
         )
 
     def _anew(self) -> None:

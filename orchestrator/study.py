@@ -132,14 +132,14 @@ class Study:
         """Teacher, method, space and all other fields are of their types."""
         if not isinstance(self.teacher, Teacher):
             raise UserError(
-                f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...), a checkpoint "
-                "being a folder or a name on the hub"
+                f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...) with a folder "
+                "or a name on the hub"
             )
         several = self.method if isinstance(self.method, Mapping) else {"method": self.method}
         if not several or not all(isinstance(one, SearchMethod) for one in several.values()):
             raise UserError(
-                f"Study.method is {self.method!r}; give a method with its settings, such as "
-                "FisherSearch(), or a dict of some by their names"
+                f"Study.method is {self.method!r}; give one method, such as FisherSearch(), "
+                "or a dict of methods by name"
             )
         if not isinstance(self.space, Mapping):
             raise UserError(
@@ -153,7 +153,7 @@ class Study:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise UserError(
                 f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.', "
-                "first a letter or digit"
+                "and begin with a letter or digit"
             )
         if self.student is not None and self.student_layers is not None:
             raise UserError(
@@ -193,7 +193,7 @@ class Study:
                     f"Study.first holds {knobs!r}; give dicts of knobs: ({{'target_ratio': 0.5}},)"
                 )
             if self._several and METHOD not in knobs:
-                raise UserError(f"Study.first holds {knobs!r}; say of which method: 'method'")
+                raise UserError(f"Study.first holds {knobs!r}; add the method's name as 'method'")
             for name, value in knobs.items():
                 if name not in known or not applies(name, knobs):
                     own = sorted(place for place in known if applies(place, knobs))
@@ -203,16 +203,16 @@ class Study:
                     )
                 if not holds(known[name], value):
                     raise UserError(
-                        f"Study.first has {name} = {value!r}, which {known[name]} does not "
-                        "hold; give it another value, or the space another range"
+                        f"Study.first has {name} = {value!r}, which is outside "
+                        f"{known[name]}; change the value, or the range in Study.space"
                     )
         if self.sampler is None and (
             self.trials > len(self.first)
             or any(name not in own for own in self.first for name in known if applies(name, own))
         ):
             raise UserError(
-                f"Study.sampler is None, so that nothing is drawn: give Study.first all knobs of "
-                f"all {self.trials} trials, or the study a sampler"
+                f"Study.sampler is None, so no knobs are drawn: give all knobs of all "
+                f"{self.trials} trials in Study.first, or set a sampler"
             )
 
     def _check_space(self) -> None:
@@ -220,14 +220,14 @@ class Study:
         for name in self.methods if self._several else ():
             if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == METHOD:
                 raise UserError(
-                    f"Study.method names '{name}'; use letters, digits, '-' and '_', and not "
-                    f"'{METHOD}'"
+                    f"Study.method names '{name}'; use letters, digits, '-' and '_', but not "
+                    f"the name '{METHOD}'"
                 )
         for place in self.space if self._several else ():
             if place.partition(".")[0] not in self.methods:
                 raise UserError(
-                    f"Study.space names '{place}', which begins with none of the methods: "
-                    f"{', '.join(f'{name}.' for name in self.methods)}"
+                    f"Study.space names '{place}', which must begin with the name of a "
+                    f"method: {', '.join(f'{name}.' for name in self.methods)}"
                 )
         for part in self._parts.values():
             part.check()
@@ -309,14 +309,14 @@ class Study:
         for method in self.methods.values():
             if self.cost not in method.costs:
                 raise UserError(
-                    f"Study.cost is {self.cost!r}, which {type(method).__name__} cannot count; its "
-                    f"students have {', '.join(sorted(method.costs))}"
+                    f"Study.cost is {self.cost!r}, which {type(method).__name__} cannot count; it "
+                    f"counts {', '.join(sorted(method.costs))}"
                 )
         for name in ("engine", "latency_batch"):
             if self.cost != "latency" and getattr(self, name) != getattr(Study, name):
                 raise UserError(
-                    f"Study.{name} is {getattr(self, name)!r}, which decides milliseconds, and "
-                    f"Study.cost is {self.cost!r}; leave {name} out, or count latency"
+                    f"Study.{name} is {getattr(self, name)!r}, which only matters for latency, but "
+                    f"Study.cost is {self.cost!r}; leave {name} out, or set cost='latency'"
                 )
         if self.cost == "latency":
             check_priced("Study.cost 'latency'", Latency.priced, self.spaces)
@@ -332,7 +332,7 @@ class Study:
                         f"Study.{where} names '{name}', which is not among {', '.join(known)}"
                     )
                 if name == "ms" and self.cost != "latency":
-                    raise UserError("Study.at_most names 'ms', which cost='latency' alone measures")
+                    raise UserError("Study.at_most names 'ms', which only cost='latency' measures")
                 if isinstance(aim, bool) or not isinstance(aim, int | float):
                     raise UserError(f"Study.{where} has {name} = {aim!r}; give a number")
 

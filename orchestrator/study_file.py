@@ -93,7 +93,7 @@ def _run(path: Path) -> ModuleType:
         raise RunError(f"study file '{path}' does not exist")
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     if spec is None or spec.loader is None:
-        raise RunError(f"study file '{path}' is no Python file (its name must end in .py)")
+        raise RunError(f"study file '{path}' is not a Python file (its name must end in .py)")
     module = importlib.util.module_from_spec(spec)
     sys.modules[_MODULE] = module
     beside = str(path.resolve().parent)

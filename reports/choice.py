@@ -14,7 +14,7 @@ def check_run(run: object) -> None:
     """Raises RunError for what is no run, such as the folder of a run."""
     if not isinstance(run, RunRecord):
         raise RunError(
-            f"{run!r} is a {type(run).__name__}, not a Run; that of a run's folder is "
+            f"{run!r} is a {type(run).__name__}, not a Run; read one from its folder with "
             "orchestrator.load_run('runs/STUDY')"
         )
 
@@ -47,19 +47,19 @@ def choose(
     ways = {"trial": trial, "max_ratio": max_ratio, "min_metric": min_metric, "knee": knee or None}
     given = sum(value is not None for value in ways.values())
     if given != 1:
-        raise RunError(f"choose a model in one way, not in {given}", *ways)
+        raise RunError(f"choose a model in exactly one way, not in {given}", *ways)
     if trial is not None:
         check_finished(run, trial)
         return trial
     if max_ratio is not None and not 0 < max_ratio <= 1:
-        raise RunError(f"{max_ratio:g} is no share above 0 and at most 1: 0.5, not 50", "max_ratio")
+        raise RunError(f"{max_ratio:g} is not a share in (0, 1]: give 0.5, not 50", "max_ratio")
     front = run.front
     if not front:
         raise RunError(f"'{run.folder}' has no model on its front yet; name a trial", "trial")
     if knee:
         if (bend := find_knee([row.result for row in front])) is None:
             raise RunError(
-                f"the front of '{run.folder}' ({len(front)} models) bends nowhere: choose in "
+                f"the front of '{run.folder}' ({len(front)} models) has no knee: choose in "
                 "another way",
                 *("max_ratio", "min_metric", "trial"),
             )

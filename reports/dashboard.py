@@ -105,8 +105,8 @@ def _study_note(run: RunRecord) -> str:
         f"Objectives: {markdown(run.objective_name)} on the selection split "
         f"({'up' if unpruned.objective == 'metric' else 'down'}) and "
         f"{unpruned.cost_name} in {markdown(unpruned.unit)} (down).",
-        "A trial with a constraint above 0 missed its budget and is on no front.",
-        "`maskfront export` with `--trial N` takes a model; `maskfront report` writes the page.",
+        "A trial with a constraint above 0 missed its budget and is not on the front.",
+        "`maskfront export` with `--trial N` exports a model; `maskfront report` writes the page.",
     ]
     return "\n".join(lines)
 

@@ -106,8 +106,8 @@ def overlay(runs: RunRecord | Sequence[RunRecord]) -> Overlay:
     for what, (verb, named) in shared.items():
         if len(different := dict.fromkeys(named)) > 1:
             raise RunError(
-                f"the runs {verb} {' and '.join(different)}; two {what} share no axis: make a "
-                "report of each"
+                f"the runs {verb} {' and '.join(different)}; two {what} cannot share an axis: "
+                "make a report of each"
             )
     fidelities = dict.fromkeys(
         ", ".join(f"{name} {value}" for name, value in run.fidelity.items()) or "full"
@@ -115,8 +115,8 @@ def overlay(runs: RunRecord | Sequence[RunRecord]) -> Overlay:
     )
     if len(fidelities) > 1:
         raise RunError(
-            f"the runs are of several fidelities ({'; '.join(fidelities)}), and results of two are "
-            "on no common front: make a report of each"
+            f"the runs have different fidelities ({'; '.join(fidelities)}), so their results "
+            "cannot share a front: make a report of each"
         )
     known = Counter(run.name for run in runs)
     names = [run.name if known[run.name] == 1 else f"{run.name} ({run.folder})" for run in runs]
@@ -125,7 +125,7 @@ def overlay(runs: RunRecord | Sequence[RunRecord]) -> Overlay:
     together = Overlay(tuple(runs), tuple(names))
     if together.relative and any(model.metric <= 0 for model in unpruned):
         raise RunError(
-            "the runs are of several tasks, and an unpruned metric of 0 or less has no shares: "
-            "make a report of each"
+            "the runs have different tasks, and there are no shares of an unpruned metric of 0 or "
+            "less: make a report of each"
         )
     return together

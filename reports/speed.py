@@ -185,7 +185,7 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
         raise RunError(f"'{run.folder}' has no model on its front yet; there is nothing to time")
     if study is not None and settings.get("against") is not None:
         raise RunError(
-            "a study's models are compared with its own teacher; leave the other one out", "against"
+            "with a study the models are compared with its teacher; name no other model", "against"
         )
 
     from objectives.delivery.bench import OfRun, bench  # torch, which a report does without
@@ -219,7 +219,7 @@ def inputs_of(run: RunRecord, study: Study) -> Inputs:
     inputs = read_inputs(study.task, study.teacher, seq_len=study.seq_len)
     if inputs.text.fingerprint != run.definition["task.data"]:
         raise RunError(
-            f"study '{study.name}' has other data than the run '{run.folder}'; "
+            f"study '{study.name}' does not have the data of the run '{run.folder}'; "
             "name the study file that the run was launched with"
         )
     return inputs
@@ -248,8 +248,8 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
         atomic_write_text(file, text)
     except OSError as error:
         raise RunError(
-            f"'{file}' could not be written ({error.strerror}): these times are not kept, and no "
-            "report shows them"
+            f"'{file}' could not be written ({error.strerror}): these times are not saved, and "
+            "no report shows them"
         ) from error
     return file
 
@@ -267,12 +267,12 @@ def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
         if (found := document["format"]) != _FORMAT:
             raise RunError(
                 f"'{path}' is of another version of maskfront ({found}, not {_FORMAT}); delete it, "
-                f"or write it anew: maskfront bench {run.folder}"
+                f"or write it again: maskfront bench {run.folder}"
             )
         return _speeds(document, run.unpruned.unit)
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(
-            f"'{path}' is damaged ({type(error).__name__}: {error}); delete it, or write it anew: "
+            f"'{path}' is damaged ({type(error).__name__}: {error}); delete it, or write it again: "
             f"maskfront bench {run.folder}"
         ) from error
 

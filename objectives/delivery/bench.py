@@ -263,9 +263,7 @@ def _from_text(
         return
     for tokenizer in tokenizers.values():
         if not tokenizer.is_fast:
-            say(
-                f"{engine}: not from text to label, {type(tokenizer).__name__} is no fast tokenizer"
-            )
+            say(f"{engine}: no times from text, {type(tokenizer).__name__} is not a fast tokenizer")
             return
     texts = texts_of(data, "select")[:_TEXTS]
     length = round(data.split("select").lengths[:_TEXTS].mean())

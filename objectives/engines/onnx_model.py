@@ -36,8 +36,8 @@ def check_installed(*packages: str) -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; install the "
-            f"extra: pip install -c constraints.txt -e '.[onnx]'"
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; install "
+            f"the extra: pip install -c constraints.txt -e '.[onnx]'"
         )
 
 
@@ -140,7 +140,7 @@ def _check(model: PreTrainedModel, file: Path, shapes: Sequence[tuple[int, int]]
         difference = (run_session(session, inputs) - expected).abs().max().item()
         if not difference <= _TOLERANCE * max(1.0, expected.abs().max().item()):
             raise UserError(
-                f"onnxruntime gives other logits than torch: they differ by {difference:.1e} at "
+                f"onnxruntime and torch give different logits: they differ by {difference:.1e} at "
                 f"batch {batch}, length {length}; the model is not exported to ONNX"
             )
         worst = max(worst, difference)

@@ -56,7 +56,7 @@ def check_engine(engine: Engine, device: str) -> None:
         return
     if device not in ("cpu", "auto"):
         raise UserError(
-            f"engine '{engine}' runs on the CPU alone, not on '{device}'; take one of torch, or "
+            f"engine '{engine}' only runs on the CPU, not on '{device}'; use a torch engine, or "
             "launch on the CPU",
             "device",
         )

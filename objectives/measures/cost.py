@@ -103,7 +103,7 @@ def check_priced(what: str, priced: tuple[str, ...], spaces: tuple[str, ...]) ->
     unknown = [space for space in spaces if space not in priced]
     if unknown:
         raise UserError(
-            f"{what} has no cost for the units of {', '.join(unknown)}, only for those of "
+            f"{what} has no cost for units of {', '.join(unknown)}, only for units of "
             f"{', '.join(priced)}; search these, or count flops or params"
         )
 

@@ -71,13 +71,13 @@ class BinaryBert(Budgeted, Staged):
         names = [stage.name for stage in self.stages]
         if self.first_binary not in names:
             raise UserError(
-                f"BinaryBert.first_binary is '{self.first_binary}', which is none of its stages "
-                f"({', '.join(names)}); name the one before which weights are split"
+                f"BinaryBert.first_binary is '{self.first_binary}', which is not one of its "
+                f"stages ({', '.join(names)}); name the stage before which weights are split"
             )
         for stage in self.stages[names.index(self.first_binary) :]:
             if stage.start == "student" or not stage.quantised:
                 raise UserError(
-                    f"stage '{stage.name}': it comes after the weights are split, so that it "
+                    f"stage '{stage.name}': it comes after the weights are split, so it "
                     "needs quantised=True and start='previous'"
                 )
 

@@ -90,8 +90,8 @@ class CellSearch(SearchMethod):
             space = self.shared.space
             if (space.inputs, space.cells, space.output) != (1, (1,), "unread") or not space.edges:
                 raise UserError(
-                    "CellSearch.shared.space: a trial is one cell of one input, whose output is "
-                    "what nobody reads; leave inputs, cells and output out, and give edges"
+                    "CellSearch.shared.space: a trial is one cell with one input, and its output "
+                    "is 'unread'; leave inputs, cells and output out, and set edges"
                 )
             self.shared.choices(graph)
 

@@ -76,7 +76,7 @@ class CrossDistillation(OneShot):
         """Losses are mixed by mu, inputs by alpha and beta."""
         losses = self.mixes == "losses"
         names = ("alpha", "beta") if losses else ("mu",)
-        reason = f"it acts with mixes='{'inputs' if losses else 'losses'}'"
+        reason = f"it only acts with mixes='{'inputs' if losses else 'losses'}'"
         return {**super().idle(), **dict.fromkeys(names, reason)}
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:

@@ -94,12 +94,12 @@ class ElasticSearch(StagedMethod):
         )
         for space, widths in self._widths().items():
             if space not in self.spaces:
-                raise UserError(f"ElasticSearch.{space} is set, and spaces names {self.spaces!r}")
+                raise UserError(f"ElasticSearch.{space} is set, but spaces is {self.spaces!r}")
             check_ranges(self, **{space: (min(widths) >= 0, ">= 0 in each layer")})
         if self.elastic.loss == "intermediate" or self.elastic.searches or self.elastic.quantised:
             raise UserError(
-                "ElasticSearch.elastic: a training of many sizes does not search, is not "
-                "quantised, and its loss is 'prediction' or 'prediction+hidden'"
+                "ElasticSearch.elastic: the training of many sizes cannot search or be "
+                "quantised, and its loss must be 'prediction' or 'prediction+hidden'"
             )
         for name, only in (("keep", "last"), ("start", "previous")):
             if (given := getattr(self.elastic, name)) != only:
@@ -147,7 +147,7 @@ class ElasticSearch(StagedMethod):
             if len(widths) != shape.layers or max(widths) > units:
                 raise UserError(
                     f"ElasticSearch.{space} is {widths!r}; the student has {shape.layers} layers "
-                    f"of {units} {space}: give so many numbers from 0 to {units}"
+                    f"of {units} {space}: give one number from 0 to {units} per layer"
                 )
 
     def idle(self) -> Mapping[str, str]:

@@ -171,19 +171,19 @@ class MaskSearch(DescendingMethod):
             ("update_share", "alpha_optimizer", "sign"),
         ):
             if getattr(self, field) != value:
-                idle[name] = f"it acts with {field}={value!r}"
+                idle[name] = f"it only acts with {field}={value!r}"
         if "heads" not in self.spaces:
-            idle |= dict.fromkeys(("heads_by", "heads_kept"), "it acts where heads are searched")
+            idle |= dict.fromkeys(("heads_by", "heads_kept"), "it only acts on searched heads")
         if self.target_schedule == "constant":
-            idle["ramp"] = "it acts with a target that falls"
+            idle["ramp"] = "it only acts with a falling target"
         if self.alpha_optimizer == "sign" and self.flops_weight > 0:
-            idle["flops_weight"] = "with alpha_optimizer='sign' only 0 or not counts"
+            idle["flops_weight"] = "with alpha_optimizer='sign' it only matters if it is 0"
         of_hinge = ("hinge_on", "one_sided", "target_schedule", "ramp")
         if self.flops_weight == 0:
             idle |= dict.fromkeys(of_hinge, "it acts through the FLOPs loss, whose weight is 0")
         if self.spaces == ("heads",) and self.heads_by == "softmax":
             of_gates = ("flops_weight", "threshold", "temperature", "initial_alpha")
-            idle |= dict.fromkeys((*of_hinge, *of_gates), "heads by softmax have no gates")
+            idle |= dict.fromkeys((*of_hinge, *of_gates), "heads_by='softmax' has no gates")
         return idle
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:

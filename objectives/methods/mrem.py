@@ -99,8 +99,8 @@ class Mrem(Budgeted, WeightBits):
 
     def idle(self) -> Mapping[str, str]:
         """Units that are ranked once end below R; one module has none to wait for."""
-        full = "units that are ranked once fill the budget up to R"
-        alone = {"parallel": "there is one module"} if self.modules == 1 else {}
+        full = "a ranking that is done once always fills the budget R"
+        alone = {"parallel": "there is only one module"} if self.modules == 1 else {}
         return {**super().idle(), "tolerance": full, **alone}
 
     def shortened(self, share: float) -> Self:

@@ -76,8 +76,8 @@ class WidthSearch(DescendingMethod):
             (units,) = units_of(shape_of(student), space)
             if len(_candidates(self.shares, units)) < 2:
                 raise UserError(
-                    f"WidthSearch.shares is {self.shares}: of the {units} {space} of a layer all "
-                    "of them are as many units, and nothing is left to search"
+                    f"WidthSearch.shares is {self.shares}: all of them keep the same number of the "
+                    f"{units} {space} of a layer, so there is nothing to search"
                 )
 
     @classmethod

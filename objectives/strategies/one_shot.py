@@ -33,10 +33,10 @@ class OneShot(StagedMethod):
 
     def idle(self) -> Mapping[str, str]:
         """Without stages nothing is trained; the scores take batches of their own."""
-        full = "units that are ranked once fill the budget up to R"
+        full = "a ranking that is done once always fills the budget R"
         idle = {**super().idle(), "tolerance": full}
         if not self.stages:
-            reason = "it acts in stages, and there are none"
+            reason = "it only acts in stages, and there are none"
             idle |= dict.fromkeys(("batch_size", "precision"), reason)
         return idle
 

@@ -22,8 +22,8 @@ def odd_labels(text: LabelledText) -> Iterator[str]:
     if alike:
         more = f" and {len(alike) - 3:,} more such" if len(alike) > 3 else ""
         yield (
-            "labels that differ only in blanks or case are classes of their own: "
-            f"{', '.join(alike[:3])}{more}; write them alike where they mean the same"
+            "labels that differ only in blanks or case are separate classes: "
+            f"{', '.join(alike[:3])}{more}; write them alike if they mean the same"
         )
     size = len(text.label_names)
     counts = {role: np.bincount(text.roles[role].labels, minlength=size) for role in ROLES}
@@ -33,10 +33,10 @@ def odd_labels(text: LabelledText) -> Iterator[str]:
         where = {role: rows[unseen].sum() for role, rows in counts.items()}
         elsewhere = ", ".join(f"{role} {rows:,}" for role, rows in where.items() if rows)
         names = a_few([text.label_names[label] for label in unseen.tolist()])
-        stand = "label {} stands" if len(unseen) == 1 else "labels {} stand"
+        have = "label {} has" if len(unseen) == 1 else "labels {} have"
         yield (
-            f"{stand.format(names)} in no row of train, but in others ({elsewhere}): leave these "
-            "out, correct their labels, or give train some"
+            f"{have.format(names)} no train rows, but other rows ({elsewhere}): leave these out, "
+            "correct their labels, or add train rows"
         )
 
 

@@ -75,8 +75,8 @@ def open_masked_lm(checkpoint: str) -> MaskedLM:
     config = pretrained.read_config(checkpoint)
     if not pretrained.has_mlm_head(checkpoint):
         raise UserError(
-            f"masked_lm '{checkpoint}': it has no head for masked words (cls.predictions); "
-            "name a BERT as it was pretrained, such as 'bert-base-uncased'"
+            f"masked_lm '{checkpoint}': it has no masked-LM head (cls.predictions); "
+            "use a pretrained BERT, such as 'bert-base-uncased'"
         )
     tokenizer = pretrained.load_tokenizer(checkpoint)
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -89,14 +89,14 @@ def open_masked_lm(checkpoint: str) -> MaskedLM:
     ):
         raise UserError(
             f"masked_lm '{checkpoint}': its tokenizer is not BERT's (WordPiece, with a mask token);"
-            " put the tokenizer beside it that it was pretrained with"
+            " save the tokenizer of its pretraining beside it"
         )
     tokens = 1 + max(tokenizer.get_vocab().values())
     if tokens > config.vocab_size or config.type_vocab_size < 2:
         raise UserError(
             f"masked_lm '{checkpoint}': it must know the {tokens} tokens of its tokenizer and 2 "
             f"segments, but knows {config.vocab_size} and {config.type_vocab_size}; "
-            "name another BERT"
+            "use another BERT"
         )
     return MaskedLM(checkpoint, tokenizer, config.max_position_embeddings)
 

@@ -78,8 +78,8 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         del wanted["heldout"]
         if not len(drawn):
             raise UserError(
-                f"task '{task.name}': every text of split '{task.split}' stands in the held-out "
-                f"split '{task.heldout_split}' too; nothing is left to train on"
+                f"task '{task.name}': every text of split '{task.split}' is also in the held-out "
+                f"split '{task.heldout_split}'; nothing is left to train on"
             )
     names = [task.label] if task.regression else []
     if task.classes:
@@ -135,8 +135,8 @@ def _unlabelled(
     rows = whole.at(first[~np.isin(whole.texts[first], known)])
     if not len(rows):
         raise UserError(
-            f"task '{task.name}': unlabelled_split '{split}' has no text beside those of the "
-            "other roles; name another split or file, or leave it out"
+            f"task '{task.name}': unlabelled_split '{split}' has only texts that other roles "
+            "use; name another split or file, or leave it out"
         )
     said = f"unlabelled {len(rows):,}"
     if split == task.split:
@@ -228,7 +228,7 @@ def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
             return _by_split(task, load_from_disk(task.data))
         return dict(load_dataset(task.data, task.subset, cache_dir=cache if local else None))
     except (DatasetsError, OSError, ValueError) as error:
-        where = "" if local else "there is no such folder, and of the hub: "
+        where = "" if local else "there is no such folder, and from the hub: "
         raise UserError(
             f"task '{task.name}': data set '{task.data}' could not be loaded "
             f"({where}{_reason(error)})"
@@ -279,8 +279,8 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
             splits = zip((task.split, task.heldout_split), parts, strict=False)
             kinds = (f"{type(part.values[0]).__name__}s in '{split}'" for split, part in splits)
             raise UserError(
-                f"task '{task.name}': the labels in column '{task.label}' are of other kinds from "
-                f"split to split ({', '.join(kinds)}); write them alike in both"
+                f"task '{task.name}': the labels in column '{task.label}' have another type in "
+                f"each split ({', '.join(kinds)}); use one type in both"
             ) from error
         names = [str(value) for value in ordered]
         place = {value: number for number, value in enumerate(ordered)}
@@ -289,7 +289,7 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     if unknown:
         raise UserError(
             f"task '{task.name}': column '{task.label}' has {min(unknown, key=str)!r}, which is "
-            f"none of its labels ({', '.join(names)}); an unlabelled split cannot be used"
+            f"not one of its labels ({', '.join(names)}); an unlabelled split cannot be used"
         )
     return names, [
         replace(part, labels=np.array([classes.get(v, -1) for v in part.values])[part.labels])
@@ -306,8 +306,8 @@ def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
     if real:
         raise UserError(
             f"task '{task.name}': column '{task.label}' has numbers such as {min(real)}, which "
-            "name no class; set metric='pearson_spearman' to learn numbers, or write words for "
-            "classes"
+            "cannot be classes; set metric='pearson_spearman' to predict numbers, or use words "
+            "as class labels"
         )
     return numbers
 

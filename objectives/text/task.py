@@ -83,13 +83,13 @@ class Task:
         if self.unlabelled_split == self.split and self.train is None and not self.drop_missing:
             raise UserError(
                 f"Task.unlabelled_split is '{self.split}', the split that the rows are drawn from, "
-                "and train=None takes all of them; say how many of them to train on, or set "
-                "drop_missing=True if some of them have no label"
+                "and train=None takes all of them; set train to a number of rows, or "
+                "drop_missing=True if some rows have no label"
             )
         rows = "a number of rows, >= 1"
         check_ranges(
             self,
-            max_length=(self.max_length >= 3, ">= 3, of which two are marks"),
+            max_length=(self.max_length >= 3, ">= 3, with two special tokens"),
             alpha=(self.alpha >= 1, rows),
             select=(self.select >= 1, rows),
             heldout=(self.heldout_split is not None or self.heldout >= 1, rows),
@@ -102,9 +102,9 @@ class Task:
         files = isinstance(data, Mapping) and {type(file) for file in data.values()} == {TextFile}
         if not (files or callable(data) or isinstance(data, str)):
             raise UserError(
-                f"Task.data is a {type(data).__name__}; give a name on the hub or the path of a "
-                "folder, both as text, or a function that returns a datasets.Dataset: "
-                "data=lambda: rows, of a DataFrame data=lambda: Dataset.from_pandas(frame)"
+                f"Task.data is a {type(data).__name__}; give a string, which names a data set on "
+                "the hub or a folder, or a function that returns a datasets.Dataset: "
+                "data=lambda: rows, for a DataFrame data=lambda: Dataset.from_pandas(frame)"
             )
         if self.subset is not None and not isinstance(data, str):
             what = "a function has" if callable(data) else "files have"
@@ -156,8 +156,8 @@ class Task:
             return cls(data=files, **fields)
         if (heldout_file, unlabelled_file, delimiter, encoding) != (None,) * 4:
             raise UserError(
-                f"Task.from_files: '{data}' is no file, so heldout_file, unlabelled_file, "
-                "delimiter and encoding say nothing; heldout_split and unlabelled_split name "
+                f"Task.from_files: '{data}' is not a file, so heldout_file, unlabelled_file, "
+                "delimiter and encoding do nothing; use heldout_split and unlabelled_split for "
                 "splits of a data set"
             )
         return cls(data=str(data), **fields)

@@ -32,21 +32,21 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, share: float) -> None:
     if count < least:
         smallest = math.ceil(1000 * least / len(document["model"]["vocab"])) / 1000
         raise UserError(
-            f"vocabulary is {share:g}, {count:,} pieces; special tokens and single characters "
-            f"alone are {least:,}: it must be at least {smallest:g}"
+            f"vocabulary is {share:g}, or {count:,} pieces, but special tokens and single "
+            f"characters alone are {least:,}; it must be at least {smallest:g}"
         )
 
 
 def _document(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """The tokenizer as tokenizers writes it. Raises UserError unless it is of word pieces."""
-    document: dict[str, Any] = {"model": {"type": "none of tokenizers'"}}
+    document: dict[str, Any] = {"model": {"type": "not a fast one"}}
     if tokenizer.is_fast:
         document = json.loads(tokenizer.backend_tokenizer.to_str())
     model = document["model"]
     if model["type"] != "WordPiece" or model["continuing_subword_prefix"] != _INSIDE:
         raise UserError(
-            f"vocabulary: the tokenizer is {model['type']}, and only WordPiece's, as BERT's, can "
-            "be cut; leave vocabulary at 1"
+            f"vocabulary: the tokenizer is {model['type']}, and only a WordPiece vocabulary, as "
+            "BERT's, can be cut; leave vocabulary at 1"
         )
     return document
 

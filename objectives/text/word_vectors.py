@@ -79,7 +79,7 @@ def read_glove(path: str) -> WordVectors:
             row = np.array([np.nan], dtype=np.float32)
         if not np.isfinite(row).all():
             raise UserError(
-                f"word vectors '{path}': row {number} ('{name[0]}') holds something else than "
+                f"word vectors '{path}': row {number} ('{name[0]}') has values that are not "
                 "finite numbers; each row must be a word and its numbers, between single spaces"
             )
         words.append(" ".join(name))
@@ -94,7 +94,7 @@ def _lines(path: str) -> Iterator[str]:
         with open(path, encoding="utf-8", newline="\n") as file:
             yield from islice(file, _ROWS)
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(
             f"word vectors '{path}': the file cannot be read ({reason}); name a GloVe text file, "
             "such as glove.6B.300d.txt"

@@ -57,13 +57,13 @@ class Stage:
         )
         if self.searches and self.quantised:
             raise UserError(
-                f"stage '{self.name}': quantised=True is for stages after the search, which cuts "
-                "whole weights"
+                f"stage '{self.name}': quantised=True is only for stages after the search, which "
+                "cuts full-precision weights"
             )
         if self.searches and self.keep == "best":
             raise UserError(
-                f"stage '{self.name}': keep='best' is for stages after the search; while it goes "
-                "on, a better score only means that less is cut yet"
+                f"stage '{self.name}': keep='best' is only for stages after the search; during "
+                "the search a better score only means that less is cut so far"
             )
 
 
@@ -101,12 +101,10 @@ def check_order(stages: Sequence[Stage]) -> None:
     names = [stage.name for stage in stages]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise UserError(
-            f"stages: two are called '{twice[0]}'; a learning curve tells them apart by their names"
-        )
+        raise UserError(f"stages: two are called '{twice[0]}'; give each stage a name of its own")
     for before, after in pairwise(stages):
         if after.searches and not before.searches:
             raise UserError(
-                f"stages: '{after.name}' searches after a stage that does not; the student is cut "
-                "after the last stage that searches, so these come first"
+                f"stages: '{after.name}' searches after a stage that does not; put all searching "
+                "stages first, as the student is cut after the last of them"
             )

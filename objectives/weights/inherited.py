@@ -29,13 +29,13 @@ def inherited(
             )
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(
-            f"'{folder}' has no model of a trial to polish ({first_line(error)}); "
-            "trials of other runs have numbers of their own"
+            f"'{folder}' has no trial's model to polish ({first_line(error)}); "
+            "name a trial of this run"
         ) from error
     if architecture.has_bits or architecture.vocabulary is not None:
         raise UserError(
-            f"trial {number} has few bits or word pieces of its own, and what is polished "
-            "is trained in float32 on all pieces; polish a trial without these, or train with "
+            f"trial {number} has few bits or word pieces of its own, but polishing trains in "
+            "float32 on all word pieces; polish a trial without these, or train with "
             "bits: Stage(quantised=True)"
         )
     model.train(False)

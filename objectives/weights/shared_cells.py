@@ -75,8 +75,8 @@ class SharedCells:
             return self.space.choices(cell)
         except ValueError as error:
             raise UserError(
-                f"the graph is not in the space of the shared weights: {error}; give "
-                "SharedCells.space what the trials may be"
+                f"the graph is not in the space of the shared weights: {error}; "
+                "SharedCells.space must hold the graphs of all trials"
             ) from error
 
     def drawn(self, seed: int, step: int) -> dict[str, Any]:

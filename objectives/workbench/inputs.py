@@ -117,8 +117,8 @@ def _classes_of(teacher: Teacher, task: Task) -> list[str]:
     if len(names) < 2:
         kind = "gives a number" if names else "has no classifier yet"
         raise UserError(
-            f"task '{task.name}': metric 'agreement' compares classes with those that the teacher "
-            f"names, but '{checkpoint}' {kind}; name a classifier, or a metric with labels"
+            f"task '{task.name}': metric 'agreement' compares classes with the teacher's, but "
+            f"'{checkpoint}' {kind}; use a fine-tuned classifier, or a metric with labels"
         )
     return names
 
@@ -135,8 +135,8 @@ def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: T
     types = tokenizer(*("a" for _ in task.columns)).get("token_type_ids") or [0]
     if max(types) >= known:
         raise UserError(
-            f"model '{checkpoint}': its type_vocab_size is {known}, but the tokenizer gives tokens "
-            f"of pairs the type {max(types)}; name a model that tells two texts apart"
+            f"model '{checkpoint}': its type_vocab_size is {known}, but for pairs of texts the "
+            f"tokenizer uses token type {max(types)}; use a model that reads pairs"
         )
 
 

@@ -92,8 +92,8 @@ def load_teacher(
                 return _load(str(kept), session.device)
         raise UserError(
             f"'{session.cache}' does not hold the teacher that was fine-tuned from "
-            f"'{teacher.checkpoint}'; launch the study again with as many trials as it has, "
-            "which makes it anew, or put the folder back from a copy"
+            f"'{teacher.checkpoint}'; launch the study again with the same number of trials to "
+            "fine-tune it again, or restore the folder from a copy"
         )
     if folder.is_dir():
         try:
@@ -148,8 +148,8 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
     if len(label_names) > 1 and not by_name:
         pairs = ", ".join(f"{a} is {b}" for a, b in zip(known, label_names, strict=True))
         notes.append(
-            f"the labels of the teacher '{teacher.checkpoint}' are matched by place: {pairs}; if "
-            "that is wrong, name them in its config.json (id2label)"
+            f"the labels of the teacher '{teacher.checkpoint}' are matched by position: {pairs}; "
+            "if that is wrong, name them in its config.json (id2label)"
         )
     idle = [f.name for f in fields(teacher) if f.default not in (MISSING, getattr(teacher, f.name))]
     if idle:

@@ -93,8 +93,8 @@ class Workbench:
         for unit, number in measured.items():
             if number != predicted.get(unit, number):
                 raise WrongCostError(
-                    f"the model has {number:,} {unit}, its architecture {predicted[unit]:,}; a "
-                    "method cuts the model that it returns to the architecture beside it"
+                    f"the model has {number:,} {unit}, but its architecture has "
+                    f"{predicted[unit]:,}; a method must return both cut alike"
                 )
         return score_of(
             self.answers(model, architecture) if answers is None else answers,

@@ -89,12 +89,12 @@ class Candidates:
         kept = read_rows(run)
         if kept is None:
             raise RunError(
-                f"'{run.folder}' kept no rows that judge: an earlier version made it, or "
-                "rows.safetensors is damaged; launch the study into another folder"
+                f"'{run.folder}' has no answers of the unpruned model: an earlier version made it, "
+                "or rows.safetensors is damaged; launch the study into another folder"
             )
         members = []
         for number, engine, cost in self._fastest(run, numbers, keep):
-            self.say(f"{named(number, engine)}: {cost:.2f} ms a text; it answers the judging rows")
+            self.say(f"{named(number, engine)}: {cost:.2f} ms per text; scoring it")
             answers = self._answers(run, number, engine)
             members.append(Member(number, cost, answers, engine))
         original = next(

@@ -71,7 +71,7 @@ def cascade(
     aims = {"min_agreement": min_agreement, "min_metric": min_metric, "max_ms": max_ms}
     _check_aims(aims)
     if run.definition["task.metric"] == "pearson_spearman":
-        raise RunError("a model that gives numbers is never unsure: there is no cascade of it")
+        raise RunError("a cascade needs a classifier; this run's models predict numbers")
     if engine is not None and not engine.startswith("onnxruntime"):
         raise RunError(f"a cascade runs in onnxruntime, not in '{engine}'", "engine")
     if not run.front:
@@ -100,10 +100,10 @@ def cascade(
 def _check_aims(aims: Mapping[str, float | None]) -> None:
     """Raise RunError for more than one aim, and for a share that is none."""
     if sum(aim is not None for aim in aims.values()) > 1:
-        raise RunError("name one aim", *aims)
+        raise RunError("name only one aim", *aims)
     for name, aim in aims.items():
         if aim is not None and name != "max_ms" and not 0 < aim <= 1:
-            raise RunError(f"{aim:g} is no share above 0 and at most 1", name)
+            raise RunError(f"{aim:g} is not a share above 0 and at most 1", name)
 
 
 def _chosen(run: RunRecord, pairs: Sequence[Pair], aims: Mapping[str, float | None]) -> Cascade:
@@ -132,8 +132,8 @@ def _chosen(run: RunRecord, pairs: Sequence[Pair], aims: Mapping[str, float | No
         )
     if found.deferred == 0:
         raise RunError(
-            f"'{run.folder}': {named(found.small, found.engines[0])} alone {aim}, in "
-            f"{found.cost:.2f} ms: export it with ONNX",
+            f"'{run.folder}': no cascade is needed: {named(found.small, found.engines[0])} alone "
+            f"{aim}, in {found.cost:.2f} ms; export it with ONNX",
             name,
         )
     return found

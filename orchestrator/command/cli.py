@@ -36,11 +36,11 @@ app = typer.Typer(
 def run(
     context: typer.Context,
     study: Annotated[
-        Path, typer.Argument(metavar="STUDY.py", help="A file that ends in study = Study(...).")
+        Path, typer.Argument(metavar="STUDY.py", help="A Python file with study = Study(...).")
     ],
     name: Name = "study",
     trials: Annotated[
-        int | None, typer.Option(help="Trials wanted; by default the study's own number.")
+        int | None, typer.Option(help="Number of trials; by default the study's own.")
     ] = None,
     population: Population = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME by default.")] = None,
@@ -52,17 +52,17 @@ def run(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes, or tasks of a cluster; by default one per GPU, else 1."),
+        typer.Option(help="Worker processes or cluster tasks; by default one per GPU, or 1."),
     ] = None,
     backend: Annotated[
         Literal["loky", "dask", "ray"],
-        typer.Option(help="What starts the workers: this machine, or a cluster."),
+        typer.Option(help="Where workers run: loky on this machine, dask or ray on a cluster."),
     ] = "loky",
     cluster: Annotated[
         str | None, typer.Option(help="Address of the cluster, such as tcp://SCHEDULER:8786.")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds after which no more trials begin.")
+        float | None, typer.Option(help="Start no new trials after this many seconds.")
     ] = None,
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
@@ -97,7 +97,7 @@ def work(
     name: Name = "study",
     storage: Storage = None,
     trials: Annotated[
-        int | None, typer.Option(help="Trials wanted; as many as the launch wants by default.")
+        int | None, typer.Option(help="Number of trials; by default that of the launch.")
     ] = None,
     population: Population = None,
     out: Annotated[
@@ -105,7 +105,7 @@ def work(
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Add a worker to a study that `run` has begun, on this or another machine, until it ends."""
+    """Add a worker to a study that `run` has started, from this or another machine."""
     from orchestrator.study_file import load_study
     from orchestrator.workers.loop import work as join
 
@@ -125,7 +125,7 @@ def work(
 def status(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="Folder of a run; or --storage.", show_default=False),
+        typer.Argument(metavar="[RUN]", help="Run folder; or give --storage.", show_default=False),
     ] = None,
     storage: Storage = None,
     name: Annotated[
@@ -137,7 +137,7 @@ def status(
     from orchestrator.status import run_status, storage_status
 
     if (run is None) == (storage is None):
-        raise RunError("name a run folder, or a storage: one of the two", "storage")
+        raise RunError("name either a run folder or a storage", "storage")
     if run is not None:
         found = run_status(run)
     else:
@@ -155,13 +155,13 @@ def serve_storage(
     storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 13000,
     host: Annotated[
-        str, typer.Option(help="Address to serve at; any but the default lets everyone in.")
+        str, typer.Option(help="Address to listen on; all but the default let everyone in.")
     ] = "127.0.0.1",
 ) -> None:
     """Serve a storage to very many workers (grpc://HOST:PORT), until Ctrl-C."""
     from orchestrator.storage.proxy import serve_storage as serve
 
-    with interrupted("the storage is served no longer"):
+    with interrupted("the storage is no longer served"):
         serve(storage, port, typer.echo, host)
 
 
@@ -181,13 +181,13 @@ def front(run: Run, as_json: AsJson = False) -> None:
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of runs; several share the same axes."),
+        typer.Argument(metavar="RUN...", help="Run folders; several are drawn on the same axes."),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Name of the page, of one run RUN/report.html by default; a name that ends in "
-            ".svg, .png or .pdf draws the front alone."
+            help="File to write; for one run RUN/report.html by default. A name that ends in "
+            ".svg, .png or .pdf draws only the front."
         ),
     ] = None,
 ) -> None:
@@ -198,7 +198,7 @@ def report(
     from reports.page.picture import front_image
 
     if out is None and len(runs) > 1:
-        raise RunError("a page of several runs is none of theirs: name its file", "out")
+        raise RunError("a page of several runs needs a file name", "out")
     target = RunFolder(runs[0]).report if out is None else out
     try:
         records = [read_run(run) for run in runs]

@@ -155,7 +155,7 @@ def compress(
         numbers: list[int | None] = []
         for trial in run.front[:: -(-len(run.front) // _MOST) or 1]:
             if clock.left < 0.5 * reserve:
-                say(f"the time is up: {named(trial.number)} is no candidate")
+                say(f"the time is up: {named(trial.number)} is left out")
                 continue
             candidates.add_trial(run, trial.number)
             numbers.append(trial.number)
@@ -223,14 +223,14 @@ class _Clock:
 
 def _check(minutes: float, aims: Mapping[str, float | None]) -> None:
     if not 0 < minutes < math.inf:
-        raise RunError(f"{minutes:g} minutes are too few; give it one at least", "minutes")
+        raise RunError(f"{minutes:g} minutes are too few; allow at least one", "minutes")
     if sum(aim is not None for aim in aims.values()) > 1:
-        raise RunError("name one gate", *aims)
+        raise RunError("name only one gate", *aims)
     for name in ("min_agreement", "min_metric_kept"):
         aim = aims[name]
         if aim is not None and not 0 < aim < 1:
-            why = "no number of texts shows that all answers stay" if aim == 1 else "it is no share"
-            raise RunError(f"{aim:g} is no gate: {why}; give one above 0 and below 1", name)
+            why = "no number of texts can prove that" if aim == 1 else "it is not a share"
+            raise RunError(f"{aim:g} cannot be a gate: {why}; give one above 0 and below 1", name)
     if (most := aims["max_ms"]) is not None and not most > 0:
         raise RunError(f"{most:g} ms are too few", "max_ms")
 
@@ -251,8 +251,8 @@ def _check_reach(
     outputs, labels = output_names(study.teacher.checkpoint), inputs.text.label_names
     if study.task.labelled and len(labels) < len(outputs):
         raise RunError(
-            f"the labels are {', '.join(labels)}, and the model has {len(outputs)} classes; give "
-            "rows of each, or another gate",
+            f"the data has the labels {', '.join(labels)}, but the model has {len(outputs)} "
+            "classes; add rows of the others, or choose another gate",
             "label",
             "min_agreement",
         )
@@ -282,7 +282,7 @@ def _study(
     task = replace(whole, **asdict(planning.Sizes.of(texts)))
     if label is not None:
         if label not in there.columns:
-            raise RunError(f"'{data}' has no column '{label}' of labels", "label")
+            raise RunError(f"'{data}' has no label column '{label}'", "label")
         task = replace(task, metric="accuracy", label=label, drop_missing=True)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-") or "model"
     study = Study(
@@ -321,7 +321,7 @@ def _chosen(
         return found, True
     smaller = {pair.small.cost: pair.at(-math.inf) for pair in pairs}.values()
     if not smaller:
-        raise RunError("no engine here is faster than the model as it is: nothing is written")
+        raise RunError("no model or engine here is faster than the original: nothing is written")
     if most is not None:
         fastest = min(smaller, key=lambda one: one.cost)
         if take_nearest:
@@ -344,9 +344,9 @@ def _chosen(
     rows_that_vouch = planning.Sizes.of(texts).vouching
     more = _more_texts(reached, aim, texts) if kept is None else None
     raise RunError(
-        f"no model {what}, with 95% confidence by {rows_that_vouch} texts; the nearest, "
-        f"{named(nearest.small, nearest.engines[0])}, has {reached:.1%}: "
-        + (f"about {more:,} more texts would decide; " if more else "")
+        f"no model {what}, with 95% confidence on {rows_that_vouch} texts; the nearest, "
+        f"{named(nearest.small, nearest.engines[0])}, reaches {reached:.1%}: "
+        + (f"about {more:,} more texts would be enough; " if more else "")
         + "ask for less, or take the nearest",
         name,
         "take_nearest",

@@ -20,19 +20,19 @@ from orchestrator.terminal import say_to_stderr
 def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
-    trial: Annotated[int | None, typer.Option(help="This finished trial.")] = None,
+    trial: Annotated[int | None, typer.Option(help="Export this finished trial.")] = None,
     max_ratio: Annotated[
-        float | None, typer.Option(help="The best model of the front at most this large.")
+        float | None, typer.Option(help="The best model on the front with at most this cost ratio.")
     ] = None,
     min_metric: Annotated[
-        float | None, typer.Option(help="The cheapest model of the front at least this good.")
+        float | None, typer.Option(help="The cheapest model on the front with this metric or more.")
     ] = None,
     knee: Annotated[
-        bool, typer.Option("--knee", help="The model where the front bends most.")
+        bool, typer.Option("--knee", help="The model at the knee, where the front bends most.")
     ] = False,
-    onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX file too.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write an ONNX file too.")] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="ONNX in int8 too, measured on the data of --study-file.")
+        bool, typer.Option("--int8", help="ONNX in int8 too, scored on the data of --study-file.")
     ] = False,
     int4: Annotated[
         bool, typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8.")
@@ -50,8 +50,8 @@ def export(
     number = choose(record, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
     if (int8 or int4) != (study_file is not None):
         raise RunError(
-            "int8 or int4 and the study go together: what few bits lose is measured on its data, "
-            "which a run folder does not hold",
+            "int8 and int4 need the study file, and nothing else does: they are scored on its "
+            "data, which is not in the run folder",
             "study_file",
         )
 
@@ -86,7 +86,7 @@ def polish(
         Path, typer.Option(metavar="STUDY.py", help="The file that the run was launched from.")
     ],
     trial: Annotated[
-        list[int] | None, typer.Option(help="This finished trial, repeatable; else the front.")
+        list[int] | None, typer.Option(help="Polish this trial; repeatable; by default the front.")
     ] = None,
     epochs: Annotated[float, typer.Option(help="Passes over the train rows.")] = 6,
     out: Annotated[
@@ -94,7 +94,7 @@ def polish(
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Distil models of a run further, each on its own, into a run beside it."""
+    """Distil models of a run further, one by one, into a new run beside it."""
     from orchestrator.command.polishing import polish as polish_models
     from orchestrator.runs.records import read_run
     from orchestrator.study_file import load_study_of
@@ -150,8 +150,8 @@ def bench(
         Path | None,
         typer.Option(
             metavar="STUDY.py",
-            help="The file that the run was launched from: onnxruntime is timed from text to label "
-            "too, and bfloat16 and int8 are scored, of its models and of the unpruned one.",
+            help="The file that the run was launched from. With it onnxruntime is also timed from "
+            "text to label, and bfloat16 and int8 are scored, as is the unpruned model.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -170,7 +170,7 @@ def bench(
     of_front = len(models) == 1 and RunFolder(models[0]).exists()
     record = read_run(models[0]) if of_front else None
     if record is None and study_file is not None:
-        raise RunError("models alone were made from no study: name their run", "study_file")
+        raise RunError("a study file needs a run: name the run folder, not models", "study_file")
     if record is None:
         time_all = partial(bench_models, models)
     else:
@@ -205,13 +205,13 @@ def cascade(
     out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
     min_agreement: Annotated[
         float | None,
-        typer.Option(help="The fastest that answers such a share as before; 0.99 by default."),
+        typer.Option(help="Fastest with at least this share of the old answers; default 0.99."),
     ] = None,
     min_metric: Annotated[
-        float | None, typer.Option(help="Else the fastest whose metric is at least this.")
+        float | None, typer.Option(help="Or: the fastest with this metric or more.")
     ] = None,
     max_ms: Annotated[
-        float | None, typer.Option(help="Else the nearest that takes so long a text at most.")
+        float | None, typer.Option(help="Or: the closest to the original in this many ms per text.")
     ] = None,
     engine: Annotated[
         str | None,
@@ -221,7 +221,7 @@ def cascade(
         ),
     ] = None,
 ) -> None:
-    """Write two models as one: where the small one is unsure, the large one is asked."""
+    """Write two models as one: the large one answers where the small one is unsure."""
     from objectives.device import quiet_libraries
     from objectives.engines.names import check_engines
     from orchestrator.command.cascading import cascade as cascade_models
@@ -248,35 +248,35 @@ def compress(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A fine-tuned classifier: folder or hub name.")
     ],
-    data: Annotated[Path, typer.Option(help="Texts: one a line (.txt), or a table.")],
+    data: Annotated[Path, typer.Option(help="Texts: one per line (.txt), or a table.")],
     out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
-    text: Annotated[str, typer.Option(help="The column of the text, in a table.")] = "text",
-    label: Annotated[str, typer.Option(help="That of the labels, if there are any.")] = "label",
-    minutes: Annotated[float, typer.Option(help="That all may take.")] = 10,
+    text: Annotated[str, typer.Option(help="In a table, the column of the text.")] = "text",
+    label: Annotated[str, typer.Option(help="The column of the labels, if any.")] = "label",
+    minutes: Annotated[float, typer.Option(help="Time for everything.")] = 10,
     min_agreement: Annotated[
         float | None,
         typer.Option(
-            help="The gate: such a share of all texts is answered as before; 0.95 if none is named."
+            help="The gate: share of texts with the same answer; 0.95 if no gate is given."
         ),
     ] = None,
     min_metric_kept: Annotated[
-        float | None, typer.Option(help="Or: such a share of the accuracy on the labels is kept.")
+        float | None, typer.Option(help="Or: share of the accuracy on the labels to keep.")
     ] = None,
     max_ms: Annotated[
         float | None,
-        typer.Option(help="Or: a text takes so long at most; of these the nearest model."),
+        typer.Option(help="Or: most ms per text; takes the closest model that is as fast."),
     ] = None,
     take_nearest: Annotated[
-        bool, typer.Option("--take-nearest", help="Write the nearest model where none passes.")
+        bool, typer.Option("--take-nearest", help="Write the nearest model if none passes.")
     ] = False,
-    max_length: Annotated[int, typer.Option(help="Tokens at which texts are cut off.")] = 128,
+    max_length: Annotated[int, typer.Option(help="Cut texts off at this many tokens.")] = 128,
 ) -> None:
     """Make a classifier small and fast in minutes, as far as a gate allows, without labels."""
     from objectives.device import quiet_libraries
     from orchestrator.command.compressing import compress as compress_model
 
     quiet_libraries()
-    with interrupted("what was finished is kept, the same command goes on"):
+    with interrupted("finished trials are kept, run the same command to go on"):
         found = compress_model(
             model,
             data,

@@ -15,11 +15,11 @@ Storage = Annotated[
     str | None,
     typer.Option(
         help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or "
-        "journal:///FILE; the run folder's own by default. The password can be set in the "
-        "environment: MASKFRONT_STORAGE_PASSWORD, and MASKFRONT_STORAGE_HOST, the host it is for."
+        "journal:///FILE; the run folder's own by default. Set the password in "
+        "MASKFRONT_STORAGE_PASSWORD, and the host that it is for in MASKFRONT_STORAGE_HOST."
     ),
 ]
-Name = Annotated[str, typer.Option("--study", help="Variable or name of the study.")]
+Name = Annotated[str, typer.Option("--study", help="Variable that holds the study, or its name.")]
 StudyFile = Annotated[
     Path | None, typer.Option(metavar="STUDY.py", help="The file that the run was launched from.")
 ]
@@ -28,7 +28,7 @@ Population = Annotated[
     typer.Option(
         metavar="K|auto",
         parser=lambda text: text if text == "auto" else int(text),
-        help="Trials that train together; by default the study's own number.",
+        help="Number of trials that train together; by default the study's own.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]

@@ -160,15 +160,15 @@ def advice(run: RunRecord, texts: int) -> list[str]:
     """What more texts or more minutes would be used for."""
     if texts < _ENOUGH:
         return [
-            f"with {_ENOUGH:,} texts or more (these are {texts:,}) small classifiers are trained "
-            "on what yours answers, which are several times as fast"
+            f"with {_ENOUGH:,} texts or more (these are {texts:,}) compress also trains small "
+            "classifiers on your model's answers, which are several times as fast"
         ]
     train = Sizes.of(texts).train
     steps = max((_steps(trial.knobs, train) for trial in run.finished), default=0)
     if steps < 0.8 * _WHOLE:
         return [
-            f"with more minutes its small classifiers would train {_WHOLE:,} steps; these had "
-            f"{steps:,.0f} at most"
+            f"with more minutes the small classifiers would train for {_WHOLE:,} steps; now they "
+            f"had {steps:,.0f} at most"
         ]
     return []
 

@@ -86,8 +86,8 @@ def _study(
     for number in wanted:
         if number not in finished:
             raise RunError(
-                f"trial {number} of '{run.folder}' has no model to polish; those that are "
-                f"finished: {', '.join(map(str, sorted(finished))) or 'none'}"
+                f"trial {number} of '{run.folder}' has no model to polish; finished trials: "
+                f"{', '.join(map(str, sorted(finished))) or 'none'}"
             )
     if not wanted:
         raise RunError(f"'{run.folder}' has no front to polish; name one of its trials")

@@ -35,9 +35,9 @@ def guarded(app: App) -> App:
     def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path, method = environ.get("PATH_INFO", ""), environ.get("REQUEST_METHOD", "GET")
         if not path.isascii():  # it would be routed without what is no UTF-8 in it
-            return _refuse(start_response, "no address of the dashboard is written so")
+            return _refuse(start_response, "this is not an address of the dashboard")
         if environ.get("HTTP_HOST", "").partition(":")[0] not in _HERE:
-            return _refuse(start_response, "the dashboard answers to 127.0.0.1 and localhost alone")
+            return _refuse(start_response, "the dashboard only answers at 127.0.0.1 and localhost")
         if method not in _READS and not (method == "PUT" and _NOTE.fullmatch(path)):
             return _refuse(
                 start_response,

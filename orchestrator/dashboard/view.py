@@ -146,7 +146,7 @@ class DashboardView(BaseStorage):
         try:
             storage.set_study_system_attr(own, _OF_TRIAL.sub(local, key), value)
         except (StorageInternalError, OSError) as error:
-            reason = f"no note can be kept: the run cannot be written ({reason_of(error)})"
+            reason = f"the note cannot be saved: the run cannot be written ({reason_of(error)})"
             raise HTTPError(403, reason) from error
 
 

@@ -74,16 +74,16 @@ def set_artifact_store(outer: optuna.Study, url: str | None) -> None:
     store = bucket_store(url)
     if known is not None or any(t.state.is_finished() for t in outer.get_trials(deepcopy=False)):
         raise RunError(
-            f"the files of study '{outer.study_name}' so far lie in {known or 'its run folder'}, "
-            f"not in {url}; leave it as it was, or give the study another name",
+            f"the files of study '{outer.study_name}' are in {known or 'its run folder'} so far, "
+            f"not in {url}; keep that place, or give the study another name",
             "artifacts",
         )
     try:
         store.client.head_bucket(Bucket=store.bucket)
     except Exception as error:  # boto3 has a class for each thing that may be wrong
         raise RunError(
-            f"{url} cannot be used ({reason_of(error)}); AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY say where it is and who asks"
+            f"{url} cannot be used ({reason_of(error)}); check AWS_ENDPOINT_URL, "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
     outer.set_user_attr(ARTIFACTS, url)
 

@@ -48,7 +48,7 @@ def _json(file: Path) -> str | None:
     try:
         json.loads(file.read_bytes())
     except ValueError as error:
-        return f"is no JSON ({error})"
+        return f"is not JSON ({error})"
     return None
 
 
@@ -57,7 +57,7 @@ def _csv(file: Path) -> str | None:
 
 
 def _png(file: Path) -> str | None:
-    return None if file.read_bytes().endswith(_PNG_END) else "is no whole picture"
+    return None if file.read_bytes().endswith(_PNG_END) else "is not a complete picture"
 
 
 def _safetensors(file: Path) -> str | None:
@@ -65,7 +65,7 @@ def _safetensors(file: Path) -> str | None:
         with safe_open(file, framework="np"):
             return None
     except SafetensorError as error:
-        return f"is cut short or no safetensors ({file.stat().st_size:,} bytes: {error})"
+        return f"is cut short or not safetensors ({file.stat().st_size:,} bytes: {error})"
 
 
 _CHECKS: Mapping[str, Callable[[Path], str | None]] = {

@@ -199,8 +199,8 @@ def read_run(folder: str | Path) -> RunRecord:
     study = load_optuna_study(folder)
     if UNPRUNED not in study.user_attrs:
         raise RunError(
-            f"'{folder}': its first trial has not begun; if a launch is at work its teacher is not "
-            "ready yet, else launch it again"
+            f"'{folder}': the first trial has not started; wait if a launch is preparing the "
+            "teacher, else launch the study again"
         )
     return record_of(study, folder)
 
@@ -214,15 +214,15 @@ def load_optuna_study(folder: Path) -> optuna.Study:
         names = optuna.get_all_study_names(storage)
         if len(names) != 1:
             raise RunError(
-                f"'{paths.database}' holds {len(names)} studies, a run has exactly one; launch it "
-                "again, or put the file back from a copy"
+                f"'{paths.database}' holds {len(names)} studies, but a run has exactly one; launch "
+                "it again, or restore the file from a copy"
             )
         (name,) = names
     try:
         return optuna.load_study(study_name=name, storage=storage)
     except KeyError as error:
         raise RunError(
-            f"storage {paths.storage} holds no study '{name}' any more; bring it back from a copy, "
+            f"storage {paths.storage} no longer holds the study '{name}'; restore it from a copy, "
             "or launch the study into another folder",
             "out",
         ) from error
@@ -266,10 +266,10 @@ def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
 def trial_record(trial: FrozenTrial) -> TrialRecord:
     """A row from an Optuna trial. Raises RunError for one that maskfront did not make."""
     if trial.state not in _STATES:
-        raise RunError(f"trial {trial.number} is {trial.state.name}, which maskfront leaves none")
+        raise RunError(f"trial {trial.number} is {trial.state.name}, which maskfront never leaves")
     started, ended = _span(trial)
     attributes, failed = dict(trial.user_attrs), trial.state is TrialState.FAIL
-    failure = attributes.get(FAILURE, "its process ended before it did") if failed else None
+    failure = attributes.get(FAILURE, "its process ended before the trial did") if failed else None
     for told in (RESULT, FAILURE, BEGAN, LAST_SEEN):  # by the fields
         attributes.pop(told, None)
     record = TrialRecord(
@@ -312,5 +312,5 @@ def _read_as(kind: type[_Measured], document: dict[str, Any]) -> _Measured:
     except (KeyError, TypeError) as error:
         raise RunError(
             f"another version of maskfront made this study ({type(error).__name__}: {error}); read "
-            "it with that, or launch it into another folder"
+            "it with that version, or launch the study into another folder"
         ) from error

@@ -63,8 +63,8 @@ class RunFolder:
             return dict(json.loads(self.address.read_bytes()))
         except ValueError as error:
             raise RunError(
-                f"'{self.address}' is damaged ({error}); it says which study of which storage this "
-                "is the folder of: put it back from a copy"
+                f"'{self.address}' is damaged ({error}); it names the storage and the study of "
+                "this folder: restore it from a copy"
             ) from error
 
     def write_address(self, storage: str, study_name: str, identity: str) -> None:
@@ -130,8 +130,8 @@ class RunFolder:
         """This folder, if a run lies in it. Raises RunError otherwise."""
         if not self.exists():
             raise RunError(
-                f"'{self.path}' is no run folder: there is no {self.database.name} in it; "
-                "`maskfront run STUDY.py` makes one (under runs/ by default)"
+                f"'{self.path}' is not a run folder: there is no {self.database.name} in it; "
+                "`maskfront run STUDY.py` creates one (under runs/ by default)"
             )
         return self
 
@@ -148,8 +148,8 @@ class RunFolder:
                 yield
         except BlockingIOError as error:
             raise RunError(
-                f"'{self.path}' is in use by another launch; wait for it or stop it, help it with "
-                "`maskfront work` if it is of this study, or choose another folder",
+                f"'{self.path}' is in use by another launch; wait for it, stop it, add a worker "
+                "with `maskfront work` if it runs this study, or choose another folder",
                 "out",
             ) from error
 

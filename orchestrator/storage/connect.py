@@ -61,7 +61,7 @@ def read_storage(text: str) -> BaseStorage:
     if kind_of(url) in ("postgresql", "mysql"):
         with _explained(url):
             if not inspect(_for_one_question(url)).has_table(_STUDIES):  # opening would make it
-                raise RunError(f"storage {hidden(url)} is no database of Optuna, or an empty one")
+                raise RunError(f"storage {hidden(url)} is not an Optuna database, or is empty")
         return open_storage(text, create=False)
     if kind_of(url) != "sqlite":
         return open_storage(text)
@@ -74,8 +74,8 @@ def check_exists(text: str) -> None:
     url = parse_url(text)
     if is_file(text) and not Path(str(url.database)).is_file():
         raise RunError(
-            f"there is no storage {hidden(url)}; `maskfront run STUDY.py` makes one: is that where "
-            "yours is?"
+            f"there is no storage {hidden(url)}; check its path, or create it with "
+            "`maskfront run STUDY.py`"
         )
 
 
@@ -86,7 +86,7 @@ def _open_sqlite(path: str) -> RDBStorage:
     with closing(sqlite3.connect(path)) as connection:
         tables = _tables(connection)
         if tables and _STUDIES not in tables:
-            raise RunError(f"'{path}' is no database of Optuna; name another after sqlite:///")
+            raise RunError(f"'{path}' is not an Optuna database; name another after sqlite:///")
         connection.execute("PRAGMA journal_mode=WAL")
     return _sqlite(sqlite_url(path))
 
@@ -104,7 +104,7 @@ def _read_sqlite(path: Path) -> RDBStorage:
     file = f"file:{quote(str(path))}"
     with closing(sqlite3.connect(f"{file}?{urlencode(query)}", uri=True)) as connection:
         if _STUDIES not in _tables(connection):
-            raise RunError(f"'{path}' is no database of Optuna, or an empty one")
+            raise RunError(f"'{path}' is not an Optuna database, or is empty")
     url = URL.create("sqlite", database=file, query={**query, "uri": "true"})
     settings = {"poolclass": NullPool} if "immutable" in query else {}
     return _sqlite(url.render_as_string(), skip_table_creation=True, **settings)
@@ -159,8 +159,8 @@ class _NoClearPassword:
 
     def authenticate(self, _packet: object) -> None:
         raise RunError(
-            "the server wants the password as it is, which anyone could be; name the certificate "
-            "that it is known by: ?ssl_ca=FILE",
+            "the server asks for the password in clear text, which an impostor would do too; name "
+            "the certificate of your server: ?ssl_ca=FILE",
             "storage",
         )
 
@@ -182,8 +182,8 @@ def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             raise RunError(
-                f"what answers at grpc://{host}:{port} is no storage proxy ({reason_of(error)}); "
-                "name the one that `maskfront serve-storage` has printed"
+                f"the server at grpc://{host}:{port} is not a storage proxy ({reason_of(error)}); "
+                "use the address that `maskfront serve-storage` prints"
             ) from error
     return proxy  # if it is away just now, whoever asks it tries again
 

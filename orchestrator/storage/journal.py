@@ -62,4 +62,4 @@ def _check_is_journal(path: Path) -> None:
     with path.open("rb") as file:
         start = file.readline(_BLOCK)
     if start.strip(b"\0") and not start.startswith(b'{"op_code":'):
-        raise RunError(f"'{path}' is no journal of Optuna; name another file after journal:///")
+        raise RunError(f"'{path}' is not an Optuna journal; name another file after journal:///")

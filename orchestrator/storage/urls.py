@@ -45,21 +45,21 @@ def parse_url(text: str) -> URL:
         port = url.port
     except (ArgumentError, ValueError) as error:
         raise RunError(
-            f"that is no URL of a storage; it must be one of {_KNOWN}", "storage"
+            f"that is not the URL of a storage; it must be one of {_KNOWN}", "storage"
         ) from error
     kind = kind_of(url)
     if kind not in ("sqlite", "postgres", "postgresql", "mysql", "journal", "grpc"):
-        raise RunError(f"'{url.drivername}' is no storage; it must be one of {_KNOWN}", "storage")
+        raise RunError(f"'{url.drivername}' is not a storage; use one of {_KNOWN}", "storage")
     if any("pass" in name.lower() for name in url.query):
-        raise RunError(f"the URL has a password behind the '?'; set {PASSWORD} instead", "storage")
+        raise RunError(f"the URL has a password after the '?'; set {PASSWORD} instead", "storage")
     if unknown := sorted(set(url.query) - set(_SETTINGS)):
         raise RunError(
-            f"the URL says {', '.join(unknown)} behind the '?'; it may say {', '.join(_SETTINGS)}",
+            f"the URL sets {', '.join(unknown)} after the '?'; it may set {', '.join(_SETTINGS)}",
             "storage",
         )
     if "@" in str(url.host):
         raise RunError(
-            "the URL has two '@'; one in a user's name or password is written %40", "storage"
+            "the URL has two '@'; write the one in a user name or password as %40", "storage"
         )
     if kind in ("sqlite", "journal"):
         if url.host or url.database in (None, "", ":memory:"):
@@ -97,8 +97,8 @@ def with_password(url: URL) -> URL:
         strange = [h for h in _hosts(url) if not (h in _HERE or h.startswith("/") or h in named)]
         if strange:
             raise RunError(
-                f"storage {hidden(url)} is named by a run folder; set {HOST}={','.join(strange)} "
-                f"if {PASSWORD} is for it, or unset that"
+                f"storage {hidden(url)} comes from a run folder; set {HOST}={','.join(strange)} "
+                f"if {PASSWORD} is for this host, or unset the password"
             )
     return url.set(password=password)
 

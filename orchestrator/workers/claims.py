@@ -106,7 +106,7 @@ class Claims:
             trial.set_user_attr(WORKER, self._worker)
             trial.set_user_attr(BEGAN, time.time())
             if self._is_duplicate(trial):
-                why = {FAILURE: "its knobs were asked for twice"}
+                why = {FAILURE: "its knobs were enqueued twice"}
                 fail_trial(self._outer, self._folder, trial.number, why)
                 claimed.remove(trial)
             elif DEATHS_ALONE in trial.user_attrs:

@@ -40,7 +40,7 @@ class LaunchOptions:
         """
         if not isinstance(study, Study):
             raise RunError(
-                f"a launch takes a Study, not a {type(study).__name__}; that of a file is "
+                f"a launch takes a Study, not a {type(study).__name__}; read one from a file with "
                 "orchestrator.load_study('study.py')"
             )
         if self.timeout is not None and not self.timeout > 0:

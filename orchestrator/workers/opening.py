@@ -26,7 +26,7 @@ from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import WARM_START, warm_start
 
 _CONTENTS = {
-    "task.data": "the rows of the task have changed, or which are train, alpha, select and heldout",
+    "task.data": "the rows of the task or their roles (train, alpha, select, heldout) have changed",
     "teacher.checkpoint": (
         "the teacher's checkpoint has changed (weights, config.json or tokenizer), or another "
         "version of maskfront made the run"
@@ -145,10 +145,10 @@ def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
         folder.write_address(storage, outer.study_name, home["folder"])
         outer.set_user_attr(HOME, home)
     elif home is None or home["folder"] != folder.identity:
-        where = "another study" if home is None else f"{home['path']} (on {home['host']})"
+        own = "in another folder" if home is None else f"in {home['path']} (on {home['host']})"
         raise RunError(
-            f"'{folder.path}' is not where the files of study '{outer.study_name}' lie, which is "
-            f"{where}; name that folder, shared by all machines",
+            f"the files of study '{outer.study_name}' are not in '{folder.path}', but {own}; name "
+            "the study's own folder, shared by all machines",
             "out",
         )
 
@@ -199,15 +199,15 @@ def check_room(text: str, alive: Mapping[str, WorkerRecord], more: int = 1) -> N
     kind = kind_of(parse_url(text))
     if kind == "journal" and len(alive) + more > JOURNAL_WORKERS:
         raise RunError(
-            f"a journal file serves {JOURNAL_WORKERS} workers, these would be "
-            f"{len(alive) + more}; name a server, such as postgresql://USER@HOST/DATABASE",
+            f"a journal file serves at most {JOURNAL_WORKERS} workers, not "
+            f"{len(alive) + more}; use a server, such as postgresql://USER@HOST/DATABASE",
             "storage",
         )
     elsewhere = {worker.host for worker in alive.values() if worker.machine != this_machine()}
     if kind == "sqlite" and elsewhere:
         raise RunError(
             f"SQLite serves one machine, and {', '.join(sorted(elsewhere))} works on this study; "
-            "use postgresql://USER@HOST/DATABASE, or there `maskfront serve-storage`; if that "
+            "use postgresql://USER@HOST/DATABASE, or run `maskfront serve-storage` there; if that "
             "machine was restarted, try again in two minutes",
             "storage",
         )

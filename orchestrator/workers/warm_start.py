@@ -76,7 +76,7 @@ def _check(run: RunRecord, study: Study) -> None:
     where, method = f"Study.warm_start: '{run.folder}'", study.method_name
     if run.definition["method"] != method:
         raise RunError(
-            f"{where} is a study of {run.definition['method']}, this one of {method}; name runs of "
+            f"{where} used {run.definition['method']}, but this study uses {method}; name runs of "
             "the same method"
         )
     if run.space.keys() != study.knobs.keys():
@@ -88,7 +88,7 @@ def _check(run: RunRecord, study: Study) -> None:
         theirs = run.space[name]
         if not _holds(knob, theirs):
             raise RunError(
-                f"{where} drew {name} from {theirs}, which {knob} does not hold; name another run"
+                f"{where} drew {name} from {theirs}, which is not in {knob}; name another run"
             )
     if not run.front:
         raise RunError(f"{where} has no front: none of its trials finished inside its budget")

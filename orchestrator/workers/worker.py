@@ -108,7 +108,7 @@ class Worker:
             if fruitless >= 2 and self.failed and enough:
                 raise RunError(
                     f"study '{self.study.name}': {len(self.failed)} trials in a row failed; the "
-                    f"newest with: {self.failed[-1]}"
+                    f"last one with: {self.failed[-1]}"
                 )
 
     def _check_any_finished(self) -> None:
@@ -117,7 +117,7 @@ class Worker:
             reason = self.failed[-1] if self.failed else "see the trials of the other workers"
             raise RunError(
                 f"study '{self.study.name}': all of its {self.study.trials} trials failed; the "
-                f"newest with: {reason}"
+                f"last one with: {reason}"
             )
 
     def _at_once(self) -> int:
@@ -138,9 +138,9 @@ class Worker:
             known = unpruned_result(self.outer.user_attrs[records.UNPRUNED])
             if (known.unit, known.cost_full) != (unpruned.unit, unpruned.cost_full):
                 raise RunError(
-                    f"'{self.folder.path}': ratio 1 was {known.cost_full} {known.unit}, would now "
-                    f"be {unpruned.cost_full} {unpruned.unit}; go on where it began (device, "
-                    "threads, torch, cache folder), or give the study another name"
+                    f"'{self.folder.path}': ratio 1 was {known.cost_full} {known.unit}, but is now "
+                    f"{unpruned.cost_full} {unpruned.unit}; use the same device, threads, torch "
+                    "and cache folder as before, or give the study another name"
                 )
         write_rows(
             self.folder,
@@ -218,7 +218,7 @@ class Worker:
                 free_memory()
                 self.most = min(self.most, half)
                 reason = f"out of memory with {len(group)} trials at once"
-            self.progress.note(f"{reason}: {len(left)} begin again, {half} at once")
+            self.progress.note(f"{reason}: {len(left)} trials start again, {half} at a time")
             for start in range(0, len(left), half):
                 self._search(left[start : start + half])
             return
@@ -256,7 +256,7 @@ class Worker:
                 reason = f"{type(error).__name__}: {error}"
                 return reason, "out of memory" if out_of_memory(error) else "raised"
             if told is None:
-                return "the method gave no outcome for it", "done"
+                return "the method returned no outcome for it", "done"
             self._tell(*told)  # what fails here is no fault of the trial's
 
     def _record_how(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
@@ -319,7 +319,7 @@ class Worker:
             if self.outer.get_trials(deepcopy=False)[number].state is not TrialState.FAIL:
                 raise
             remove_files(self.outer, self.folder, self.running[number])
-            self._ended(number, "failed by the other workers, who missed this one", counts=False)
+            self._ended(number, "failed by other workers: this one seemed dead", counts=False)
 
     def _repeat(self, number: int, method: SearchMethod) -> None:
         """Tell a trial from the result of its finished twin; search it if that one has failed."""
@@ -338,7 +338,7 @@ class Worker:
                     trial.set_user_attr(name, twin.attributes[name])
             trial.set_user_attr(records.REPEATS, twin.number)
             copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
-            self._tell_result(number, twin.result, f", as trial {twin.number}")
+            self._tell_result(number, twin.result, f", copied from trial {twin.number}")
 
     def _score(self, found: SearchResult) -> _Scored:
         answers = self.bench.answers(found.model, found.architecture)
@@ -387,4 +387,4 @@ def call_back(
         try:
             callback(record)
         except Exception as error:
-            note(f"a callback failed, and is called again: {type(error).__name__}: {error}")
+            note(f"a callback failed and will be called again: {type(error).__name__}: {error}")

@@ -62,7 +62,7 @@ def launch_workers(
     workers, device = options.workers, options.device
     backend, cluster = options.backend, options.cluster
     if cluster is not None and backend == "loky":
-        raise RunError(f"the cluster at {cluster} needs its kind, dask or ray", "backend")
+        raise RunError(f"say whether the cluster at {cluster} is dask or ray", "backend")
     study, folder = options.applied(study)
     environments = _environments(workers, device) if backend == "loky" else []
     note = partial(say, console or Console())
@@ -93,7 +93,7 @@ def launch_workers(
         except KeyboardInterrupt:
             if submit is not None:
                 outer.set_user_attr(HALT, token)
-                note("workers end after the trials at hand; Ctrl-C again does not wait for that")
+                note("workers stop after their current trials; Ctrl-C again stops them at once")
                 wait(running)
             raise
         draws = study.sampler is not None
@@ -120,8 +120,8 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
     gpus = visible_gpus() if device in ("auto", "cuda") else []
     if gpus and workers > len(gpus):
         raise RunError(
-            f"{workers} workers, but {len(gpus)} GPUs; one worker fills a GPU by a larger "
-            "population, and the CPU needs none",
+            f"{workers} workers, but {len(gpus)} GPUs; use one worker per GPU with a larger "
+            "population, or use the CPU",
             "population",
             "device",
         )
@@ -203,8 +203,8 @@ def _follow(
                     note(f"worker {one.number} ended: {one.reason}")
                     if pending:
                         note(
-                            "  the others go on, and try its trials again; `maskfront work` in "
-                            f"the folder '{folder.path}' adds another"
+                            "  the others go on and retry its trials; `maskfront work` with "
+                            f"the folder '{folder.path}' adds another worker"
                         )
         finished = finished_trials(outer)
         if finished != shown and UNPRUNED in outer.user_attrs:

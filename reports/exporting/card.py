@@ -73,7 +73,7 @@ def model_card(
         license=license_,
         made={
             "search method": run.definition["method"],
-            "asked for": f"{result.budget_name} ratio {result.target_ratio:.4g}, "
+            "target": f"{result.budget_name} ratio {result.target_ratio:.4g}, "
             f"give or take {result.tolerance:.1%} of it",
             **trial.knobs,
             **{

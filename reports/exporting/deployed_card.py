@@ -63,7 +63,7 @@ class Deployed:
         int8 = "" if self.speed_up_int8 is None else f" ({self.speed_up_int8:.1f} times in int8)"
         own = "" if metric == "agreement" else f"{metric} {self.heldout_metric:.4f}; "
         return (
-            f"held out it answers {self.heldout_agreement:.1%} as the unpruned model, {own}"
+            f"held out, {self.heldout_agreement:.1%} of its answers are the unpruned model's; {own}"
             f"{self.milliseconds:.2f} ms from text to label, {self.speed_up:.1f} times as fast as "
             f"it{int8}"
         )

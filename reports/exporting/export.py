@@ -93,11 +93,11 @@ def export(
         notes = [*notes]
         result = row.result
         if result.violation <= 0 and result.missed is not None:
-            notes.append(f"{result.missed}, and so it is on no front")
+            notes.append(f"{result.missed}, so it is not on the front")
         elif not row.feasible:
             notes.append(
-                f"outside its budget, and so on no front: {result.budget_name} ratio "
-                f"{result.reached:.4f}, asked for {result.target_ratio:.4f}, give or take "
+                f"outside its budget, so it is not on the front: {result.budget_name} ratio "
+                f"{result.reached:.4f}, target {result.target_ratio:.4f}, give or take "
                 f"{result.tolerance:.1%} of it"
             )
         if onnx or inputs:

@@ -17,10 +17,10 @@ def check_push(repo: str) -> None:
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise RunError(f"'{repo}' is no name of a repository: {error}") from error
+        raise RunError(f"'{repo}' is not the name of a repository: {error}") from error
     if get_token() is None:
         raise RunError(
-            f"'{repo}': no token of the Hugging Face hub here; "
+            f"'{repo}': there is no token for the Hugging Face hub; "
             "log in with `hf auth login`, or set HF_TOKEN"
         )
 

@@ -30,8 +30,8 @@ def architecture_section(overlay: Overlay) -> Section | None:
                 title=f"{label}How much is left of each layer",
                 figure=architectures_figure(view),
                 caption="Units left in each layer of each model on the front, the smallest model "
-                "lowest. The number is the count, the colour its share of the unpruned layer. An "
-                "empty cell is a layer that the student never had.",
+                "at the bottom. The number is the count, the colour is its share of the unpruned "
+                "layer. An empty cell is a layer that the student never had.",
             )
         )
         agreed = consensus(run)
@@ -43,8 +43,8 @@ def architecture_section(overlay: Overlay) -> Section | None:
                     title=f"{label}Which units the models agree on",
                     figure=consensus_figure(agreed),
                     caption=f"Left: the share of the {agreed.models} models of the front that keep "
-                    "each attention head. Right: FFN neurons that all of them keep, that some do, "
-                    "and that none does.",
+                    "each attention head. Right: FFN neurons that all of them keep, that some "
+                    "keep, and that none keeps.",
                 )
             )
     title = "What the models keep"

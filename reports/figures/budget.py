@@ -58,19 +58,17 @@ def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None
     if not finished:
         return None
     inside = sum(row.trial.feasible for row in finished)
-    sentences = [
-        f"{inside} of {len(finished)} finished trials lie inside the band they were asked for."
-    ]
+    sentences = [f"{inside} of {len(finished)} finished trials are inside their budget."]
     known = [row for row in finished if row.open is not None]
     far = [row for row in known if _miss(row) > row.trial.result.tolerance]
     if known:
         sentences.append(
-            f"In {len(far)} of {len(known)} the masks were still open above that band when the "
-            "search ended: there the ranking of units, not the search, met the budget."
+            f"In {len(far)} of {len(known)} trials the masks were still open above the budget when "
+            "the search ended: there the ranking of units, not the search, met the budget."
         )
     steering = _knob_panel(overlay, rows) if known else None
     panels = filter(None, (_target_panel(overlay, rows), steering))
-    title = "Did the search do what it was told?"
+    title = "Did the search meet the budget?"
     return Section("budget", title, tuple(sentences), tuple(panels))
 
 
@@ -119,12 +117,12 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
     )
     return Panel(
         name="target",
-        title="Asked and reached",
+        title="Target and reached",
         figure=figure,
         caption=f"{overlay.cost_name} of each cut model as a share of the unpruned one's, against "
-        "the share that was asked for. The grey bar is as long as the tolerance: where it does not "
-        "touch the dotted line, the budget was missed. Hollow marks are what the "
-        "masks had left open at the end of the search, before the units were ranked and cut.",
+        "the target. The grey bar is as long as the tolerance: where it does not touch the dotted "
+        "line, the trial missed its budget. Hollow marks are the share that the masks left open at "
+        "the end of the search, before the units were ranked and cut.",
     )
 
 
@@ -152,8 +150,8 @@ def _knob_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel | 
     lay_out(figure, height=300, legend=None)
     return Panel(
         name="steering",
-        title="What the knobs did to it",
+        title="How the knobs changed this",
         figure=figure,
-        caption="How far above its target the search had left its masks open, before the cut, "
-        "against each knob. At 0% the search had met the target by itself.",
+        caption="How far above the target the search left the masks open, before the cut, "
+        "against each knob. At 0% the search met the target by itself.",
     )

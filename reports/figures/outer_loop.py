@@ -40,8 +40,8 @@ def outer_section(overlay: Overlay) -> Section | None:
             good = next(n for n, share in enumerate(history.shares, 1) if share >= 0.99 * final)
             prefix = f"{name}: the" if overlay.several else "The"
             sentences.append(
-                f"{prefix} front covers {final:.1%} of the ideal; "
-                f"99% of that was there after {good} of {len(history.shares)} finished trials."
+                f"{prefix} front covers {final:.1%} of the ideal. "
+                f"It had 99% of that after {good} of {len(history.shares)} finished trials."
             )
     others = (_importance_panel(overlay), knob_panel(overlay))
     panels = (*_hypervolume_panels(overlay, histories), *filter(None, others))
@@ -68,7 +68,7 @@ def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[
     figure = _staircases(overlay, by_trials, "finished trials")
     panels = [Panel("hypervolume-trials", "Hypervolume over trials", figure, caption)]
     if any(by_seconds):
-        caption = "The same over the clock; time between launches is left out."
+        caption = "The same over time; time between launches is left out."
         figure = _staircases(overlay, by_seconds, "seconds in which trials ran")
         panels.append(Panel("hypervolume-seconds", "Hypervolume over seconds", figure, caption))
     return panels
@@ -149,5 +149,5 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
         figure=figure,
         caption="Optuna's PED-ANOVA: how much each knob decides whether a trial is among the "
         "best 10% of an objective; the bars of one objective and method sum to 100%."
-        + (" So few trials give a hint, no more." if min(counts) < 5 * FEWEST else ""),
+        + (" With so few trials this is only a hint." if min(counts) < 5 * FEWEST else ""),
     )

@@ -37,16 +37,16 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
         devices = ", ".join(dict.fromkeys(one.device for one in shown))
         what = "From text to label, tokenisation included. " if shown[0].texts else ""
         caption = (
-            f"{what}How many times as fast each model of the front is as the {reference} in that "
-            "engine of float32 in which it is fastest, by what is left of the FLOPs; at 100% that "
-            f"model itself: medians, models taking turns ({devices}). On the dotted line time "
-            "would fall as the FLOPs do."
+            f"{what}How many times as fast each model of the front is as the {reference} in its "
+            f"fastest float32 engine, against its share of the FLOPs. At 100% is the {reference}. "
+            f"Times are medians of models that take turns ({devices}). On the dotted line time "
+            "falls as the FLOPs do."
         )
         if len(by_shape(shown)) > 1:
             caption += " The legend shows other shapes of batch."
         missing = sum(row.number not in own[0].models for row in overlay.runs[place].front)
         if missing:
-            caption += f" {missing} of the front's models joined it later, and were not timed."
+            caption += f" {missing} of the front's models were not timed: they joined it later."
         name = f"speed-up-{place}" if place else "speed-up"
         panels.append(Panel(name, f"{label}FLOPs and milliseconds", _figure(shown, place), caption))
     title = "What the FLOPs are worth in time"
@@ -65,8 +65,7 @@ def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
     for bits, trials in without_kernel(run, speeds).items():
         models = ", ".join(map(str, trials))
         yield (
-            f"No engine that was timed computes with {bits} bits: for trial {models} they are "
-            "size only."
+            f"No timed engine computes with {bits} bits: for trial {models} they save size only."
         )
 
 
@@ -106,8 +105,8 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     return (
         f"the unpruned model takes {limit:.2f} ms and {unpruned.megabytes:.1f} MB in "
         f"{rival.engine}, with {run.metric_name} {worth.metric:.4f} (held out "
-        f"{worth.heldout_metric:.4f}). Models of the front that it beats, as they "
-        f"are no faster and no better: {', '.join(counts)}"
+        f"{worth.heldout_metric:.4f}). It beats these models of the front, "
+        f"which are no faster and no better: {', '.join(counts)}"
     )
 
 

@@ -56,7 +56,7 @@ class Following:
         except Exception as error:
             self._note(
                 f"the report could not be written ({type(error).__name__}: {error}); the run is "
-                f"whole: maskfront report {shlex.quote(str(run.folder))} writes it again"
+                f"complete: maskfront report {shlex.quote(str(run.folder))} writes it again"
             )
 
     def cut_short(self) -> None:

@@ -168,7 +168,7 @@ function facts(run, trial) {
   if (trial.seconds !== undefined) rows.push(["seconds", trial.seconds]);
   for (const named of [trial.knobs, trial.attributes ?? {}])
     for (const [name, value] of Object.entries(named)) rows.push([name, short(value)]);
-  return tableOf("What it was asked, and what it is", ["name", "value"], rows);
+  return tableOf("Results and knobs", ["name", "value"], rows);
 }
 
 function withInterval(value, interval) {

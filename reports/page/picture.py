@@ -61,7 +61,7 @@ def write_picture(figure: go.Figure, target: Path) -> Path:
         raise RunError(
             f"'{target}' needs kaleido and a browser that starts: "
             "pip install -c constraints.txt -e '.[image]', "
-            "and let BROWSER_PATH name the executable of a Chrome or Chromium"
+            "and set BROWSER_PATH to the executable of Chrome or Chromium"
         )
     target.write_bytes(picture)
     return target

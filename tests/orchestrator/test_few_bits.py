@@ -149,7 +149,7 @@ def test_a_vocabulary_that_cannot_spell_is_refused_before_anything_is_trained(
     study: Study, tmp_path: Path
 ) -> None:
     tight = replace(study, space={**study.space, "vocabulary": FloatDistribution(0.01, 1.0)})
-    with pytest.raises(UserError, match=r"vocabulary is 0\.01, 0 pieces; special tokens"):
+    with pytest.raises(UserError, match=r"vocabulary is 0\.01, or 0 pieces, but special tokens"):
         launch(tight, out=tmp_path / "run", device="cpu", console=QUIET)
     assert not (tmp_path / "run" / "study.db").exists()
 
@@ -194,9 +194,9 @@ def test_an_engine_that_does_not_run_here_is_refused_before_anything_is_read(
 ) -> None:
     served = replace(study, cost="latency", engine="onnxruntime-int8")
     monkeypatch.setattr(onnx_model, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"onnx, onnxscript, onnxruntime are not there; install"):
+    with pytest.raises(UserError, match=r"onnx, onnxscript, onnxruntime are not installed"):
         launch(served, out=tmp_path / "run", device="cpu", console=QUIET)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(UserError, match=r"-int8' runs on the CPU alone, not on 'cuda:1'; take one"):
+    with pytest.raises(UserError, match=r"-int8' only runs on the CPU, not on 'cuda:1'; use a"):
         check_engine("onnxruntime-int8", "cuda:1")
     check_engine("compile", "cuda:1")

@@ -95,23 +95,26 @@ def test_importances_are_those_of_one_method(run: Run) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": {}}, "or a dict of some by their names"),
-        ({"method": {"cut": "FisherSearch"}}, "or a dict of some by their names"),
+        ({"method": {}}, "or a dict of methods by name"),
+        ({"method": {"cut": "FisherSearch"}}, "or a dict of methods by name"),
         ({"method": {"a.b": FisherSearch()}, "space": {}, "first": ()}, "use letters, digits"),
-        ({"method": {"method": FisherSearch()}, "space": {}, "first": ()}, "and not 'method'"),
+        (
+            {"method": {"method": FisherSearch()}, "space": {}, "first": ()},
+            "but not the name 'method'",
+        ),
         (
             {"space": {"width": IntDistribution(1, 2)}, "first": ()},
-            "begins with none of the methods",
+            "must begin with the name of a method",
         ),
         (
             {"space": {"cut.width": IntDistribution(1, 2)}, "first": ()},
             "names 'cut.width', which is",
         ),
-        ({"first": ({"cut.target_ratio": 0.5},)}, "say of which method"),
+        ({"first": ({"cut.target_ratio": 0.5},)}, "add the method's name"),
         ({"first": ({"method": "cells", "cut.draw": 1},)}, "names 'cut.draw', which is not among"),
         ({"first": ({"method": "other"},)}, "method = 'other', which"),
         ({"cost": "units"}, "is 'units', which CellSearch cannot count"),
-        ({"sampler": None, "trials": 2}, "so that nothing is drawn"),
+        ({"sampler": None, "trials": 2}, "so no knobs are drawn"),
     ],
 )
 def test_what_goes_with_none_of_them_is_refused(

@@ -142,8 +142,8 @@ def test_status_is_json_without_torch_and_names_what_is_not_there(
     assert document["front"][0]["trial"] == 0
     url = f"sqlite:///{tmp_path}/run/study.db"
     for arguments, message in (
-        ([], "name a run folder, or a storage"),
-        ([tmp_path / "nowhere"], "is no run folder"),
+        ([], "name either a run folder or a storage"),
+        ([tmp_path / "nowhere"], "is not a run folder"),
         (["--storage", f"sqlite:///{tmp_path}/nowhere.db"], "there is no storage sqlite"),
         (["--storage", url, "--study", "other"], "there is no study 'other'; the storage has tiny"),
         (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
@@ -167,7 +167,7 @@ def test_a_run_whose_study_lies_in_a_server(
     run = run_study(small, trials=2, out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     assert run_status(tmp_path / "run").trials["finished"] == 2
-    with pytest.raises(RunError, match=r"is not where the files of study 'tiny' lie, which is /"):
+    with pytest.raises(RunError, match=r"the files of study 'tiny' are not in .*, but in /"):
         run_study(small, out=tmp_path / "else", device="cpu", storage=url)
     with pytest.raises(RunError, match=r"has its study in postgresql.*, not in sqlite"):
         run_study(small, out=tmp_path / "run", device="cpu", storage=f"sqlite:///{tmp_path}/x.db")
@@ -181,14 +181,14 @@ def test_a_storage_without_the_study_says_what_to_do(tmp_path: Path) -> None:
     storage = open_storage(folder.storage)
     with pytest.raises(RunError, match=r"study\.db holds no study; `maskfront run` with this stor"):
         storage_status(folder.storage, None)
-    with pytest.raises(RunError, match=r"holds 0 studies, a run has exactly one; launch it again"):
+    with pytest.raises(RunError, match=r"holds 0 studies, but a run has exactly one; launch"):
         load_optuna_study(tmp_path)
     for name in ("one", "other"):
         optuna.create_study(study_name=name, storage=storage)
     with pytest.raises(RunError, match=r"^no study is named; the storage has one, other: name"):
         storage_status(folder.storage, None)
     folder.write_address(folder.storage, "gone", "id")
-    with pytest.raises(RunError, match=r"no study 'gone' any more; .* \(out=\.\.\.\)$"):
+    with pytest.raises(RunError, match=r"no longer holds the study 'gone'; .* \(out=\.\.\.\)$"):
         load_optuna_study(tmp_path)
 
 

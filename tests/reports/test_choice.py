@@ -49,8 +49,8 @@ def test_each_way_finds_its_model(bent_run: RunRecord, way: dict[str, Any], tria
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        ({"max_ratio": 50.0}, "50 is no share above 0 and at most 1: 0.5, not 50"),
-        ({"max_ratio": 0.0}, "0 is no share"),
+        ({"max_ratio": 50.0}, r"50 is not a share in \(0, 1\]: give 0\.5, not 50"),
+        ({"max_ratio": 0.0}, "0 is not a share"),
         ({"max_ratio": 0.1}, r"FLOPs ratio <= 0\.1 on its front; the nearest is trial 1 with 0\.2"),
         ({"min_metric": 0.95}, r"accuracy >= 0\.95 .*; the nearest is trial 0 with 0\.9000$"),
         ({"trial": 9}, r"no trial 9; finished: 0, 1, 2, 3, 4$"),
@@ -58,8 +58,8 @@ def test_each_way_finds_its_model(bent_run: RunRecord, way: dict[str, Any], tria
             {},
             r"not in 0 \(trial=\.\.\., max_ratio=\.\.\., min_metric=\.\.\., knee=\.\.\.\)$",
         ),
-        ({"trial": 0, "knee": True}, "in one way, not in 2"),
-        ({"max_ratio": 0.0, "min_metric": 0.0}, "in one way, not in 2"),
+        ({"trial": 0, "knee": True}, "in exactly one way, not in 2"),
+        ({"max_ratio": 0.0, "min_metric": 0.0}, "in exactly one way, not in 2"),
     ],
 )
 def test_what_cannot_be_chosen_is_said(
@@ -86,7 +86,7 @@ def test_a_trial_without_a_model_says_what_became_of_it(
 def test_a_front_without_a_knee_has_none_to_choose(make_run: Any, make_trial: Any) -> None:
     rows = [(200_000, 0.5), (600_000, 0.6), (900_000, 0.9)]
     run = make_run([make_trial(n, *row) for n, row in enumerate(rows)])
-    with pytest.raises(RunError, match=r"\(3 models\) bends nowhere: .* \(max_ratio=\.\.\., "):
+    with pytest.raises(RunError, match=r"\(3 models\) has no knee: .* \(max_ratio=\.\.\., "):
         choose(run, knee=True)
 
 

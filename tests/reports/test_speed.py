@@ -165,9 +165,9 @@ def test_a_study_of_another_run_and_a_teacher_that_is_gone_are_named(
 ) -> None:
     ended = replace(run, trials=run.trials[:2])
     other = replace(ended, definition={**run.definition, "task.data": "another"})
-    with pytest.raises(RunError, match=r"study 'tiny' has other data than the run '.*timed'; name"):
+    with pytest.raises(RunError, match=r"does not have the data of the run '.*timed'; name"):
         bench_front(other, study, **SETTINGS)
-    with pytest.raises(RunError, match=r"own teacher; leave the other one out \(against=\.\.\.\)$"):
+    with pytest.raises(RunError, match=r"its teacher; name no other model \(against=\.\.\.\)$"):
         bench_front(ended, study, against=tmp_path, **SETTINGS)
     copied = copytree(run.folder, tmp_path / "run", ignore=ignore_patterns("cache"))
     with pytest.raises(UserError, match=r"cache' does not hold the teacher that was fine-tuned fr"):
@@ -203,7 +203,7 @@ WITHOUT_REFERENCE = """{"format": "maskfront-bench-3", "reference": "unpruned", 
 def test_a_damaged_file_is_named(text: str, tmp_path: Path, make_run: Any) -> None:
     run = make_run(folder=tmp_path)
     RunFolder(tmp_path).bench.write_text(text)
-    with pytest.raises(RunError, match=r"bench\.json' is damaged .*; delete it, or write it anew"):
+    with pytest.raises(RunError, match=r"bench\.json' is damaged .*; delete it, or write it again"):
         read_speeds(run)
 
 
@@ -299,10 +299,10 @@ def test_the_page_names_the_fastest_engines_and_what_int8_of_the_unpruned_model_
     assert (
         f"1 x 4 tokens: the unpruned model takes 4.00 ms and {size:.1f} MB in onnxruntime-int8, "
         f"with accuracy {metric:.4f} (held out {worth(int8, None).heldout_metric:.4f}). "
-        "Models of the front that it beats, as they are no faster and no better: "
+        "It beats these models of the front, which are no faster and no better: "
         f"{float32} of 2 in float32, {int(own <= metric)} of 2 in onnxruntime-int8."
     ) in page.words
-    assert "Milliseconds are of 1 x text to label." in page.words
+    assert "Milliseconds are for 1 x text to label." in page.words
     start = page.words[page.words.index("Where to start") :]
     size = int8.models[0].megabytes
     assert f"0.50 ms (95% within 1.00), {size:.1f} MB in onnxruntime-int8, accuracy" in start
@@ -315,7 +315,7 @@ def test_the_page_draws_milliseconds(
 ) -> None:
     path = write_report([timed], tmp_path / "report.html")
     page = Page(path)
-    assert "1 of the front's models joined it later, and were not timed." in page.words
+    assert "1 of the front's models were not timed: they joined it later." in page.words
     every = read_speeds(timed)
     _, *traces = page.documents["figure-speed-up"]["data"]
     assert [trace["name"] for trace in traces] == [
@@ -362,8 +362,8 @@ def test_runs_share_the_units_that_all_were_timed_in(
     page = Page(write_report([timed, replace(mixed_run, name="other")], tmp_path / "report.html"))
     assert page.documents["data"]["latencies"] == []
     assert (
-        "Milliseconds, megabytes and what int8 costs of other: "
-        "maskfront bench runs/tiny --study-file STUDY.py measures"
+        "maskfront bench runs/tiny --study-file STUDY.py measures milliseconds, megabytes and the "
+        "loss of int8 for the front and the unpruned model of other."
     ) in page.words
     assert "figure-speed-up" in page.documents
 
@@ -377,7 +377,7 @@ def test_a_run_without_texts_does_not_stand_beside_one_that_has_them(
     start, _ = page.words[page.words.index("Where to start") :].split("The Pareto front", 1)
     assert "in onnxruntime" in start
     assert "in eager" not in start
-    assert "Milliseconds are of 1 x text to label." in start
+    assert "Milliseconds are for 1 x text to label." in start
 
 
 def test_bits_that_no_engine_computes_with_are_size_only(
@@ -408,7 +408,7 @@ def test_bits_that_no_engine_computes_with_are_size_only(
     section = speed_section(overlay(run), [both])
     assert section is not None
     assert section.sentences[-1] == (
-        "No engine that was timed computes with 4 bits: for trial 2 they are size only."
+        "No timed engine computes with 4 bits: for trial 2 they save size only."
     )
 
 

@@ -67,8 +67,8 @@ def extrapolated(steps: Sequence[float], scores: Sequence[float], at: float) -> 
     """
     if len(set(steps)) < _LEAST_POINTS or min(steps) <= 0 or at <= 0:
         raise UserError(
-            f"a curve of {len(steps)} points from step {min(steps, default=0)} was to be "
-            f"extrapolated to step {at}; give at least {_LEAST_POINTS} points, and steps > 0"
+            f"cannot extrapolate a curve of {len(steps)} points from step {min(steps, default=0)} "
+            f"to step {at}; give at least {_LEAST_POINTS} points, and steps > 0"
         )
     values, unit = np.asarray(scores, float), min(steps)
     start, rise = values[0], float(np.ptp(values)) or 1.0

@@ -57,7 +57,7 @@ class OperationPriority(Remembering):
         for name in settings.uniform:
             if name not in places:
                 raise UserError(
-                    f"PrioritySettings.uniform names '{name}', which is no place"
+                    f"PrioritySettings.uniform names '{name}', which is not a place"
                     f"{did_you_mean(name, list(places))}"
                 )
         self._settings = settings

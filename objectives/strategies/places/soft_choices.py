@@ -78,7 +78,7 @@ class SoftChoices(Strategy[Gradients]):
         named = [name for group in settings.together for name in group]
         if len(set(named)) < len(named) or not set(named) <= set(places):
             raise UserError(
-                f"SoftSettings.together has {settings.together!r}; name places, each once"
+                f"SoftSettings.together has {settings.together!r}; name places, each only once"
             )
         self._settings = settings
         alone = [(name,) for name in self.places if name not in named]

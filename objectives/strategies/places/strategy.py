@@ -90,7 +90,7 @@ class Strategy(abc.ABC, Generic[Feedback]):
         """
         state = json.loads(text)
         if list(state["places"].items()) != [(n, list(c)) for n, c in self.places.items()]:
-            raise UserError("the saved strategy has other places; begin the search anew")
+            raise UserError("the saved strategy has other places; start the search again")
         self._rng.bit_generator.state = state["generator"]
         self._set_learned(state["learned"])
 

@@ -74,7 +74,7 @@ def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
     """The tokenizer that lies beside a checkpoint."""
     # Without its files transformers would make up a tokenizer that knows no word.
     if not has_tokenizer(checkpoint):
-        raise UserError(f"model '{checkpoint}': no tokenizer ({_listed(_TOKENIZERS, 'or')}) in it")
+        raise UserError(f"model '{checkpoint}': it has no tokenizer ({_listed(_TOKENIZERS, 'or')})")
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             checkpoint, trust_remote_code=False
@@ -101,8 +101,8 @@ def has_classifier(checkpoint: str) -> bool:
         return True
     if any(name.startswith("classifier.") for name in names):
         raise UserError(
-            f"model '{checkpoint}': its classifier is that of {_architecture(config)}, not of a "
-            "text as a whole (...ForSequenceClassification); name the model without it"
+            f"model '{checkpoint}': its classifier is that of {_architecture(config)}, not one of "
+            "whole texts (...ForSequenceClassification); use the model without this head"
         )
     return False
 
@@ -134,8 +134,8 @@ def label_order(checkpoint: str, label_names: Sequence[str]) -> list[int]:
     known = output_names(checkpoint)
     if read_config(checkpoint).problem_type == "multi_label_classification":
         raise UserError(
-            f"model '{checkpoint}': it gives a text any number of its labels (problem_type "
-            "multi_label_classification); maskfront needs one that chooses one"
+            f"model '{checkpoint}': it gives a text several labels (problem_type "
+            "multi_label_classification); maskfront needs a model that gives one"
         )
     by_index = list(range(len(known)))
     if len(known) == len(label_names) == 1:
@@ -233,7 +233,7 @@ def _own_config(checkpoint: str) -> PreTrainedConfig:
             where = "no such folder, and no model of that name could be loaded from the hub"
             problem = f"{where} ({reason})"
         elif not (Path(checkpoint) / "config.json").is_file():
-            wanted = "name the one that save_pretrained of transformers wrote the model to"
+            wanted = "name the folder that save_pretrained of transformers has written"
             problem = f"no config.json in the folder; {wanted}"
         raise UserError(f"model '{checkpoint}': {problem}") from error
     differs = None
@@ -245,8 +245,8 @@ def _own_config(checkpoint: str) -> PreTrainedConfig:
         differs = "with relative positions"
     if getattr(config, "transformers_weights", None):
         raise UserError(
-            f"model '{checkpoint}': its config.json names weights of its own "
-            f"(transformers_weights); take that out, and call them {_WEIGHTS}"
+            f"model '{checkpoint}': its config.json names another file of weights "
+            f"(transformers_weights); remove that entry, and call the file {_WEIGHTS}"
         )
     if differs:
         raise UserError(
@@ -280,7 +280,7 @@ def _weights(checkpoint: str) -> Path:
     found = _find(checkpoint, _WEIGHTS)
     if found is None:
         raise UserError(
-            f"model '{checkpoint}': no {_WEIGHTS} in it; maskfront reads safetensors only "
+            f"model '{checkpoint}': it has no {_WEIGHTS}; maskfront only reads safetensors "
             f"(save_pretrained of transformers writes it)"
         )
     return Path(found)

@@ -26,8 +26,8 @@ def check_student(checkpoint: str, teacher_checkpoint: str, label_names: Sequenc
     if (size, tokens) != (wanted, known):
         differs = "with other words" if size == wanted else f"of {size} words, not {wanted}"
         raise UserError(
-            f"student '{checkpoint}': it has another vocabulary ({differs}) than the teacher "
-            f"'{teacher_checkpoint}'; both read the same tokens, so choose one of the same family"
+            f"student '{checkpoint}': its vocabulary ({differs}) is not that of the teacher "
+            f"'{teacher_checkpoint}'; both must read the same tokens: use one of the same family"
         )
     if pretrained.has_classifier(checkpoint):
         pretrained.label_order(checkpoint, label_names)

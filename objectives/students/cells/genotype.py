@@ -39,14 +39,14 @@ class Genotype:
         check_names("pooling", self.pooling, list(POOLINGS))
         if not self.pooling or len(set(self.pooling)) < len(self.pooling):
             raise UserError(
-                f"pooling is {self.pooling!r}; it must name each kind once, one at least"
+                f"pooling is {self.pooling!r}; name at least one kind, and each only once"
             )
         if self.bigrams < 0:
             raise UserError(f"bigrams is {self.bigrams}; it must be >= 0")
         try:
             graph = Graph(self.nodes) if self.nodes else Graph.chain(self.operations)
         except ValueError as error:
-            raise UserError(f"a cell cannot be: {error}") from error
+            raise UserError(f"this cell is not possible: {error}") from error
         graph = graph.canonical()
         chain = graph.as_chain()
         object.__setattr__(self, "operations", chain or ())
@@ -90,7 +90,7 @@ class Genotype:
             names, bigrams = tuple(map(str, said["operations"])), int(said.get("bigrams", 0))
             return cls(int(said["width"]), names, nodes, pooling, bigrams)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"this is no genotype: {text[:80]!r}") from error
+            raise UserError(f"this is not a genotype: {text[:80]!r}") from error
 
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
         """The width of each block, under the name of its operation; 0 where it has another."""

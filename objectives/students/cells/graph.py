@@ -70,7 +70,7 @@ class Graph:
                 raise ValueError(f"nodes[{number}] needs one operation for each of its inputs")
             if wrong := [state for state in node.inputs if state not in states]:
                 raise ValueError(
-                    f"nodes[{number}] reads {wrong[0]!r}; what it may read is 0 to {states[-1]}"
+                    f"nodes[{number}] reads {wrong[0]!r}; it may read 0 to {states[-1]}"
                 )
             if node.combination not in COMBINATIONS:
                 raise ValueError(
@@ -132,7 +132,7 @@ class Graph:
             said = json.loads(text)
             return cls.from_list(said["nodes"], said["inputs"])
         except (KeyError, TypeError) as error:
-            raise ValueError(f"this is no graph: {text[:80]!r}") from error
+            raise ValueError(f"this is not a graph: {text[:80]!r}") from error
 
     def canonical(self) -> Graph:
         """The one spelling of all graphs that are this model: without what gives nothing, without

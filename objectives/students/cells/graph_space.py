@@ -168,7 +168,7 @@ class GraphSpace:
             for edge, (state, name) in enumerate(node.edges):
                 place = edge if self.edges else state
                 if f"nodes[{number}].operations[{place}]" in choices:
-                    raise ValueError(f"nodes[{number}] reads {state} twice; the space has no such")
+                    raise ValueError(f"nodes[{number}] reads {state} twice; the space forbids it")
                 choices[f"nodes[{number}].inputs[{place}]"] = state
                 choices[f"nodes[{number}].operations[{place}]"] = name
             for place in range(self.edges_of(number)):
@@ -177,7 +177,7 @@ class GraphSpace:
                 choices[f"nodes[{number}].combination"] = node.combination
         for name, choice in choices.items():
             if choice != NONE and choice not in (there := self.all_places.get(name, ())):
-                raise ValueError(f"{name} is {choice!r}; in the space there are {list(there)}")
+                raise ValueError(f"{name} is {choice!r}; the space has {list(there)}")
         return {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
 
     def drawn(self, random: Random) -> dict[str, Any]:

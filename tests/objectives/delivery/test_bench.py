@@ -182,7 +182,7 @@ def test_models_are_timed_from_text_to_label_by_their_own_files_and_tokenizers(
         **settings,
     )
     assert {one.texts for one in timed.timings} == {False}
-    assert "not from text to label, " in told[-1]
+    assert "no times from text, " in told[-1]
 
 
 def test_the_reference_is_the_one_that_is_named(folders: list[Path]) -> None:
@@ -231,10 +231,10 @@ def test_an_engine_that_is_not_installed_or_not_for_this_device_is_skipped(
     engines: Any = ("eager", "onnxruntime")
     timed = bench(folders[:1], batches=[1], lengths=[4], engines=engines, rounds=1)
     assert timed.skipped == {
-        "onnxruntime": "onnx, onnxscript, onnxruntime are not there; install the extra: "
+        "onnxruntime": "onnx, onnxscript, onnxruntime are not installed; install the extra: "
         "pip install -c constraints.txt -e '.[onnx]'"
     }
-    with pytest.raises(UserError, match="-int8' runs on the CPU alone, not on 'meta'; take"):
+    with pytest.raises(UserError, match="-int8' only runs on the CPU, not on 'meta'; use"):
         bench(folders[:1], batches=[1], lengths=[4], engines=["onnxruntime-int8"], device="meta")
 
 

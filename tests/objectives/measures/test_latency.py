@@ -169,7 +169,7 @@ def test_units_without_a_price_are_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"ms@cpu-2threads-b1-s128 has no cost .* of qk, only"):
         TABLE.expected(masks)
     layer = LayerUnits((0,), (1,), value_inputs=(0, 1))
-    with pytest.raises(UserError, match="has no cost for the units of input"):
+    with pytest.raises(UserError, match="has no cost for units of input"):
         TABLE.exact(BertArchitecture((layer,) * 3))
 
 

@@ -85,7 +85,7 @@ def test_splitting_ends_better_than_binary_from_the_start(problem: Problem) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"first_binary": "later"}, r"'later', which is none of its stages \(ternary, binary\)"),
+        ({"first_binary": "later"}, r"'later', which is not one of its stages \(ternary, binary\)"),
         (
             {"stages": (TERNARY, replace(BINARY, start="student"))},
             r"stage 'binary': it comes after the weights are split",

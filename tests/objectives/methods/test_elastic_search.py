@@ -228,7 +228,7 @@ def test_a_width_of_a_layer_is_a_knob() -> None:
     whole.check_shapes(tiny, tiny)
     for method, said in (
         (replace(whole, heads=(4, 4)), r"heads is \(4, 4\); the student has 3 layers of 4 heads"),
-        (replace(whole, ffn=(48, 49, 0)), "give so many numbers from 0 to 48"),
+        (replace(whole, ffn=(48, 49, 0)), "give one number from 0 to 48 per layer"),
     ):
         with pytest.raises(UserError, match=said):
             method.check_shapes(tiny, tiny)
@@ -277,11 +277,11 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
         ({"spaces": ("qk",)}, "must name some of heads, ffn"),
         ({"shares": (0.5, 0.25)}, "must be shares in \\(0, 1\\], rising"),
         ({"shares": (0.5, 1.5)}, "must be shares in"),
-        ({"elastic": replace(TRAINING, quantised=True)}, "is not quantised"),
+        ({"elastic": replace(TRAINING, quantised=True)}, "cannot search or be quantised"),
         ({"heads": (3, -1, 2)}, r"heads is \(3, -1, 2\); it must be >= 0 in each layer"),
-        ({"spaces": ("ffn",), "heads": (3, 3, 2)}, "heads is set, and spaces names"),
-        ({"elastic": replace(TRAINING, searches=True)}, "does not search"),
-        ({"elastic": replace(TRAINING, loss="intermediate")}, "its loss is 'prediction'"),
+        ({"spaces": ("ffn",), "heads": (3, 3, 2)}, "heads is set, but spaces is"),
+        ({"elastic": replace(TRAINING, searches=True)}, "cannot search"),
+        ({"elastic": replace(TRAINING, loss="intermediate")}, "its loss must be 'prediction'"),
         ({"elastic": replace(TRAINING, keep="best")}, "keep is 'best'; .* leave it out"),
         ({"elastic": replace(TRAINING, start="student")}, "start is 'student'; .* leave it out"),
     ],

@@ -101,11 +101,11 @@ def test_a_model_of_few_bits_or_pieces_is_refused(
 
 def test_what_is_no_trial_is_refused(quick: Polish, problem: Problem, tmp_path: Path) -> None:
     reason = why_not(replace(quick, trial=9), problem)
-    assert re.search(r"00009' has no model of a trial to polish \(.*No such", reason)
+    assert re.search(r"00009' has no trial's model to polish \(.*No such", reason)
     (tmp_path / "00000").mkdir()
     (tmp_path / "00000" / "architecture.json").write_text("[]")
     reason = why_not(replace(quick, trials=str(tmp_path)), problem)
-    assert "no model of a trial to polish" in reason
+    assert "no trial's model to polish" in reason
 
 
 def test_the_others_go_on_beside_what_is_no_trial(quick: Polish, problem: Problem) -> None:
@@ -119,5 +119,5 @@ def test_the_others_go_on_beside_what_is_no_trial(quick: Polish, problem: Proble
 
 
 def test_a_stage_that_searches_is_refused(quick: Polish) -> None:
-    with pytest.raises(UserError, match=r"'polish' searches, but Polish has its units before all"):
+    with pytest.raises(UserError, match=r"'polish' searches, but Polish chooses its units before"):
         replace(quick, stages=(replace(STAGE, searches=True),))

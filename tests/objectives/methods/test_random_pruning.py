@@ -74,7 +74,7 @@ def test_without_stages_the_student_is_only_cut(problem: Problem) -> None:
 
 
 def test_a_stage_that_searches_is_refused() -> None:
-    with pytest.raises(UserError, match="'look' searches, but RandomPruning has its units"):
+    with pytest.raises(UserError, match="'look' searches, but RandomPruning chooses its units"):
         RandomPruning(stages=(Stage(name="look", epochs=1, learning_rate=1e-3, searches=True),))
 
 

@@ -153,7 +153,7 @@ def test_the_planted_units_survive(problem: Problem) -> None:
 
 
 def test_shares_that_are_all_the_same_width_are_refused(problem: Problem) -> None:
-    with pytest.raises(UserError, match=r"of the 4 heads of a layer all of them are as many units"):
+    with pytest.raises(UserError, match=r"all of them keep the same number of the 4 heads"):
         search_alone(replace(QUICK, shares=(0.9, 1)), problem)
 
 

@@ -482,7 +482,7 @@ def test_what_is_unfit_is_refused_before_anything_is_made(
     basic: Augmentation, tiny_bert: str, planted_task: Task
 ) -> None:
     for change, message in (
-        ({"masked_lm": tiny_bert}, "has no head for masked words"),
+        ({"masked_lm": tiny_bert}, "has no masked-LM head"),
         ({"word_vectors": "nowhere.txt"}, "word vectors 'nowhere.txt': the file cannot be read"),
     ):
         with pytest.raises(UserError, match=message):

@@ -56,7 +56,7 @@ def test_a_name_of_a_data_set_is_asked_of_the_hub(
         raise ConnectionError("no network")
 
     monkeypatch.setattr("objectives.text.roles.load_dataset", asked)
-    message = rf"'{name}' could not be loaded \(there is no such folder, and of the hub: no network"
+    message = rf"'{name}' could not be loaded \(there is no such folder, and from the hub: no"
     with pytest.raises(UserError, match=message):
         load(task_of(name))
 

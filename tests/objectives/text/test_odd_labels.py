@@ -25,8 +25,8 @@ def labelled(names: Sequence[str], dtype: Any = np.int64, **roles: Sequence[floa
 def test_labels_that_differ_in_blanks_or_case_alone_are_named_together() -> None:
     (line,) = odd_labels(labelled(["No", "maybe", "no", "no ", "not sure", "notsure"]))
     assert line == (
-        "labels that differ only in blanks or case are classes of their own: 'No' and 'no' and "
-        "'no ', 'not sure' and 'notsure'; write them alike where they mean the same"
+        "labels that differ only in blanks or case are separate classes: 'No' and 'no' and "
+        "'no ', 'not sure' and 'notsure'; write them alike if they mean the same"
     )
 
 
@@ -40,15 +40,15 @@ def test_a_label_that_no_row_of_train_has_is_named_with_the_rows_that_have_it() 
         labelled(["mixed", "no", "yes"], train=[1, 2], alpha=[1, 2], select=[0], heldout=[0, 0, 1])
     )
     assert line == (
-        "label 'mixed' stands in no row of train, but in others (select 1, heldout 2): leave these "
-        "out, correct their labels, or give train some"
+        "label 'mixed' has no train rows, but other rows (select 1, heldout 2): leave these out, "
+        "correct their labels, or add train rows"
     )
 
 
 def test_of_many_labels_that_train_lacks_three_are_named() -> None:
     (line,) = odd_labels(labelled(list("abcdef"), train=[0], alpha=[0], select=[0]))
     assert line.startswith(
-        "labels 'b', 'c', 'd' and 2 more stand in no row of train, but in others (heldout 5): "
+        "labels 'b', 'c', 'd' and 2 more have no train rows, but other rows (heldout 5): "
     )
 
 

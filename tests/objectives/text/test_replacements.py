@@ -164,7 +164,7 @@ def refused(checkpoint: Path | str, message: str) -> None:
 
 
 def test_a_checkpoint_without_a_head_for_masked_words_is_refused(tiny_bert: str) -> None:
-    refused(tiny_bert, r"it has no head for masked words \(cls\.predictions\); name a BERT")
+    refused(tiny_bert, r"it has no masked-LM head \(cls\.predictions\); use a pretrained BERT")
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -190,4 +190,4 @@ def test_a_model_of_one_segment_is_refused(copied: Path) -> None:
     config = BertConfig.from_pretrained(copied)
     config.type_vocab_size = 1
     config.save_pretrained(copied)
-    refused(copied, "and 2 segments, but knows 57 and 1; name another BERT")
+    refused(copied, "and 2 segments, but knows 57 and 1; use another BERT")

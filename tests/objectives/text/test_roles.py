@@ -203,13 +203,13 @@ def test_text_without_labels_is_part_of_the_fingerprint() -> None:
     "task", [with_more(ROWS[:9]), task_of(ROWS, train=36, unlabelled_split="train")]
 )
 def test_no_text_beside_the_roles_is_refused(task: Task) -> None:
-    wanted = f"unlabelled_split '{task.unlabelled_split}' has no text beside"
+    wanted = f"unlabelled_split '{task.unlabelled_split}' has only texts that"
     with pytest.raises(UserError, match=wanted):
         load(task)
 
 
 def test_all_rows_cannot_be_labelled_and_unlabelled_at_once() -> None:
-    with pytest.raises(UserError, match="train=None takes all of them; say how many"):
+    with pytest.raises(UserError, match="train=None takes all of them; set train"):
         task_of(ROWS, unlabelled_split="train")
 
 

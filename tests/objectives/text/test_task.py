@@ -313,14 +313,14 @@ USER_ERRORS = {
     ),
     "unlabelled -1 row": (
         task_of(lambda: classed((0, 1, -1))),
-        r"column 'label' has -1, which is none of its labels \(no, yes\)",
+        r"column 'label' has -1, which is not one of its labels \(no, yes\)",
     ),
     "numbers beside words": (
         task_of(
             lambda: DatasetDict({"train": numbered(), "test": numbered([0, 1], rows=9)}),
             heldout_split="test",
         ),
-        r"column 'label' are of other kinds from split to split \(strs in 'train', ints in 'test'",
+        r"column 'label' have another type in each split \(strs in 'train', ints in 'test'",
     ),
     "unlabelled rows of both kinds": (task_of(lambda: classed((0, 1, -1, None))), "label"),
     "one label": (task_of(lambda: numbered("a")), r"has one label only: a$"),
@@ -414,7 +414,7 @@ def test_a_metric_that_there_is_not_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"max_length": 2}, "max_length is 2; it must be >= 3, of which two"),
+        ({"max_length": 2}, "max_length is 2; it must be >= 3, with two"),
         ({"max_length": 24.5}, r"max_length is 24\.5; it must be a whole number"),
         ({"max_length": "48"}, "max_length is '48'; it must be a whole number"),
         ({"select": 0}, "select is 0; it must be a number of rows, >= 1"),

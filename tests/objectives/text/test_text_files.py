@@ -159,7 +159,7 @@ def test_a_data_set_by_name_or_folder_is_a_task_as_ever(tmp_path: Path) -> None:
         *({"heldout_file": "other.csv"}, {"unlabelled_file": "other.txt"}),
         *({"delimiter": ";"}, {"encoding": "latin-1"}),
     ):
-        with pytest.raises(UserError, match=r"is no file, .* unlabelled_split name splits"):
+        with pytest.raises(UserError, match=r"is not a file, .* unlabelled_split for splits"):
             Task.from_files(tmp_path, name="own", **of_files)
 
 
@@ -199,7 +199,7 @@ def test_a_table_of_text_needs_no_column_of_labels(load_file: Load, tmp_path: Pa
     [
         (b"", "file '.*more.txt' is empty"),
         (b"\n \n", "split 'unlabelled' has no rows with a text$"),
-        (b"text 1\n", "unlabelled_split 'unlabelled' has no text beside those of the other roles"),
+        (b"text 1\n", "unlabelled_split 'unlabelled' has only texts that other roles use"),
         (b"caf\xe9\n", "its characters are not all utf-8 at line 1, byte 3"),
     ],
 )
@@ -368,7 +368,7 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "real numbers": (
         in_csv(labelled([0.5, 1.25, 3])),
         {},
-        r"numbers such as 0\.5, which name no class; set metric='pearson_spearman' to learn",
+        r"numbers such as 0\.5, which cannot be classes; set metric='pearson_spearman' to",
     ),
     "words for numbers": (
         in_csv(labelled([0.5, "n/a"])),

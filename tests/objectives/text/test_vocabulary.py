@@ -59,10 +59,10 @@ def test_what_cannot_spell_is_refused(
     tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_vocabulary(tokenizer, 0.7)
-    with pytest.raises(UserError, match=r"vocabulary is 0\.5, 8 pieces.* 11: .* at least 0\.688"):
+    with pytest.raises(UserError, match=r"is 0\.5, or 8 pieces.* 11; .* at least 0\.688"):
         check_vocabulary(tokenizer, 0.5)
     monkeypatch.setattr(
         tokenizer.backend_tokenizer.__class__, "to_str", lambda own: '{"model": {"type": "BPE"}}'
     )
-    with pytest.raises(UserError, match="the tokenizer is BPE, and only WordPiece's"):
+    with pytest.raises(UserError, match="the tokenizer is BPE, and only a WordPiece"):
         check_vocabulary(tokenizer, 0.9)

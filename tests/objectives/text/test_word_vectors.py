@@ -76,9 +76,9 @@ def test_a_word_that_has_no_row_of_its_own_gets_as_many() -> None:
         (b"a 1 2\nb 3\n", "row 2 has 1 numbers, not 2"),
         (b"a 1 2\nb 3 4 5\n", "row 2 has 3 numbers, not 2"),
         (b"a 1 2\n\n", "row 2 has 0 numbers, not 2"),
-        (b"a 1 two\n", r"row 1 \('a'\) holds something else than finite numbers"),
-        (b"a 1 2\nb 1 nan\n", r"row 2 \('b'\) holds something else than finite numbers"),
-        (b"a 1 2\n\xff\xfe 1 2\n", r"cannot be read \(it is no UTF-8 text\); name a GloVe"),
+        (b"a 1 two\n", r"row 1 \('a'\) has values that are not finite numbers"),
+        (b"a 1 2\nb 1 nan\n", r"row 2 \('b'\) has values that are not finite numbers"),
+        (b"a 1 2\n\xff\xfe 1 2\n", r"cannot be read \(it is not UTF-8 text\); name a GloVe"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(file: Path, content: bytes, message: str) -> None:

@@ -120,8 +120,8 @@ def test_a_loss_that_is_not_finite_fails_all_trials_and_leaves_nothing(own: Prob
         ({"operations": ("conv3",) * 3}, r"not in the space"),
         ({"epochs": -1}, "> 0, or 0 if shared"),
         ({"shared": None}, "> 0, or 0 if shared"),
-        ({"shared": replace(SHARED, space=replace(SPACE, inputs=2))}, "one cell of one input"),
-        ({"shared": replace(SHARED, space=replace(SPACE, edges=0))}, "one cell of one input"),
+        ({"shared": replace(SHARED, space=replace(SPACE, inputs=2))}, "one cell with one input"),
+        ({"shared": replace(SHARED, space=replace(SPACE, edges=0))}, "one cell with one input"),
     ],
 )
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], said: str) -> None:

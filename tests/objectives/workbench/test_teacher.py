@@ -263,7 +263,7 @@ def test_labels_that_nobody_named_match_by_index(
     model, _ = load(checkpoint=unnamed)
     assert model.config.id2label == dict(enumerate(LABELS))
     (note,) = teacher_notes(Teacher(checkpoint=unnamed), LABELS)
-    assert "by place: LABEL_0 is happy, LABEL_1 is neutral, LABEL_2 is sad; if that is" in note
+    assert "by position: LABEL_0 is happy, LABEL_1 is neutral, LABEL_2 is sad; if that is" in note
     assert teacher_notes(Teacher(checkpoint=unnamed), ["0", "1", "2"]) == []
     with pytest.raises(UserError, match="it knows LABEL_0, LABEL_1, LABEL_2"):
         check_labels(Teacher(checkpoint=unnamed), ["happy", "sad"])
@@ -286,7 +286,7 @@ def test_a_teacher_that_gives_several_labels_at_once_is_refused(
     model = BertForSequenceClassification.from_pretrained(fine_tuned)
     model.config.problem_type = "multi_label_classification"
     model.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="any number of its labels"):
+    with pytest.raises(UserError, match="it gives a text several labels"):
         check_labels(Teacher(checkpoint=str(tmp_path)), LABELS)
 
 

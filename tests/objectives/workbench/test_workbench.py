@@ -180,7 +180,7 @@ def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
     problem = workbench.problem
     less = BertArchitecture((LayerUnits((0,), (1, 2)),) * TINY.layers)
     flops = [Flops(TINY, 24).exact(found) for found in (BertArchitecture.full(TINY), less)]
-    message = f"the model has {flops[0]:,} flops@24, its architecture {flops[1]:,};"
+    message = f"the model has {flops[0]:,} flops@24, but its architecture has {flops[1]:,};"
     with pytest.raises(WrongCostError, match=message):
         workbench.score(problem.student, less)
     small = cut(problem.student.state_dict(), problem.student.config, less)
@@ -190,7 +190,7 @@ def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
     in_params = replace(problem, counted=Budget(Params(TINY, embeddings, 0), 1.0))
     params = count_parameters(small)
     with pytest.raises(
-        WrongCostError, match=f"{params:,} params, its architecture {params - 7:,};"
+        WrongCostError, match=f"{params:,} params, but its architecture has {params - 7:,};"
     ):
         replace(workbench, problem=in_params).score(small, less)
 
@@ -335,7 +335,7 @@ def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
     progress = RecordingProgress()
     bench = prepare(inputs, session=Session(cache=tmp_path, progress=progress))
     _, note, *_ = progress.notes
-    assert "matched by place: happy is 0, neutral is 1, sad is 2" in note
+    assert "matched by position: happy is 0, neutral is 1, sad is 2" in note
     assert list(bench.problem.student.config.id2label.values()) == LABELS
 
 
@@ -654,5 +654,5 @@ def test_nothing_agrees_with_a_teacher_that_has_no_classes(
     tiny_bert: str, planted_task: Task
 ) -> None:
     task = replace(planted_task, metric="agreement")
-    with pytest.raises(UserError, match=r"agreement.*has no classifier yet; name a classifier"):
+    with pytest.raises(UserError, match=r"agreement.*has no classifier yet; use a fine-tuned c"):
         read_inputs(task, Teacher(checkpoint=tiny_bert))

@@ -143,8 +143,8 @@ def test_one_tokenizer_is_written_once(done: Deployed) -> None:
 @pytest.mark.parametrize(
     ("aims", "message"),
     [
-        ({"min_agreement": 0.9, "max_ms": 1.0}, "name one aim"),
-        ({"min_agreement": 1.5}, "is no share above 0 and at most 1"),
+        ({"min_agreement": 0.9, "max_ms": 1.0}, "name only one aim"),
+        ({"min_agreement": 1.5}, "is not a share above 0 and at most 1"),
         ({"engine": "eager"}, "a cascade runs in onnxruntime, not in 'eager'"),
     ],
 )

@@ -259,7 +259,7 @@ def test_a_launch_that_is_cut_short_leaves_a_page_that_says_so(
     asked = ["run", str(tiny_study_file), "--out", str(run_folder), "--device", "cpu"]
     assert maskfront(*asked).returncode == code
     pages.append((run_folder / "report.html").read_text(encoding="utf-8"))
-    assert ["The study runs" in page for page in pages] == [True, False]
+    assert ["The study is running" in page for page in pages] == [True, False]
 
 
 BAD_STUDIES = {
@@ -282,7 +282,7 @@ BAD_STUDIES = {
     "misspelt knob": (('"tolerance":', '"tolerence":'), r"Study\.space names 'tolerence'"),
     "first value out of range": (
         ('{"target_ratio": 0.5}', '{"target_ratio": 0.2}'),
-        r"Study\.first has target_ratio = 0\.2, which FloatDistribution\(.* does not hold",
+        r"Study\.first has target_ratio = 0\.2, which is outside FloatDistribution\(",
     ),
     "no trials": (("trials=4", "trials=0"), r"Study\.trials is 0; it must be >= 1"),
     "no population": (("population=2", "population=0"), r"Study\.population is 0"),
@@ -335,12 +335,12 @@ def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) 
     ("arguments", "message"),
     [
         (["run", "nowhere.py"], "study file 'nowhere.py' does not exist"),
-        (["front", "nowhere"], "'nowhere' is no run folder"),
-        (["report", "nowhere"], "'nowhere' is no run folder"),
-        (["report", "one", "other"], "name its file (--out)"),
+        (["front", "nowhere"], "'nowhere' is not a run folder"),
+        (["report", "nowhere"], "'nowhere' is not a run folder"),
+        (["report", "one", "other"], "needs a file name (--out)"),
         (["serve-storage", "--storage", "grpc://a:1"], "a grpc storage cannot be served"),
-        (["dashboard", "nowhere"], "'nowhere' is no run folder"),
-        (["export", "nowhere", "--trial", "0", "--out", "m"], "'nowhere' is no run folder"),
+        (["dashboard", "nowhere"], "'nowhere' is not a run folder"),
+        (["export", "nowhere", "--trial", "0", "--out", "m"], "'nowhere' is not a run folder"),
     ],
 )
 def test_a_path_that_is_not_there(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -359,7 +359,7 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
     ("arguments", "message"),
     [
         (["--workers", 0], "workers is 0; it must be at least 1"),
-        (["--storage", "nonsense"], r"that is no URL of a storage; .* \(--storage\)"),
+        (["--storage", "nonsense"], r"that is not the URL of a storage; .* \(--storage\)"),
         (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
         (
             ["--storage", "journal:///{folder}/j", "--workers", 9],
@@ -369,7 +369,7 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
         (["--backend", "dask"], r"dask needs the address of its scheduler, .* \(--cluster\)"),
         (
             ["--cluster", "tcp://127.0.0.1:1"],
-            r"the cluster at tcp://.* needs its kind, dask or ray \(--backend\)",
+            r"say whether the cluster at tcp://.* is dask or ray \(--backend\)",
         ),
         pytest.param(
             ["--backend", "dask", "--cluster", "tcp://127.0.0.1:1"],
@@ -439,13 +439,13 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], r"choose a model in one way, not in 0 \(--trial, --max-ratio"),
-        (["--knee", "--trial", 0], "choose a model in one way, not in 2"),
-        (["--max-ratio", 50], r"50 is no share .* \(--max-ratio\)"),
+        ([], r"choose a model in exactly one way, not in 0 \(--trial, --max-ratio"),
+        (["--knee", "--trial", 0], "choose a model in exactly one way, not in 2"),
+        (["--max-ratio", 50], r"50 is not a share .* \(--max-ratio\)"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
-        (["--max-ratio", 1, "--int8"], "int8 or int4 and the study go together"),
-        (["--max-ratio", 1, "--int4"], "int8 or int4 and the study go together"),
+        (["--max-ratio", 1, "--int8"], "int8 and int4 need the study file"),
+        (["--max-ratio", 1, "--int4"], "int8 and int4 need the study file"),
     ],
 )
 def test_an_export_that_cannot_be_is_refused(
@@ -491,7 +491,7 @@ def test_bench_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
     done = maskfront("bench", model, "--engine", "tpu")
     assert_one_clear_line(done, "no engine 'tpu'; there are eager, bfloat16, compile, onnxr")
     done = maskfront("bench", model, "--study-file", "study.py")
-    assert_one_clear_line(done, "models alone were made from no study: name their run")
+    assert_one_clear_line(done, "a study file needs a run: name the run folder")
 
 
 def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None:
@@ -527,7 +527,7 @@ def test_what_a_run_folder_does_not_take_is_shown_and_said(
     assert done.returncode == 2
     assert "speed-up" in done.stdout
     assert re.search(
-        r"bench\.json' could not be written \(Is a directory\): these times are not kept",
+        r"bench\.json' could not be written \(Is a directory\): these times are not saved",
         done.stderr,
     )
     (copy / "bench.json" / "in the way").rmdir()

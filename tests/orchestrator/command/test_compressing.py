@@ -116,13 +116,13 @@ def test_with_labels_and_many_texts_cells_are_trained(
             "has 3 different texts; compress needs 20 or more",
         ),
         (["all the same"] * 50, {}, "has 1 different texts; compress needs 20 or more"),
-        (None, {"minutes": 0}, r"0 minutes are too few; give it one at least (minutes=...)"),
+        (None, {"minutes": 0}, r"0 minutes are too few; allow at least one (minutes=...)"),
         (None, {"minutes": math.nan}, "nan minutes are too few"),
-        (None, {"min_agreement": 1.0}, "1 is no gate: no number of texts shows that all answers"),
-        (None, {"min_metric_kept": -1}, "-1 is no gate: it is no share; give one above 0 and"),
+        (None, {"min_agreement": 1.0}, "1 cannot be a gate: no number of texts can prove that"),
+        (None, {"min_metric_kept": -1}, "-1 cannot be a gate: it is not a share; give one"),
         (None, {"max_ms": 0}, "0 ms are too few"),
-        (None, {"max_ms": 1, "min_agreement": 0.9}, "name one gate (min_agreement=..., "),
-        (None, {"min_metric_kept": 0.9}, "texts.txt' has no column 'label' of labels"),
+        (None, {"max_ms": 1, "min_agreement": 0.9}, "name only one gate (min_agreement=..., "),
+        (None, {"min_metric_kept": 0.9}, "texts.txt' has no label column 'label'"),
         (None, {}, "60 texts are too few to say with 95% confidence that any model passes this"),
         (None, {"out": "taken"}, "'taken' exists and is not an empty folder"),
     ],
@@ -149,7 +149,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
 def test_a_model_that_is_no_classifier_is_refused(
     tiny_bert: str, texts: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"has no classifier yet; name a classifier"):
+    with pytest.raises(UserError, match=r"has no classifier yet; use a fine-tuned"):
         compress(tiny_bert, texts, out="small", max_length=24)
     assert not (tmp_path / "runs").exists()
 
@@ -317,7 +317,7 @@ def test_int8_is_taken_where_nothing_smaller_passes() -> None:
 
 
 def test_where_nothing_passes_that_is_said_and_the_nearest_is_there() -> None:
-    with pytest.raises(RunError, match=r"by 26 texts; the nearest, .*int8.*more texts would deci"):
+    with pytest.raises(RunError, match=r"on 26 texts; the nearest, .*int8.*more texts would be"):
         chosen([10], rows=40, min_agreement=0.9)
     found, passed = chosen([10], rows=40, nearest=True)
     assert (found.small, found.engines[0], passed) == (None, "onnxruntime-int8", False)

@@ -133,7 +133,7 @@ def test_a_report_that_fails_ends_no_launch(
         console=Console(file=said, width=200),
     )
     assert len(run.front) == 1
-    assert "a callback failed, and is called again: ZeroDivisionError" in said.getvalue()
+    assert "a callback failed and will be called again: ZeroDivisionError" in said.getvalue()
     last = said.getvalue().splitlines()[-1]
     assert last.startswith("the report could not be written (ZeroDivisionError: a bug in a figure)")
 

@@ -77,7 +77,7 @@ def test_a_damaged_model_fails_its_own_trial_alone(run: Run, study: Study) -> No
     (failed,) = (trial for trial in polished.trials if trial.state == "failed")
     assert failed.knobs == {"trial": 1}
     assert failed.failure is not None
-    assert "00001' has no model of a trial to polish" in failed.failure
+    assert "00001' has no trial's model to polish" in failed.failure
     flops = {trial.number: trial.result.flops for trial in run.finished}
     for trial in polished.finished:
         assert trial.result.flops == flops[trial.knobs["trial"]]

@@ -62,7 +62,7 @@ def test_the_dataframe_tells_the_front_and_who_met_the_budget(run: Run) -> None:
 
 def test_a_model_is_chosen_and_exported_in_one_way(run: Run, tmp_path: Path) -> None:
     assert run.best(max_ratio=1.0) == run.best(min_metric=0.0) == run.front[0]
-    with pytest.raises(RunError, match=r"in one way, not in 0 \(trial=\.\.\., .*\)$"):
+    with pytest.raises(RunError, match=r"in exactly one way, not in 0 \(trial=\.\.\., .*\)$"):
         run.best()
     with pytest.raises(RunError, match=r"accuracy >= 2 on its front; the nearest is trial 1"):
         run.best(min_metric=2)
@@ -103,5 +103,5 @@ def test_a_report_is_written_where_it_is_asked_for(run: Run, tmp_path: Path) -> 
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is no run folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         load_run(tmp_path)

@@ -143,5 +143,5 @@ def test_a_server_that_does_not_answer_is_one_line(
 def test_what_has_begun_in_one_place_stays_there(study: Study, tmp_path: Path, server: Any) -> None:
     run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu")
     more = replace(scripted(study, "result"), trials=2)
-    with pytest.raises(RunError, match="so far lie in its run folder"):
+    with pytest.raises(RunError, match="are in its run folder so far"):
         run_study(more, out=tmp_path / "run", device="cpu", artifacts=URL)

@@ -82,9 +82,9 @@ def test_damage_is_said_in_words(folder: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-8])
     (folder / "result.json").write_text('{"metric": 0.')
     assert damages(folder, files(folder)) == [
-        f"model/model.safetensors is cut short or no safetensors ({size - 8:,} bytes: "
+        f"model/model.safetensors is cut short or not safetensors ({size - 8:,} bytes: "
         "Error while deserializing header: incomplete metadata, file not fully covered)",
-        "result.json is no JSON (Expecting ',' delimiter: line 1 column 13 (char 12))",
+        "result.json is not JSON (Expecting ',' delimiter: line 1 column 13 (char 12))",
     ]
 
 

@@ -192,7 +192,7 @@ def test_a_result_of_another_version_is_refused_in_one_line() -> None:
 
 def test_a_trial_of_another_tool_is_refused_in_one_line() -> None:
     pruned = optuna.trial.create_trial(state=TrialState.PRUNED)
-    with pytest.raises(RunError, match=r"trial -?\d+ is PRUNED, which maskfront leaves none$"):
+    with pytest.raises(RunError, match=r"trial -?\d+ is PRUNED, which maskfront never leaves$"):
         trial_record(pruned)
 
 

@@ -17,14 +17,14 @@ def test_a_second_launch_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     with (
         folder.locked(),
-        pytest.raises(RunError, match=r"in use by another launch; .* if it is of this study, or"),
+        pytest.raises(RunError, match=r"in use by another launch; .* if it runs this study, or"),
         folder.locked(),
     ):
         pass
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is no run folder: there is no study\.db"):
+    with pytest.raises(RunError, match=r"is not a run folder: there is no study\.db"):
         RunFolder(tmp_path).existing()
 
 
@@ -45,6 +45,6 @@ def test_a_damaged_address_is_said_and_a_damaged_launch_is_none(tmp_path: Path) 
     assert folder.study_name == "tiny"
     for file in tmp_path.iterdir():
         file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(RunError, match=r"storage\.json' is damaged .*: put it back from a copy"):
+    with pytest.raises(RunError, match=r"storage\.json' is damaged .*: restore it from a copy"):
         _ = folder.storage
     assert folder.read_launch() is None

@@ -80,16 +80,16 @@ def test_the_same_launch_draws_the_same() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("nonsense", "is no URL of a storage; it must be one of sqlite:///FILE"),
-        ("redis://localhost", "'redis' is no storage; it must be one of"),
+        ("nonsense", "is not the URL of a storage; it must be one of sqlite:///FILE"),
+        ("redis://localhost", "'redis' is not a storage; use one of"),
         ("sqlite://", "'sqlite://' names no file; write sqlite:///FOLDER/FILE"),
         ("sqlite:///:memory:", "names no file"),
         ("journal://shared/study", "names no file"),
         ("grpc://somewhere", "must be grpc://HOST:PORT"),
-        ("postgresql://me@db/x?password=s3cret", "a password behind the '?'"),
-        ("postgresql://me:s3cret@db:s3cret/x", "is no URL"),
-        ("mysql://me@db/x?local_infile=1", "says local_infile behind the '?'; it may say host, "),
-        ("mysql://me@db/x?read_default_file=my.cnf", "says read_default_file behind"),
+        ("postgresql://me@db/x?password=s3cret", "a password after the '?'"),
+        ("postgresql://me:s3cret@db:s3cret/x", "is not the URL"),
+        ("mysql://me@db/x?local_infile=1", "sets local_infile after the '?'; it may set host, "),
+        ("mysql://me@db/x?read_default_file=my.cnf", "sets read_default_file after"),
         ("postgresql://me:p@s3cret@db/x", "has two '@'"),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_server_of_something_else_is_one_line() -> None:
     port = other.add_insecure_port("127.0.0.1:0")
     other.start()
     try:
-        with pytest.raises(RunError, match=rf"answers at grpc://127.0.0.1:{port} is no storage pr"):
+        with pytest.raises(RunError, match=rf"127.0.0.1:{port} is not a storage proxy"):
             open_storage(f"grpc://127.0.0.1:{port}")
     finally:
         other.stop(None).wait()
@@ -200,7 +200,7 @@ def test_what_does_not_fit_names_what_does() -> None:
     check_room("sqlite:///x", {"a": here})
     check_room("postgresql://me@db/x", {"b": far}, 1000)
     check_room("journal:///x", {"b": far}, JOURNAL_WORKERS - 1)
-    with pytest.raises(RunError, match=r"a journal file serves 8 workers, .* 9; .*postgresql"):
+    with pytest.raises(RunError, match=r"journal file serves at most 8 workers, not 9; .*postgres"):
         check_room("journal:///x", {"b": far}, JOURNAL_WORKERS)
     with pytest.raises(RunError, match=r"a journal storage cannot be served .*6084"):
         serve_storage("journal:///x", 1, lambda _: None)

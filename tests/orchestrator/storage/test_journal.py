@@ -80,7 +80,7 @@ def test_a_full_disk_takes_all_of_a_record_or_nothing(tmp_path: Path) -> None:
 def test_another_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("mine, without an end of line")
-    with pytest.raises(RunError, match="is no journal of Optuna"):
+    with pytest.raises(RunError, match="is not an Optuna journal"):
         open_storage(f"journal:///{path}")
     assert path.read_text() == "mine, without an end of line"
 

@@ -111,9 +111,9 @@ def test_another_programs_database_is_left_alone(tmp_path: Path, look: object) -
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
     before = path.read_bytes()
     assert callable(look)
-    with pytest.raises(RunError, match=r"bookmarks\.db' is no database of Optuna"):
+    with pytest.raises(RunError, match=r"bookmarks\.db' is not an Optuna database"):
         look(sqlite_url(path))
-    with pytest.raises(RunError, match="is no database of Optuna"):
+    with pytest.raises(RunError, match="is not an Optuna database"):
         storage_status(sqlite_url(path), None)
     assert path.read_bytes() == before
 
@@ -149,7 +149,7 @@ def test_a_look_that_lasts_sees_what_is_written_meanwhile(
 
 def test_a_look_at_a_server_makes_no_tables(postgres: Postgres) -> None:
     url = postgres.new_database()
-    with pytest.raises(RunError, match="no database of Optuna, or an empty one"):
+    with pytest.raises(RunError, match="not an Optuna database, or is empty"):
         read_storage(url)
     optuna.create_study(storage=open_storage(url), study_name="theirs")
     assert [study.study_name for study in read_storage(url).get_all_studies()] == ["theirs"]

@@ -48,7 +48,7 @@ def test_a_folder_that_somebody_sent_gets_no_password(
 ) -> None:
     host, port = stranger.getsockname()
     RunFolder(tmp_path).write_address(url.format(host, port), "tiny", "id")
-    with pytest.raises(RunError, match=rf"set {HOST}={host} if {PASSWORD} is for it") as error:
+    with pytest.raises(RunError, match=rf"set {HOST}={host} if {PASSWORD} is for this") as error:
         look(tmp_path)
     assert "s3cret" not in str(error.value)
     with pytest.raises(BlockingIOError):
@@ -82,7 +82,7 @@ def test_a_launch_that_names_its_server_gives_it_the_password(tmp_path: Path) ->
     """And so a look at its run by the same process."""
     folder, url = RunFolder(tmp_path), "postgresql+psycopg://typed@db.example/x"
     folder.write_address(url, "tiny", "id")
-    with pytest.raises(RunError, match="is named by a run folder"):
+    with pytest.raises(RunError, match="comes from a run folder"):
         password_of(address(folder, None))
     assert password_of(address(folder, url)) == "s3cret"
     assert password_of(address(folder, None)) == "s3cret"

@@ -156,7 +156,7 @@ def test_knobs_whose_asking_was_answered_late_are_tried_once(url: str, tmp_path:
         TrialState.FAIL,
         TrialState.RUNNING,
     ]
-    assert study.trials[1].user_attrs[FAILURE] == "its knobs were asked for twice"
+    assert study.trials[1].user_attrs[FAILURE] == "its knobs were enqueued twice"
 
 
 _DIES = """

@@ -249,7 +249,7 @@ def test_a_resumed_study_takes_its_times_from_the_same_table(
 
     (table,) = (tmp_path / "run" / "cache").glob("latency-*.json")
     table.unlink()
-    with pytest.raises(RunError, match=r"ratio 1 was .* ms@cpu-.*, would now be .* ms@cpu-"):
+    with pytest.raises(RunError, match=r"ratio 1 was .* ms@cpu-.*, but is now .* ms@cpu-"):
         run_study(study, trials=3, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run") == ["finished"] * 2
 
@@ -258,7 +258,7 @@ def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> 
     with pytest.raises(UserError, match=r"Study\.cost is 'watts'; it must be one of flops, params"):
         replace(study, cost="watts")  # type: ignore[arg-type]
     deeper = replace(study.method, spaces=("heads", "qk", "v"))
-    with pytest.raises(UserError, match=r"'latency' has no cost for the units of qk, v, only"):
+    with pytest.raises(UserError, match=r"'latency' has no cost for units of qk, v, only"):
         replace(study, cost="latency", method=deeper)
     assert replace(study, cost="units", method=deeper).cost == "units"
 
@@ -277,7 +277,7 @@ def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> 
         ),
         (
             {"method": WidthSearch(shares=(0.9, 1)), "student_layers": (1,)},
-            "of the 4 heads of a layer all of them are as many units",
+            "all of them keep the same number of the 4 heads",
         ),
     ],
 )
@@ -322,7 +322,7 @@ def test_a_model_that_is_not_cut_to_its_architecture_fails_alone(
     assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
     assert run.trials[1].failure is not None
     assert re.match(
-        r"the model has [\d,]+ flops@\d+, its architecture [\d,]+;", run.trials[1].failure
+        r"the model has [\d,]+ flops@\d+, but its architecture has [\d,]+;", run.trials[1].failure
     )
 
 
@@ -471,7 +471,7 @@ def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) ->
     run = run_study(
         scripted(study, "silent", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
     )
-    assert run.trials[0].failure == "the method gave no outcome for it"
+    assert run.trials[0].failure == "the method returned no outcome for it"
 
 
 def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_optuna_is_told_when_all_of_a_trial_is_there(
 
 def test_a_study_whose_every_trial_fails_gives_up(study: Study, tmp_path: Path) -> None:
     hopeless = scripted(study, *["fail"] * 8)
-    with pytest.raises(RunError, match="4 trials in a row failed; the newest with: the loss is"):
+    with pytest.raises(RunError, match="4 trials in a row failed; the last one with: the loss is"):
         run_study(hopeless, out=tmp_path / "run", device="cpu")
     assert states(tmp_path / "run")[:4] == ["failed"] * 4
 
@@ -591,7 +591,7 @@ def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
     run = run_study(crowded, out=tmp_path / "run", device="cpu")
     assert [trial.state for trial in run.trials] == ["finished"] * 6
     shown = capsys.readouterr().out
-    assert "out of memory with 4 trials at once: 3 begin again, 2 at once" in shown
+    assert "out of memory with 4 trials at once: 3 trials start again, 2 at a time" in shown
     assert "trials 4 to 5" in shown, "the next population is no larger than fits"
 
 
@@ -653,7 +653,7 @@ def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: 
         ),
     )
     run = run_study(wrong, trials=1, out=tmp_path / "run", device="cpu")
-    assert str(run.trials[0].failure).startswith("stage 'search': keep='best' is for stages aft")
+    assert str(run.trials[0].failure).startswith("stage 'search': keep='best' is only for stages")
     assert run.trials[1].state == "finished"
 
 
@@ -686,7 +686,7 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
         run_study(other, out=tmp_path / "run", device="cpu")
     assert (
         "another study: the student's checkpoint has changed (weights or config.json); the rows of "
-        "the task have changed, or which are train, alpha, select and heldout; the teacher's "
+        "the task or their roles (train, alpha, select, heldout) have changed; the teacher's "
         "checkpoint has changed (weights, config.json or tokenizer), or another version of "
         "maskfront made the run. Choose another folder"
     ) in str(error.value)
@@ -735,7 +735,7 @@ def test_augmentation_that_cannot_work_is_refused_before_anything_is_written(
     study: Study, tiny_bert: str, tiny_masked_lm: str, tmp_path: Path
 ) -> None:
     for augmentation, message in (
-        (Augmentation(masked_lm=tiny_bert, copies=2), "no head for masked words"),
+        (Augmentation(masked_lm=tiny_bert, copies=2), "no masked-LM head"),
         (
             Augmentation(masked_lm=tiny_masked_lm, word_vectors="nowhere.txt", copies=2),
             "word vectors 'nowhere.txt'",
@@ -806,7 +806,7 @@ def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path,
     assert finished[: len(before)] == before
     assert not [t for t in run.trials if t.state == "running"]
     assert {t.failure for t in run.trials if t.state == "failed"} == {
-        "its process ended before it did"
+        "its process ended before the trial did"
     }
     on_disk = sorted(p.name for p in (folder / "trials").iterdir())
     assert on_disk == [f"{t.number:05d}" for t in finished]

@@ -153,7 +153,7 @@ def test_a_trial_that_takes_too_long_fails_alone_and_the_study_goes_on(
     assert {one.failure for one in run.trials[1:3]} == {
         "its search took longer than 1 seconds (Study.trial_timeout)"
     }
-    assert "begin again" not in capsys.readouterr().out, "no half of them is tried again"
+    assert "start again" not in capsys.readouterr().out, "no half of them is tried again"
     assert max(one.seconds or 0.0 for one in run.trials) < 50
 
 

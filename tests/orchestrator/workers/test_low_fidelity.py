@@ -45,7 +45,7 @@ def test_fidelities_are_never_on_one_front(study: Study, tmp_path: Path) -> None
             run_study(replace(mixed, trials=9), out=tmp_path / folder, device="cpu")
     assert len(read_run(tmp_path / "low").trials) == 2
 
-    with pytest.raises(RunError, match=r"several fidelities \(data 0\.5, .*; full\)"):
+    with pytest.raises(RunError, match=r"different fidelities \(data 0\.5, .*; full\)"):
         overlay([run, other])
     assert overlay([run, run]).several
 

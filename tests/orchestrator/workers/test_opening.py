@@ -83,7 +83,7 @@ def test_a_launch_that_is_refused_changes_nothing(study: Study, tmp_path: Path) 
     url = f"sqlite:///{tmp_path}/study.db"
     run_study(scripted(study, "result"), out=tmp_path / "run", storage=url, device="cpu")
     more = scripted(study, "result", "result", "result")
-    with pytest.raises(RunError, match="is not where the files of study 'tiny' lie"):
+    with pytest.raises(RunError, match="the files of study 'tiny' are not in"):
         run_study(more, out=tmp_path / "b", storage=url, device="cpu")
     outer = load_optuna_study(tmp_path / "run")
     assert outer.user_attrs[WANTED] == 1

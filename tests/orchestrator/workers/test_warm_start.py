@@ -164,10 +164,10 @@ def test_runs_of_other_knobs_are_refused_before_anything_is_written(
 def test_what_is_no_run_or_of_another_method_is_refused(
     study: Study, earlier: RunRecord, tmp_path: Path, tiny_study_file: Path
 ) -> None:
-    with pytest.raises(RunError, match=r"nowhere' is no run folder"):
+    with pytest.raises(RunError, match=r"nowhere' is not a run folder"):
         run_study(replace(study, warm_start=("nowhere",)), out=tmp_path / "run", device="cpu")
     masks = replace(load_study(tiny_study_file), warm_start=(earlier.folder,))
-    with pytest.raises(RunError, match="is a study of FisherSearch, this one of MaskSearch"):
+    with pytest.raises(RunError, match="used FisherSearch, but this study uses MaskSearch"):
         run_study(masks, out=tmp_path / "run", device="cpu")
     assert read_run(earlier.folder).front == earlier.front
 

@@ -51,8 +51,8 @@ def test_a_killed_worker_is_told_of_and_the_others_go_on(
     retried = [trial for trial in run.trials if trial.knobs == failed.knobs]
     assert [trial.state for trial in retried] == ["failed", "finished"]
     assert "ended: it died (SIGKILL(-9))" in said
-    assert f"`maskfront work` in the folder '{tmp_path}/run' adds another" in " ".join(said.split())
-    assert "a callback failed, and is called again: ZeroDivisionError" in said
+    assert f"with the folder '{tmp_path}/run' adds another worker" in " ".join(said.split())
+    assert "a callback failed and will be called again: ZeroDivisionError" in said
     assert seen
     assert seen[-1] == 7
     assert "Traceback" not in said
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_the_workers_cleanly(write_study: WriteStudy, tmp_path: Path
 
 
 def test_a_worker_joins_only_what_was_begun(study: Study, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"there is no storage sqlite:.*study\.db; `maskfront run"):
+    with pytest.raises(RunError, match=r"there is no storage sqlite:.*study\.db; check its path"):
         work(study, out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
     alone = replace(study.method, meets=False)  # type: ignore[call-arg]
@@ -170,7 +170,7 @@ def test_a_worker_that_joins_serves_as_many_trials_as_the_launch_wants(
     ("count", "device", "message"),
     [
         (0, "auto", "workers is 0; it must be at least 1"),
-        (3, "auto", r"3 workers, but 2 GPUs; one worker fills a GPU by a larger"),
+        (3, "auto", r"3 workers, but 2 GPUs; use one worker per GPU with a larger"),
         (2, "cuda:1", "2 workers cannot share cuda:1; leave it out"),
     ],
 )

@@ -213,7 +213,7 @@ def test_the_card_says_what_it_is_and_was_made_from(run: RunRecord, tmp_path: Pa
     assert metadata["pipeline_tag"] == "text-classification"
     for line in (
         "A BERT classifier at 50.0% of the FLOPs of the model that it was cut from",
-        "`import objectives.students.bert` stands in for the flag",
+        "`import objectives.students.bert` replaces the flag",
         "    trust_remote_code=True,\n    truncation=True,\n    max_length=16,\n)\n",
         'classify("a text")',
         "| accuracy, selection split | 0.8000 | 0.9000 |",
@@ -246,7 +246,7 @@ def test_a_model_outside_its_budget_is_said_to_be(
     exported = export(missed, 3, tmp_path / "model")
     (note,) = exported.notes
     assert note == (
-        "outside its budget, and so on no front: FLOPs ratio 0.5000, asked for 0.2000, "
+        "outside its budget, so it is not on the front: FLOPs ratio 0.5000, target 0.2000, "
         "give or take 5.0% of it"
     )
     assert f"- {note}\n" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
@@ -358,7 +358,7 @@ def test_int8_is_measured_on_the_runs_own_data_only(
     run: RunRecord, study: Study, tmp_path: Path
 ) -> None:
     run = replace(run, definition={**run.definition, "task.data": "another"})
-    with pytest.raises(RunError, match="study 'tiny' has other data than the run"):
+    with pytest.raises(RunError, match="study 'tiny' does not have the data of the run"):
         export(run, 3, tmp_path / "model", int8=study)
     assert names(tmp_path) == set()
 
@@ -376,7 +376,7 @@ def hide_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (spoil_results, r"other logits than torch: they differ by 1\.0e-02 at batch 1, length 2"),
+        (spoil_results, r"different logits: they differ by 1\.0e-02 at batch 1, length 2"),
         (
             hide_onnx,
             r"^onnx, onnxscript, onnxruntime are not there; .* pip install .* '\.\[onnx\]'$",

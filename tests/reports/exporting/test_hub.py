@@ -32,7 +32,7 @@ def test_nothing_is_sent_without_a_token() -> None:
 
 
 def test_a_bad_name_is_refused() -> None:
-    with pytest.raises(RunError, match="'a/b/c' is no name of a repository: "):
+    with pytest.raises(RunError, match="'a/b/c' is not the name of a repository: "):
         check_push("a/b/c")
 
 

@@ -25,9 +25,9 @@ def test_what_the_masks_left_open_is_the_last_that_the_search_said(mixed_run: Ru
     section = budget_section(overlay([mixed_run]), [curves])
     assert section is not None
     assert section.sentences == (
-        "3 of 4 finished trials lie inside the band they were asked for.",
-        "In 1 of 3 the masks were still open above that band when the search ended: there the "
-        "ranking of units, not the search, met the budget.",
+        "3 of 4 finished trials are inside their budget.",
+        "In 1 of 3 trials the masks were still open above the budget when the search ended: there "
+        "the ranking of units, not the search, met the budget.",
     )
     _, cut, left_open = section.panels[0].figure.data
     assert list(cut.y) == [0.7, 0.4, 0.5, 0.3]

@@ -63,7 +63,7 @@ def test_a_report_that_fails_is_a_note_and_no_error_of_a_finished_launch(
     follow.end(run)
     assert notes == [
         "the report could not be written (OSError: [Errno 28] No space left on device); the run is "
-        f"whole: maskfront report {tmp_path} writes it again"
+        f"complete: maskfront report {tmp_path} writes it again"
     ]
     with pytest.raises(OSError, match="No space"):
         follow(run)  # the launch notes it, and calls again

@@ -225,7 +225,7 @@ def test_runs_of_two_tasks_share_an_axis_of_shares(mixed_run: RunRecord, tmp_pat
     traces = [t for t in page.documents["figure-front"]["data"] if t["name"].endswith("front")]
     assert traces[0]["y"] == pytest.approx([0.81 / 0.9, 0.89 / 0.9])
     below = replace(other, unpruned=replace(other.unpruned, metric=-0.1))
-    with pytest.raises(RunError, match="has no shares"):
+    with pytest.raises(RunError, match="there are no shares"):
         write_report([mixed_run, below], tmp_path / "report.html")
 
 

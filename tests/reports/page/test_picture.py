@@ -41,7 +41,7 @@ def test_a_missing_browser_is_named(
     if defaults.default_download_path.exists():
         pytest.skip("NOT TESTED: kaleido has a browser of its own here")
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "no-browser"))
-    with pytest.raises(RunError, match="let BROWSER_PATH name the executable"):
+    with pytest.raises(RunError, match="set BROWSER_PATH to the executable"):
         front_image([mixed_run], tmp_path / "front.svg")
 
 

@@ -174,10 +174,10 @@ def test_settings_out_of_range_are_refused(make: Callable[[], object]) -> None:
 
 
 def test_names_are_checked() -> None:
-    with pytest.raises(UserError, match="names 'widht', which is no place; did you mean 'width'"):
+    with pytest.raises(UserError, match="names 'widht', which is not a place; did you mean"):
         OperationPriority(PLACES, 0, PrioritySettings(uniform=("widht",)))
     for together in ((("width", "width"),), (("depth",),)):
-        with pytest.raises(UserError, match="name places, each once"):
+        with pytest.raises(UserError, match="name places, each only once"):
             SoftChoices(PLACES, 0, SoftSettings(together=together))
 
 

@@ -265,8 +265,8 @@ def test_a_graph_that_is_a_chain_becomes_one() -> None:
     [
         ({"nodes": (Node((0,), ("conv_3",)),)}, "did you mean 'conv3'"),
         ({"nodes": (Node((1,), ("conv3",)),)}, r"nodes\[0\] reads 1"),
-        ({"pooling": ("mean", "mean")}, "each kind once"),
-        ({"pooling": ()}, "one at least"),
+        ({"pooling": ("mean", "mean")}, "each only once"),
+        ({"pooling": ()}, "at least one kind"),
         ({"bigrams": -1}, "bigrams is -1"),
         ({"pooling": ("median",)}, "there is no pooling 'median'"),
     ],
@@ -278,5 +278,5 @@ def test_what_makes_no_model_is_refused(fields: dict[str, Any], said: str) -> No
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"width": "x", "operations": []}'])
 def test_what_is_no_genotype_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="no genotype"):
+    with pytest.raises(UserError, match="not a genotype"):
         Genotype.from_json(text)
