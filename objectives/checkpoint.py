@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -26,18 +25,20 @@ def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[st
 
 
 def read_checkpoint(
-    file: Path, shapes: Mapping[str, torch.Size], note: Callable[[str], object]
+    file: Path, like: Mapping[str, Tensor], note: Callable[[str], object]
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """What was written to this file, on the CPU: tensors, and what is said beside them. None if
-    there is no file, or it is damaged or lacks tensors of these `shapes`, which `note` is told."""
+    there is no file, or it is damaged or lacks tensors of the names and shapes of those that it is
+    to be `like`, which `note` is told."""
 
     def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(file, framework="pt") as stored:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
             said = json.loads((stored.metadata() or {})[_SAID])
-        for name, shape in shapes.items():
-            if tensors[name].shape != shape:
-                raise ValueError(f"'{name}' is {tuple(tensors[name].shape)}, not {tuple(shape)}")
+        for name, tensor in like.items():
+            found, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
+            if found != wanted:
+                raise ValueError(f"'{name}' is {found}, not {wanted}")
         return tensors, said
 
     return read_cached(file, read, note)

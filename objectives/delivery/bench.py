@@ -27,7 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from objectives.delivery.deployed import opened, text_to_label, texts_of
 from objectives.delivery.exported import load_model
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
-from objectives.engines.serving import Feeds, Served, serve
+from objectives.engines.serving import Served, serve
 from objectives.engines.timing import in_turns, tokens
 from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Interval
@@ -179,14 +179,17 @@ def bench(
                 served = dict(
                     zip(models, serve(engine, models, Path(scratch), used, device), strict=True)
                 )
+                runs = [one.run for one in served.values()]
+                sizes = {name: one.bytes for name, one in served.items()}
                 of_engine: list[Timing] = []
                 for batch, length in product(batches, lengths):
                     say(f"{engine}: batch {batch}, length {length}")
                     inputs = tokens(known, batch, length)
-                    of_engine += _timed(engine, served, inputs, flops, rounds, device)
+                    times = in_turns(engine, runs, inputs, rounds, device)
+                    of_engine += timings_of(engine, times, sizes, batch, length, flops)
                 of_splits = list(_scored(engine, served, splits, of_run, say))
                 files = {name: one.file for name, one in served.items() if one.file is not None}
-                del served  # its sessions: the classifiers have their own
+                del served, runs  # its sessions: the classifiers have their own
                 of_engine += _from_text(engine, files, models, tokenizers, of_run.data, flops, say)
             except Exception as error:  # whatever a compiler or a runtime lacks here
                 skipped[engine] = first_line(error)
@@ -232,21 +235,6 @@ def _classifier(folder: Path) -> PreTrainedModel:
         raise UserError(f"'{folder}': {error}") from error
     model.train(False)
     return model
-
-
-def _timed(
-    engine: Engine,
-    served: Mapping[str, Served],
-    inputs: Feeds,
-    flops: Callable[[str, int], int],
-    rounds: int,
-    device: str,
-) -> Iterator[Timing]:
-    """Every model on one batch of (batch, length) tokens."""
-    times = in_turns(engine, [one.run for one in served.values()], inputs, rounds, device)
-    sizes = {name: one.bytes for name, one in served.items()}
-    batch, length = inputs["input_ids"].shape
-    return timings_of(engine, times, sizes, batch, length, flops)
 
 
 def _from_text(

@@ -29,14 +29,10 @@ Stage = dict[str, Any]
 
 
 def stage_of(
-    folder: Path,
-    model: str,
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-    place: str = "tokenizer.json",
+    folder: Path, model: str, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> Stage:
     """An entry for the ONNX file `model` in `folder`, or elsewhere by its absolute path; its
-    tokenizer is written to `place` in the folder, unless it is there already.
+    tokenizer is written to tokenizer.json in the folder, unless it is there already.
 
     Raises UserError for a tokenizer that is written in Python alone.
     """
@@ -45,11 +41,12 @@ def stage_of(
             f"{type(tokenizer).__name__} has no tokenizer.json, which classify.py needs; convert "
             "the checkpoint's tokenizer to a fast one"
         )
-    if not (folder / place).exists():
-        (folder / place).write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
+    file = folder / "tokenizer.json"
+    if not file.exists():
+        file.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
     return {
         "model": model,
-        "tokenizer": place,
+        "tokenizer": file.name,
         "pad": tokenizer.pad_token_id,
         "segments": "token_type_ids" in tokenizer("a", "b"),
         "max_length": max_length,

@@ -96,8 +96,7 @@ def nearness(model: PreTrainedModel, split: Split, teacher: Tensor, device: str)
 
 def answers_of(logits: Tensor, split: Split) -> Labels:
     """What logits (rows, C) say of each row of the split: its likeliest class, or its number."""
-    answers: Labels = (logits[:, 0] if split.regression else logits.argmax(-1)).numpy()
-    return answers
+    return (logits[:, 0] if split.regression else logits.argmax(-1)).numpy()
 
 
 def count_parameters(model: PreTrainedModel) -> int:

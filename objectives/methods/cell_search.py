@@ -22,13 +22,7 @@ from objectives.device import to_device
 from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import (
-    CurvePoint,
-    Outcome,
-    SearchFailure,
-    SearchMethod,
-    SearchResult,
-)
+from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
@@ -36,7 +30,7 @@ from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, teaching_layer
 from objectives.training.population import Trace
 from objectives.training.teacher_states import keep_states, teacher_trace
-from objectives.weights.cells import CellTraining, finished, new_cell
+from objectives.weights.cells import finished, new_cell, train_cells
 from objectives.weights.independent import not_finite
 from objectives.weights.shared_cells import SharedCells, shared_net
 
@@ -178,7 +172,7 @@ class CellSearch(SearchMethod):
             return loss + self.hidden_weight * hidden
 
         student.train()
-        training = CellTraining(
+        return train_cells(
             problem,
             weights,
             loss,
@@ -186,8 +180,8 @@ class CellSearch(SearchMethod):
             learning_rate=self.learning_rate,
             batch_size=self.batch_size,
             seed=seed,
+            progress=progress,
         )
-        return training.run(progress)
 
 
 def _hidden_loss(

@@ -36,11 +36,7 @@ from objectives.strategies.descending_alpha import (
     DescendingMethod,
 )
 from objectives.strategies.importance import importance_of_student
-from objectives.strategies.relaxation import (
-    ranked_alpha,
-    sigmoid_masks,
-    softmax_masks,
-)
+from objectives.strategies.relaxation import ranked_alpha, sigmoid_masks, softmax_masks
 from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch
@@ -336,12 +332,8 @@ def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
             for space in method.spaces
         }
     importance = importance_of_student(problem, method.spaces, "loss")
-    cost, low, high = (
-        problem.budget.cost.of_one_unit(),
-        middle - method.spread,
-        middle + method.spread,
-    )
-    return ranked_alpha(importance, cost, low, high, device)
+    cost, spread = problem.budget.cost.of_one_unit(), method.spread
+    return ranked_alpha(importance, cost, middle - spread, middle + spread, device)
 
 
 def _top(alpha: Tensor, count: int) -> Tensor:

@@ -100,28 +100,26 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
     def __init__(self, members: Sequence[WidthSearch], problem: Problem, seed: int):
         super().__init__(members, problem, seed)
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
-        shape, spaces = problem.shape, self.method.spaces
+        shape, spaces, device = problem.shape, self.method.spaces, problem.device
         self.widths = {
             space: torch.tensor(_candidates(self.method.shares, units_of(shape, space)[0]))
             for space in spaces
         }
         """The candidates of each space, rising."""
         self.reach = {
-            space: (torch.arange(int(widths[-1])) < widths[:, None]).float().to(problem.device)
+            space: (torch.arange(int(widths[-1])) < widths[:, None]).float().to(device)
             for space, widths in self.widths.items()
         }
         """1 for each place that lies within a candidate, else 0: (candidates, units)."""
         importance = importance_of_student(problem, spaces, "loss")
-        self.ranks = {
-            space: places(value).to(problem.device) for space, value in importance.items()
-        }
+        self.ranks = {space: places(value).to(device) for space, value in importance.items()}
         """The place of each unit in its layer, 0 the best: (layers, units)."""
         self.alpha = {}
         for space, widths in self.widths.items():
             # All but equal, and the same for all students; 0.01 N(0, 1) as the paper's code.
             start = 0.01 * torch.randn(shape.layers, len(widths), generator=self.generator)
             every = start.expand(len(members), -1, -1).clone()
-            self.alpha[space] = every.to(problem.device).requires_grad_()
+            self.alpha[space] = every.to(device).requires_grad_()
         self.optimizer = AlphaAdam(self.alpha, self.step_size)
 
     def masks(self, progress: float) -> dict[str, Tensor]:

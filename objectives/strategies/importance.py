@@ -175,8 +175,7 @@ def directions(rows: Tensor, outputs: int) -> Tensor:
     if outputs == 1:
         return torch.ones(len(rows), 1, device=rows.device)
     axes = _axes(outputs, rows.device)
-    chosen: Tensor = axes[rows % len(axes)]
-    return chosen
+    return axes[rows % len(axes)]
 
 
 @cache

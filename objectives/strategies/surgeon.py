@@ -30,7 +30,7 @@ from objectives.compression.reconstruction import held
 from objectives.compression.side_by_side import RECONSTRUCTION, side_by_side
 from objectives.problem import Problem
 from objectives.strategies.importance import directions
-from objectives.text.data import INPUTS, Batch
+from objectives.text.data import Batch
 
 _AT_ONCE = 0.05
 """Share of the units that are left which leave together, one at least. That raised the error of
@@ -98,7 +98,7 @@ def curvature(
     tokens = dict.fromkeys(outputs, 0)
     try:
         for batch in batches:
-            logits = model(**{name: getattr(batch, name) for name in INPUTS}).logits
+            logits = model(**batch.inputs).logits
             values = (logits * directions(batch.rows, logits.shape[-1])).sum()
             found = torch.autograd.grad(values, [given[dense] for dense in outputs.values()])
             for key, gradient in zip(outputs, found, strict=True):

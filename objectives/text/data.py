@@ -71,11 +71,6 @@ class Split:
         """Whether the labels are numbers, not classes."""
         return self.labels.dtype.kind == "f"
 
-    @property
-    def unlabelled(self) -> NDArray[np.bool_]:
-        """(rows,): where there is no label: see `no_labels`."""
-        return np.isnan(self.labels) if self.regression else self.labels < 0
-
     def __len__(self) -> int:
         return len(self.input_ids)
 
@@ -93,9 +88,9 @@ class Split:
         return digest.hexdigest()[:16]
 
     def answered(self, logits: Tensor) -> Split:
-        """The same, where there is no label with what logits (rows, C) say: the likeliest class, or
-        the number."""
-        missing = self.unlabelled
+        """The same, where there is no label (see `no_labels`) with what logits (rows, C) say: the
+        likeliest class, or the number."""
+        missing = np.isnan(self.labels) if self.regression else self.labels < 0
         if not missing.any():
             return self
         said = logits[:, 0] if self.regression else logits.argmax(-1)

@@ -141,9 +141,8 @@ def _collapsed(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
     """Texts as a tokenizer sees them: one blank between words, none around; numbers as they are."""
     if not _is_text(column):
         return column
-    return compute.utf8_trim(
-        compute.replace_substring_regex(column, _NOT_ONE_BLANK, " "), characters=" "
-    )
+    one_blank = compute.replace_substring_regex(column, _NOT_ONE_BLANK, " ")
+    return compute.utf8_trim(one_blank, characters=" ")
 
 
 def _missing(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:

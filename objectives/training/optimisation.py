@@ -64,10 +64,6 @@ class PopulationOptimizer:
         schedule: LRScheduler = get_constant_schedule_with_warmup(self._optimizer, warmup, done - 1)
         return schedule
 
-    def shapes(self) -> dict[str, torch.Size]:
-        """Of what `state` has of every weight."""
-        return {f"weight.{name}": weight.shape for name, weight in self._weights.items()}
-
     def state(self) -> dict[str, Tensor]:
         """The weights, and of each that has had a gradient AdamW's two averages and its steps."""
         state = {}

@@ -49,12 +49,9 @@ class StageTraining:
         self.batch_size, self.seed = batch_size, seed
         self.steps = steps_in(stage.epochs, problem, batch_size)
         self.measured: list[Mapping[str, Tensor]] = []
-        self.heads: list[tuple[Tensor, Tensor]] = []
-        self.fit: dict[str, Tensor] = {}
-        if stage.loss == "intermediate":
-            self.heads = _matching_heads(problem, population.size, architectures)
-        if stage.loss != "prediction":
-            self.fit = _new_fit(problem, population.size, seed)
+        size, loss = population.size, stage.loss
+        self.heads = _matching_heads(problem, size, architectures) if loss == "intermediate" else []
+        self.fit = _new_fit(problem, size, seed) if loss != "prediction" else {}
         self.optimizer = PopulationOptimizer(
             {**population.weights, **self.fit},
             torch.tensor(rates, device=problem.device),

@@ -44,8 +44,7 @@ def kept_logits(
 
     def answer() -> NDArray[np.float32]:
         progress.begin(f"let the teacher answer {role}", math.ceil(len(split) / EVALUATION_BATCH))
-        answers: NDArray[np.float32] = predict(teacher, split, device, progress).numpy()
-        return answers
+        return predict(teacher, split, device, progress).numpy()
 
     shape = (len(split), count_labels(teacher.config))
     return torch.from_numpy(cached_array(file, shape, np.float32, progress.note, answer))

@@ -65,60 +65,47 @@ def finished(student: CellForSequenceClassification) -> CellForSequenceClassific
     return student
 
 
-class CellTraining:
-    """Steps of AdamW on a loss of batches of the train rows."""
+def train_cells(
+    problem: Problem,
+    weights: Mapping[str, Tensor],
+    loss: Callable[[Batch, int], Tensor],
+    *,
+    epochs: float,
+    learning_rate: float,
+    batch_size: int,
+    seed: int,
+    progress: Progress,
+    stage: str = "learn",
+    checkpoint: Path | None = None,
+) -> list[CurvePoint]:
+    """Steps of AdamW on a loss of batches of the train rows; returns the learning curve.
 
-    def __init__(
-        self,
-        problem: Problem,
-        weights: Mapping[str, Tensor],
-        loss: Callable[[Batch, int], Tensor],
-        *,
-        epochs: float,
-        learning_rate: float,
-        batch_size: int,
-        seed: int,
-    ):
-        """`loss` is that of a batch at a step, which count from 1; `learning_rate` the peak."""
-        self.problem, self.weights, self.loss = problem, weights, loss
-        self.batch_size, self.seed = batch_size, seed
-        self.steps = max(1, round(epochs * len(problem.train) / batch_size))
-        rates = torch.tensor([learning_rate])
-        self.optimizer = PopulationOptimizer(weights, rates, self.steps, "linear")
-        self._losses: list[Tensor] = []
-
-    def run(
-        self, progress: Progress, stage: str = "learn", checkpoint: Path | None = None
-    ) -> list[CurvePoint]:
-        """Train to the end; returns the learning curve. With a `checkpoint` it goes on from there,
-        and leaves one after each pass over the train rows until a loss is not finite."""
-        done = self._resume(checkpoint, progress) if checkpoint else 0
-        batches = self.problem.train.shuffled(
-            self.batch_size, self.seed, self.problem.device, first=done
-        )
-        a_pass = math.ceil(len(self.problem.train) / self.batch_size)
-        progress.begin(stage, self.steps, done)
-        for step, batch in enumerate(islice(batches, self.steps - done), start=done + 1):
-            loss = self.loss(batch, step)
-            loss.backward()
-            nn.utils.clip_grad_norm_(list(self.weights.values()), 1.0)
-            self.optimizer.step()
-            progress.advance()
-            self._losses.append(loss.detach())
-            if checkpoint and step % a_pass == 0 and bool(loss.isfinite()):
-                losses = torch.stack(self._losses)
-                write_checkpoint(checkpoint, {**self.optimizer.state(), _LOSSES: losses}, {})
-        return _curve(stage, torch.stack(self._losses).tolist())
-
-    def _resume(self, checkpoint: Path, progress: Progress) -> int:
-        """Go on from a checkpoint; the steps that are done there, none where there is none."""
-        found = read_checkpoint(checkpoint, self.optimizer.shapes(), progress.note)
-        if found is None:
-            return 0
+    `loss` is that of a batch at a step, which count from 1; `learning_rate` the peak. With a
+    `checkpoint` it goes on from there, and leaves one after each pass over the train rows until a
+    loss is not finite.
+    """
+    steps = max(1, round(epochs * len(problem.train) / batch_size))
+    optimizer = PopulationOptimizer(weights, torch.tensor([learning_rate]), steps, "linear")
+    losses: list[Tensor] = []
+    if checkpoint and (found := read_checkpoint(checkpoint, optimizer.state(), progress.note)):
         tensors, _ = found
-        self._losses = list(tensors[_LOSSES].to(self.problem.device))
-        self.optimizer.resume(tensors, len(self._losses))
-        return len(self._losses)
+        losses = list(tensors[_LOSSES].to(problem.device))
+        optimizer.resume(tensors, len(losses))
+    done = len(losses)
+    batches = problem.train.shuffled(batch_size, seed, problem.device, first=done)
+    a_pass = math.ceil(len(problem.train) / batch_size)
+    progress.begin(stage, steps, done)
+    for step, batch in enumerate(islice(batches, steps - done), start=done + 1):
+        of_step = loss(batch, step)
+        of_step.backward()
+        nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
+        optimizer.step()
+        progress.advance()
+        losses.append(of_step.detach())
+        if checkpoint and step % a_pass == 0 and bool(of_step.isfinite()):
+            state = {**optimizer.state(), _LOSSES: torch.stack(losses)}
+            write_checkpoint(checkpoint, state, {})
+    return _curve(stage, torch.stack(losses).tolist())
 
 
 def _curve(stage: str, losses: Sequence[float]) -> list[CurvePoint]:

@@ -148,7 +148,7 @@ class ElasticTraining:
     def _resume(self, checkpoint: Path, progress: Progress) -> int:
         """Go on from a checkpoint; the steps that are done there, none where there is none."""
         optimizer = self.training.optimizer
-        found = read_checkpoint(checkpoint, optimizer.shapes(), progress.note)
+        found = read_checkpoint(checkpoint, optimizer.state(), progress.note)
         if found is None:
             return 0
         tensors, said = found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,6 +27,10 @@ from objectives.training.population import EMBEDDINGS, Population
 from objectives.training.stage_training import BestWeights, StageTraining, steps_in
 from objectives.training.teacher_states import keep_states
 from objectives.weights.alpha import Alpha
+
+Models = dict[int, PrunedBertForSequenceClassification]
+Architectures = dict[int, BertArchitecture]
+"""Both by the slots of the students."""
 
 
 def staged_search(
@@ -119,9 +123,8 @@ class _Run:
                 if not self.alpha.from_train:
                     own = {space: mask.detach() for space, mask in masks.items()}
                 loss = training.step(batch, own)
-                training.measured.append(
-                    {"loss": loss, **self.alpha.learn(training, masks, progress)}
-                )
+                measured = self.alpha.learn(training, masks, progress)
+                training.measured.append({"loss": loss, **measured})
                 self.progress.advance()
             self._note(training)
 
@@ -131,7 +134,7 @@ class _Run:
 
     def finish(self, slots: Sequence[int]) -> Iterator[Outcome]:
         """Discretise, cut and distil these students, as one population."""
-        architectures: dict[int, BertArchitecture] = {}
+        architectures: Architectures = {}
         for slot in slots:
             if failure := not_finite(slot, self.curves[slot]):
                 yield failure
@@ -143,13 +146,7 @@ class _Run:
         if not architectures:
             return
         models = self._cut(
-            {
-                slot: self.population.slot(slot)
-                if self.search_steps
-                else self.students[slot].state_dict()
-                for slot in architectures
-            },
-            architectures,
+            architectures, self.population.slot if self.search_steps else self._begun_with
         )
         if self.search_steps and self.slots[-1] in slots:
             del self.population
@@ -165,11 +162,7 @@ class _Run:
                 units, curve = architectures[slot], self.curves[slot]
                 yield self.members[slot].result(slot, self.problem, model, units, curve)
 
-    def _distil(
-        self,
-        models: dict[int, PrunedBertForSequenceClassification],
-        architectures: dict[int, BertArchitecture],
-    ) -> dict[int, PrunedBertForSequenceClassification]:
+    def _distil(self, models: Models, architectures: Architectures) -> Models:
         """Take cut models through the stages after the search. Their architectures change where a
         method changes its models on the way."""
         stages = [(n, stage) for n, stage in enumerate(self.stages) if not stage.searches]
@@ -177,8 +170,7 @@ class _Run:
             return models
         for number, stage in stages:
             if stage.start == "student":
-                states = {slot: self.students[slot].state_dict() for slot in models}
-                models = self._cut(states, architectures)
+                models = self._cut(architectures, self._begun_with)
             for slot, model in models.items():
                 models[slot], architectures[slot] = self.members[slot].entering(
                     stage, model, architectures[slot], self.problem
@@ -186,20 +178,12 @@ class _Run:
             self._recover(number, models, architectures)
         return models
 
-    def _recover(
-        self,
-        number: int,
-        models: Mapping[int, PrunedBertForSequenceClassification],
-        architectures: Mapping[int, BertArchitecture],
-    ) -> None:
+    def _recover(self, number: int, models: Models, architectures: Architectures) -> None:
         """Train cut models in one stage, their weights with the bits in which they learn."""
         stage = self.stages[number]
-        learned = {
-            slot: self.members[slot].in_bits(architectures[slot])
-            if stage.quantised
-            else architectures[slot]
-            for slot in models
-        }
+        learned = architectures
+        if stage.quantised:
+            learned = {s: self.members[s].in_bits(units) for s, units in architectures.items()}
         for slot, model in models.items():
             round_embeddings(model, learned[slot].embedding_bits)
         population = Population.of(list(models.values()), self.dtype)
@@ -233,20 +217,21 @@ class _Run:
         share = 1.0 if own.quantised else member.rate_share(self.problem, architecture)
         return own.learning_rate * share
 
+    def _begun_with(self, slot: int) -> dict[str, Tensor]:
+        return self.students[slot].state_dict()
+
     def _cut(
-        self,
-        states: Mapping[int, Mapping[str, Tensor]],
-        architectures: Mapping[int, BertArchitecture],
-    ) -> dict[int, PrunedBertForSequenceClassification]:
-        """By slot. Their embeddings, which are frozen, lie in the memory of the students'."""
+        self, architectures: Architectures, state_of: Callable[[int], dict[str, Tensor]]
+    ) -> Models:
+        """Their embeddings, which are frozen, lie in the memory of the students'."""
         config, device = self.problem.student.config, self.problem.device
         models = {}
-        for slot, state in states.items():
-            student = self.students[slot]
+        for slot, units in architectures.items():
+            student, state = self.students[slot], state_of(slot)
             if is_cut(student):
                 model = copy.deepcopy(student)
             else:
-                model = to_device(cut(state, config, architectures[slot]), device)
+                model = to_device(cut(state, config, units), device)
             for name, weight in _embeddings(model).items():
                 weight.data = state[name]
             models[slot] = model

@@ -26,7 +26,7 @@ from objectives.students.cells.graph_space import GraphSpace
 from objectives.students.cells.operations import OPERATIONS
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss
-from objectives.weights.cells import CellTraining, new_cell
+from objectives.weights.cells import new_cell, train_cells
 from objectives.weights.independent import not_finite
 from objectives.weights.super_net import SuperNet
 
@@ -49,7 +49,6 @@ class SharedCells:
     """Sequences of a step. >= 1."""
 
     def __post_init__(self) -> None:
-        """Raises UserError for what is out of range."""
         check_types(self)
         check_ranges(
             self,
@@ -153,7 +152,7 @@ def _trained(
         return prediction_loss(logits_BC[None], problem.teacher_logits[batch.rows]).sum()
 
     net.train()
-    training = CellTraining(
+    curve = train_cells(
         problem,
         {name: weight for name, weight in net.named_parameters() if weight.requires_grad},
         loss,
@@ -161,8 +160,10 @@ def _trained(
         learning_rate=shared.learning_rate,
         batch_size=shared.batch_size,
         seed=seed,
+        progress=progress,
+        stage="super-net",
+        checkpoint=checkpoint,
     )
-    curve = training.run(progress, "super-net", checkpoint)
     if failure := not_finite(0, curve):
         raise FloatingPointError(failure.reason)
     return curve

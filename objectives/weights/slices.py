@@ -6,7 +6,7 @@ the whole student, or masks of its units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from objectives.device import on_device
 from objectives.measures.budget import units_that_fit
 from objectives.measures.cost import Cost
-from objectives.students.bert.architecture import BertArchitecture, BertShape, Widths, units_of
+from objectives.students.bert.architecture import BertArchitecture, BertShape, LayerUnits, Widths
 from objectives.students.bert.linears import LINEARS, PER_HEAD
 from objectives.training.population import Population
 
@@ -126,14 +126,13 @@ def along(scores: Mapping[str, Tensor], smallest: float, cost: Cost) -> list[Mod
     return found
 
 
-def uniform(shares: Sequence[float], spaces: Iterable[str], shape: BertShape) -> list[Model]:
+def uniform(shares: Sequence[float], spaces: Sequence[str], shape: BertShape) -> list[Model]:
     """The models of which each layer keeps these shares of its units of the spaces, rounded."""
     found = []
     for share in shares:
-        masks = {}
-        for space in spaces:
-            (units,) = units_of(shape, space)
-            kept = [place < round(share * units) for place in range(units)]
-            masks[space] = [kept] * shape.layers
-        found.append(BertArchitecture.from_masks(shape, masks).widths(shape))
+        heads, ffn = (
+            tuple(range(round(share * units) if space in spaces else units))
+            for space, units in (("heads", shape.heads), ("ffn", shape.ffn))
+        )
+        found.append((LayerUnits(heads, ffn).widths(shape),) * shape.layers)
     return found

@@ -188,13 +188,9 @@ def words_note(
     """What a user should know of a teacher whose `logits` (rows, C) on the selection split are not
     clearly better than the answers (rows,) of a linear model on `words`: with 95% confidence, by a
     paired bootstrap over the rows."""
-    said, classes = answers_of(logits, select), logits.shape[-1]
-    own, linear = (
-        metric_value(metric, select.labels, answers, classes=classes) for answers in (said, words)
-    )
-    gained, without = (
-        resampled_metrics(metric, select.labels, answers, classes) for answers in (said, words)
-    )
+    labels, classes, both = select.labels, logits.shape[-1], (answers_of(logits, select), words)
+    own, linear = (metric_value(metric, labels, answers, classes=classes) for answers in both)
+    gained, without = (resampled_metrics(metric, labels, answers, classes) for answers in both)
     if own == 1 or np.quantile(gained - without, 1 - CONFIDENCE) > 0:
         return None
     epochs, rate = "", ""

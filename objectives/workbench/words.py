@@ -62,19 +62,12 @@ def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[s
 
 def worth_of_words(task: Task, text: LabelledText, answers: Mapping[str, Labels]) -> WordsAlone:
     """The task's metric of these answers."""
-    classes = len(text.label_names)
-    labels = {role: text.roles[role].labels for role in _JUDGING}
-    value, heldout = (
-        metric_value(task.metric, labels[role], answers[role], classes=classes) for role in _JUDGING
-    )
-    interval, heldout_interval = (
-        bootstrap_interval(task.metric, labels[role], answers[role], classes) for role in _JUDGING
-    )
+    metric, classes = task.metric, len(text.label_names)
+    pairs = [(text.roles[role].labels, answers[role]) for role in _JUDGING]
+    select, heldout = (metric_value(metric, *pair, classes=classes) for pair in pairs)
+    of_select, of_heldout = (bootstrap_interval(metric, *pair, classes) for pair in pairs)
     return WordsAlone(
-        metric=value,
-        interval=interval,
-        heldout_metric=heldout,
-        heldout_interval=heldout_interval,
+        metric=select, interval=of_select, heldout_metric=heldout, heldout_interval=of_heldout
     )
 
 

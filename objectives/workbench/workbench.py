@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,12 +13,7 @@ from objectives.engines.names import BITS, FULL_BITS, Engine
 from objectives.measures.bits import BitOps, Bytes, bytes_of
 from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
-from objectives.measures.evaluate import (
-    Objective,
-    count_parameters,
-    nearness,
-    score,
-)
+from objectives.measures.evaluate import Objective, count_parameters, nearness, score
 from objectives.measures.latency import Latency, load_latency, milliseconds_beside
 from objectives.measures.measured import WrongCostError, measured_costs
 from objectives.metric import Metric
@@ -154,18 +149,33 @@ def prepare(
     splits, answers = _answered(inputs, teacher, splits, session)
     train, alpha = rows_of_students(inputs, splits, fidelity, session)
     student = _student(inputs, teacher, session.seed)
-    costs = _costs(inputs, teacher, student, session, cost, engine, latency_batch, spaces)
+    of_teacher, counted, flops = _costs(
+        inputs, teacher, student, session, cost, engine, latency_batch, spaces
+    )
     judging = {role: splits[role] for role in JUDGING}
     served = answers
     if BITS[engine] != FULL_BITS:
         served = answers_of(engine, teacher, judging, session.device)
-    unpruned = _score_teacher(inputs, teacher, served, answers, judging, costs)
-    notes += _weak_teacher(inputs, unpruned, splits["select"], session)
+    unpruned = _score_teacher(inputs, teacher, served, answers, judging, of_teacher, counted)
+    weak = weak_teacher_note(
+        inputs.teacher,
+        inputs.task.metric,
+        unpruned.metric,
+        unpruned.interval,
+        splits["select"].labels,
+        len(inputs.text.label_names),
+    )
+    notes += _told(session, weak)
     words, more = _words(inputs, splits["select"], served["select"], session)
     notes += more
     teacher_logits = kept_logits(teacher, train, session=session)
     check_answers(inputs.teacher, teacher_logits)
     train = train.answered(teacher_logits)
+    worth = (
+        partial(score, metric=inputs.task.metric)
+        if objective == "metric"
+        else partial(nearness, teacher=answers["select"])
+    )
     return Workbench(
         problem=Problem(
             teacher=teacher,
@@ -173,11 +183,11 @@ def prepare(
             train=train,
             teacher_logits=teacher_logits.to(session.device),
             alpha=alpha,
-            budget=costs.flops if costs.counted.cost.counts_bits else costs.counted,
-            counted=costs.counted,
+            budget=flops if counted.cost.counts_bits else counted,
+            counted=counted,
             student_is_new=inputs.student is not None,
             student_layers=inputs.student_layers,
-            select_score=_select_score(inputs, objective, splits["select"], answers, session),
+            select_score=partial(worth, split=splits["select"], device=session.device),
             vocabulary=Vocabulary(inputs.tokenizer, train),
             device=session.device,
             cache=session.cache,
@@ -193,8 +203,8 @@ def prepare(
         unpruned=unpruned,
         unpruned_answers=served,
         words=words,
-        flops=Flops(costs.counted.cost.shape, inputs.seq_len),
-        flops_full=int(costs.flops.full),
+        flops=Flops(counted.cost.shape, inputs.seq_len),
+        flops_full=int(flops.full),
         notes=tuple(notes),
     )
 
@@ -204,10 +214,15 @@ def _rows(inputs: Inputs, session: Session) -> tuple[dict[str, Split], list[str]
     splits = {role: inputs.split(role) for role in ROLES}
     check_tokens(inputs, splits.values())
     of_teacher = teacher_notes(inputs.teacher, inputs.text.label_names)
-    notes = [*notes_on_rows(inputs, splits), *of_teacher]
-    for note in notes:
+    return splits, _told(session, *notes_on_rows(inputs, splits), *of_teacher)
+
+
+def _told(session: Session, *notes: str | None) -> list[str]:
+    """The notes that there are, told to the user."""
+    found = [note for note in notes if note is not None]
+    for note in found:
         session.progress.note(note)
-    return splits, notes
+    return found
 
 
 def _answered(
@@ -237,16 +252,6 @@ def _student(
     return teacher
 
 
-@dataclass(frozen=True)
-class _Costs:
-    """What teacher and unpruned student cost, as the study counts and in FLOPs."""
-
-    teacher: Cost
-    teacher_flops: int
-    counted: Budget
-    flops: Budget
-
-
 def _costs(
     inputs: Inputs,
     teacher: BertForSequenceClassification,
@@ -256,7 +261,8 @@ def _costs(
     engine: Engine,
     batch: int,
     spaces: tuple[str, ...],
-) -> _Costs:
+) -> tuple[Cost, Budget, Budget]:
+    """What the teacher costs as the study counts; of the student a budget of that, and of FLOPs."""
     seq_len = inputs.seq_len
     of_teacher, of_student = (
         load_latency(model, batch=batch, seq_len=seq_len, engine=engine, session=session)
@@ -265,13 +271,8 @@ def _costs(
         for model in (teacher, student)
     )
     of_unpruned = of_teacher if inputs.student is None else of_student
-    flops, full = Flops(of_student.shape, seq_len), Flops(of_unpruned.shape, seq_len).full
-    return _Costs(
-        teacher=of_teacher,
-        teacher_flops=int(Flops(of_teacher.shape, seq_len).full),
-        counted=Budget(of_student, of_unpruned.full),
-        flops=Budget(flops, full),
-    )
+    flops = Budget(Flops(of_student.shape, seq_len), Flops(of_unpruned.shape, seq_len).full)
+    return of_teacher, Budget(of_student, of_unpruned.full), flops
 
 
 def _score_teacher(
@@ -280,10 +281,11 @@ def _score_teacher(
     served: Mapping[str, Tensor],
     answers: Mapping[str, Tensor],
     judging: Mapping[str, Split],
-    costs: _Costs,
+    cost: Cost,
+    counted: Budget,
 ) -> Score:
     """What it is worth by its answers in the engine. Raises UserError where they are not finite."""
-    shape = costs.teacher.shape if inputs.student is None else costs.counted.cost.shape
+    shape = cost.shape if inputs.student is None else counted.cost.shape
     unpruned = score_of(
         served,
         answers,
@@ -291,28 +293,12 @@ def _score_teacher(
         inputs.task.metric,
         params=count_parameters(teacher),
         bytes=bytes_of(teacher.state_dict()),
-        cost=costs.teacher.full,
-        flops=costs.teacher_flops,
+        cost=cost.full,
+        flops=int(Flops(cost.shape, inputs.seq_len).full),
         widths=BertArchitecture.full(shape).sizes(),
     )
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     return unpruned
-
-
-def _weak_teacher(inputs: Inputs, unpruned: Score, select: Split, session: Session) -> list[str]:
-    """A note on a teacher that may have learnt nothing; none on another."""
-    weak = weak_teacher_note(
-        inputs.teacher,
-        inputs.task.metric,
-        unpruned.metric,
-        unpruned.interval,
-        select.labels,
-        len(inputs.text.label_names),
-    )
-    if weak is None:
-        return []
-    session.progress.note(weak)
-    return [weak]
 
 
 def _words(
@@ -325,22 +311,7 @@ def _words(
         return None, []
     answers = answers_of_words(task, text, session)
     note = words_note(inputs.teacher, task.metric, select, logits, answers["select"])
-    if note is not None:
-        session.progress.note(note)
-    return worth_of_words(task, text, answers), [] if note is None else [note]
-
-
-def _select_score(
-    inputs: Inputs,
-    objective: Objective,
-    select: Split,
-    answers: Mapping[str, Tensor],
-    session: Session,
-) -> Callable[[PreTrainedModel], float]:
-    """`Problem.select_score`."""
-    if objective == "metric":
-        return partial(score, split=select, metric=inputs.task.metric, device=session.device)
-    return partial(nearness, split=select, teacher=answers["select"], device=session.device)
+    return worth_of_words(task, text, answers), _told(session, note)
 
 
 def _cost(

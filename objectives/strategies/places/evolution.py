@@ -57,7 +57,8 @@ class Evolution(Remembering):
         for pair in feedback:
             super().learn([pair])
             if len(self.learned) > self._settings.population:
-                self.learned.pop(self._leaving())
+                oldest = self._settings.dies == "oldest"
+                self.learned.pop(0 if oldest else min(self._sampled(), key=self._score))
 
     def _child(self) -> Candidate:
         if len(self.learned) < self._settings.population:
@@ -70,9 +71,6 @@ class Evolution(Remembering):
             name: self._one_of(choices) if again else parent[name]
             for (name, choices), again in zip(self.places.items(), anew, strict=True)
         }
-
-    def _leaving(self) -> int:
-        return 0 if self._settings.dies == "oldest" else min(self._sampled(), key=self._score)
 
     def _sampled(self) -> list[int]:
         """Indices of a tournament."""

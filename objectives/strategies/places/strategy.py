@@ -75,9 +75,8 @@ class Strategy(abc.ABC, Generic[Feedback]):
             JSON.
         """
         generator = self._rng.bit_generator.state
-        return json.dumps(
-            {"places": self.places, "generator": generator, "learned": self._learned()}
-        )
+        state = {"places": self.places, "generator": generator, "learned": self._learned()}
+        return json.dumps(state)
 
     def restore(self, text: str) -> None:
         """Go on from where another strategy was, with the same places and settings.

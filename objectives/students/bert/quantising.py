@@ -105,9 +105,8 @@ def keep_pieces(model: PrunedBertForSequenceClassification, kept: Sequence[int])
     weight = model.get_parameter(WORDS).detach()
     rows = weight[torch.tensor(kept, device=weight.device)]
     padding = kept.index(model.config.pad_token_id or 0)
-    model.set_input_embeddings(
-        nn.Embedding.from_pretrained(rows, freeze=False, padding_idx=padding)
-    )
+    words = nn.Embedding.from_pretrained(rows, freeze=False, padding_idx=padding)
+    model.set_input_embeddings(words)
     model.config.full_vocab_size = model.config.full_vocab_size or model.config.vocab_size
     model.config.vocab_size, model.config.pad_token_id = len(kept), padding
 

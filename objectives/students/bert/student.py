@@ -17,12 +17,9 @@ from objectives.students.bert.adapters import as_bert
 def check_student(checkpoint: str, teacher_checkpoint: str, label_names: Sequence[str]) -> None:
     """Raise UserError unless the student reads the teacher's tokens and may learn the labels:
     without a classifier it learns any; with one it must know them, as a teacher must."""
-    size, wanted = (
-        pretrained.read_config(name).vocab_size for name in (checkpoint, teacher_checkpoint)
-    )
-    tokens, known = (
-        pretrained.load_tokenizer(name).get_vocab() for name in (checkpoint, teacher_checkpoint)
-    )
+    both = (checkpoint, teacher_checkpoint)
+    size, wanted = (pretrained.read_config(name).vocab_size for name in both)
+    tokens, known = (pretrained.load_tokenizer(name).get_vocab() for name in both)
     if (size, tokens) != (wanted, known):
         differs = "with other words" if size == wanted else f"of {size} words, not {wanted}"
         raise UserError(

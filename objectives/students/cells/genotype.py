@@ -31,7 +31,6 @@ class Genotype:
     """Rows of a table of hashed pairs of neighbours; 0: none."""
 
     def __post_init__(self) -> None:
-        """Raises UserError for what makes no model."""
         if self.width < 1 or self.width % HEAD_DIM:
             raise UserError(f"width is {self.width}; it must be a multiple of {HEAD_DIM}, > 0")
         names = [*self.operations, *(name for node in self.nodes for name in node.operations)]

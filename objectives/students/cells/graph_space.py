@@ -33,7 +33,6 @@ class GraphSpace:
     """How many cells, all alike, may follow one another, rising."""
 
     def __post_init__(self) -> None:
-        """Raises UserError for a space that is none."""
         check_types(self)
         known = set(self.combinations) <= set(COMBINATIONS)
         check_ranges(

@@ -41,7 +41,6 @@ from objectives.text.roles import load
 from objectives.text.task import Task
 from objectives.training import teacher_states
 from objectives.workbench import scoring
-from objectives.workbench import workbench as workbench_module
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
