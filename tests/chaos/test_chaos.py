@@ -26,7 +26,7 @@ from tests.servers import MariaDb, Postgres, proxy
 
 pytestmark = pytest.mark.timeout(3600)
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "3"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "2"))
 """For each storage."""
 WANTED = 4 * KILLS + 4
 """Trials: enough that the study outlives the kills."""

@@ -179,7 +179,7 @@ NO_AIM = {"min_agreement": None, "min_metric": None, "max_ms": None}
         (
             pairs_costing(1, 10, wrong=1),
             {"min_agreement": 0.9},
-            r"trial 7 alone answers 90\.0% .* in 1\.00 ms: export it with ONNX",
+            r"trial 7 alone answers 90\.0% .* in 1\.00 ms; export it with ONNX",
         ),
         (
             pairs_costing(9.5, 10, wrong=300),

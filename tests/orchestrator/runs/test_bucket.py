@@ -116,7 +116,7 @@ def test_a_trial_that_failed_leaves_nothing_in_the_bucket(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://other", r"s3://other cannot be used \(.*404.*\); AWS_ENDPOINT_URL"),
+        ("s3://other", r"s3://other cannot be used \(.*404.*\); check AWS_ENDPOINT_URL"),
         ("s3://runs/folder", "must be s3://BUCKET, without a path"),
         ("/a/folder", "must be s3://BUCKET"),
     ],

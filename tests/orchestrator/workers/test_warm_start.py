@@ -139,11 +139,11 @@ def test_the_nearest_run_comes_first(study: Study, earlier: RunRecord, tmp_path:
         ),
         (
             {**SPACE, "squares": CategoricalDistribution(("loss",))},
-            r"drew squares from Categorical.*, which Categorical.* does not hold",
+            r"drew squares from Categorical.*, which is not in Categorical",
         ),
         (
             {**SPACE, "batch_size": CategoricalDistribution((2, 4))},
-            r"drew batch_size from IntDistribution.*, which Categorical.* does not hold",
+            r"drew batch_size from IntDistribution.*, which is not in Categorical",
         ),
     ],
 )

@@ -379,7 +379,7 @@ def hide_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
         (spoil_results, r"different logits: they differ by 1\.0e-02 at batch 1, length 2"),
         (
             hide_onnx,
-            r"^onnx, onnxscript, onnxruntime are not there; .* pip install .* '\.\[onnx\]'$",
+            r"^onnx, onnxscript, onnxruntime are not installed; .* pip install .* '\.\[onnx\]'$",
         ),
     ],
 )
