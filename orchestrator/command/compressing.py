@@ -319,7 +319,8 @@ def _chosen(
         found = cheapest_agreeing(pairs, share)
     if found is not None and found.cost < whole.cost:
         return found, True
-    smaller = {pair.small.cost: pair.at(-math.inf) for pair in pairs}.values()
+    faster = (pair for pair in pairs if pair.small.cost < whole.cost)
+    smaller = {pair.small.cost: pair.at(-math.inf) for pair in faster}.values()
     if not smaller:
         raise RunError("no model or engine here is faster than the original: nothing is written")
     if most is not None:
