@@ -29,6 +29,11 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.methods.fisher_search import FisherSearch as FisherSearch
     from objectives.methods.mask_search import MaskSearch as MaskSearch
     from objectives.methods.mrem import Mrem as Mrem
+    from objectives.methods.operations.ada_bert import AdaBert as AdaBert
+    from objectives.methods.operations.darts import Darts as Darts
+    from objectives.methods.operations.enas import Enas as Enas
+    from objectives.methods.operations.i_darts import IDarts as IDarts
+    from objectives.methods.operations.single_path import SinglePath as SinglePath
     from objectives.methods.polish import Polish as Polish
     from objectives.methods.ternary_bert import TernaryBert as TernaryBert
     from objectives.methods.width_search import WidthSearch as WidthSearch

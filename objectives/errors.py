@@ -141,7 +141,7 @@ def check_ranges(owner: object, /, **ranges: tuple[bool, str]) -> None:
     types = _types(type(owner))
     choices = {name: get_args(own) for name, own in types.items() if get_origin(own) is Literal}
     allowed = {
-        name: (getattr(owner, name) in values, f"one of {', '.join(values)}")
+        name: (getattr(owner, name) in values, f"one of {', '.join(map(str, values))}")
         for name, values in choices.items()
     }
     for name, (good, wanted) in {**allowed, **ranges}.items():

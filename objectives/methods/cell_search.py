@@ -27,10 +27,10 @@ from objectives.students.cells.cell_classifier import CellForSequenceClassificat
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
 from objectives.text.data import Batch
-from objectives.training.losses import prediction_loss, teaching_layer
+from objectives.training.losses import teaching_layer
 from objectives.training.population import Trace
 from objectives.training.teacher_states import keep_states, teacher_trace
-from objectives.weights.cells import finished, new_cell, train_cells
+from objectives.weights.cells import answers_loss, finished, new_cell, train_cells
 from objectives.weights.independent import not_finite
 from objectives.weights.shared_cells import SharedCells, shared_net
 
@@ -163,7 +163,7 @@ class CellSearch(SearchMethod):
 
         def loss(batch: Batch, _: int) -> Tensor:
             answer = student(**batch.inputs, output_hidden_states=True)
-            loss = prediction_loss(answer.logits[None], problem.teacher_logits[batch.rows]).sum()
+            loss = answers_loss(answer.logits, batch, problem)
             if not self.hidden_weight:
                 return loss
             teacher = teacher_trace(problem, batch, torch.float32, with_scores=False)

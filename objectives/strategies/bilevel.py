@@ -41,9 +41,10 @@ def unrolled_gradients(
             for name, weight in weights.items()
         }
     loss = alpha_loss(ahead, alpha)
-    direct, direction = _gradients(loss, alpha, ahead)
     if not step_size:
+        (direct,) = _gradients(loss, alpha)
         return direct, loss.detach()
+    direct, direction = _gradients(loss, alpha, ahead)
     norm = torch.cat([v.flatten() for v in direction.values()]).norm()
     reach = _REACH / norm.clamp_min(torch.finfo(norm.dtype).tiny)
 

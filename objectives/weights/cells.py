@@ -18,6 +18,7 @@ from objectives.search_method import CurvePoint
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.text.data import Batch
+from objectives.training.losses import prediction_loss
 from objectives.training.optimisation import PopulationOptimizer
 
 _POINTS = 100
@@ -63,6 +64,11 @@ def finished(student: CellForSequenceClassification) -> CellForSequenceClassific
     student.words = nn.Embedding.from_pretrained(fewer(words.weight), freeze=False)
     student.train(False)
     return student
+
+
+def answers_loss(logits_BC: Tensor, batch: Batch, problem: Problem) -> Tensor:
+    """The loss of logits against the teacher's of a batch of train: a scalar."""
+    return prediction_loss(logits_BC[None], problem.teacher_logits[batch.rows]).sum()
 
 
 def train_cells(

@@ -25,8 +25,7 @@ from objectives.students.cells.graph import IDENTITY, NONE, Graph
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.students.cells.operations import OPERATIONS
 from objectives.text.data import Batch
-from objectives.training.losses import prediction_loss
-from objectives.weights.cells import new_cell, train_cells
+from objectives.weights.cells import answers_loss, new_cell, train_cells
 from objectives.weights.independent import not_finite
 from objectives.weights.super_net import SuperNet
 
@@ -148,8 +147,7 @@ def _trained(
 
     def loss(batch: Batch, step: int) -> Tensor:
         weights = shared.space.one_hot(shared.drawn(seed, step))
-        logits_BC = net(batch.inputs, weights).logits
-        return prediction_loss(logits_BC[None], problem.teacher_logits[batch.rows]).sum()
+        return answers_loss(net(batch.inputs, weights).logits, batch, problem)
 
     net.train()
     curve = train_cells(

@@ -194,7 +194,7 @@ class SuperNet(nn.Module):
         what is there were drawn apart; at one-hot weights those of the model that `extract` gives,
         to the last digit."""
         exact = {place: w.double() if isinstance(w, Tensor) else w for place, w in weights.items()}
-        cell, costs, inputs = self._cell(exact), self._costs(seq_len), self.space.inputs
+        cell, costs, inputs = self._cell(exact), self.costs(seq_len), self.space.inputs
         live: list[Number] = [1.0] * inputs
         unread: list[Number] = [1.0] * inputs
         of_cell: Number = 0.0
@@ -220,7 +220,7 @@ class SuperNet(nn.Module):
         depths = self._numbers(exact, "cells", every=False)
         return costs[NONE] + of_cell * _sum(share * _sum(needed[:n]) for n, share in depths)
 
-    def _costs(self, seq_len: int) -> dict[str, int]:
+    def costs(self, seq_len: int) -> dict[str, int]:
         """FLOPs of each operation, and of a model without any under the name `NONE`."""
         if seq_len not in self._measured:
 
@@ -245,7 +245,8 @@ class SuperNet(nn.Module):
     def extract(self, choices: Mapping[str, Any]) -> CellForSequenceClassification:
         """The plain classifier of some choices, with copies of their weights."""
         graph, sources = self.space.unrolled(choices).with_sources()
-        model = CellForSequenceClassification(self._config(self.genotype(choices)))
+        with torch.random.fork_rng(devices=[]):  # new weights, none of which stays
+            model = CellForSequenceClassification(self._config(self.genotype(choices)))
         for name, child in self.plain.named_children():
             if name != "blocks":
                 setattr(model, name, copy.deepcopy(child))

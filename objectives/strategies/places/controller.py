@@ -94,7 +94,8 @@ class Controller(Strategy[Scored]):
         super().__init__(places, seed)
         self._settings = settings
         generator = torch.Generator().manual_seed(int(self._rng.integers(2**31)))
-        self.policy = Policy(self.places, settings.hidden, generator)
+        with torch.random.fork_rng(devices=[]):  # what torch draws first is drawn anew
+            self.policy = Policy(self.places, settings.hidden, generator)
         """What it draws from."""
         self.baseline: float | None = None
         """Moving average of the scores; None before the first."""

@@ -66,6 +66,17 @@ class GraphSpace:
         """The choices at each place where there are several."""
         return {place: all_ for place, all_ in self.all_places.items() if len(all_) > 1}
 
+    def weights(self, numbers: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+        """Numbers of all places.
+
+        Args:
+            numbers: over the choices of each of `places`.
+
+        Returns:
+            The same, and 1 for each choice that is the only one of its place.
+        """
+        return {**{place: [1.0] for place in self.all_places}, **numbers}
+
     def edges_of(self, number: int) -> int:
         """How many edges a node has.
 
@@ -107,7 +118,19 @@ class GraphSpace:
             The graph as it is spelt. After the nodes of a cell a node passes its output on: the
             number of node n of cell c is c x (nodes + 1) + n.
         """
-        cell, cells = self.cell(choices), int(choices.get("cells", self.cells[0]))
+        return self.repeated(self.cell(choices), int(choices.get("cells", self.cells[0])))
+
+    def repeated(self, cell: Graph, cells: int) -> Graph:
+        """So many cells, all alike, as `unrolled` puts them together; the cell need not be one of
+        the space.
+
+        Args:
+            cell: of so many inputs as the space has.
+            cells: how many.
+
+        Returns:
+            The graph as it is spelt.
+        """
         outputs = cell.outputs(self.output == "all")
         passed = Node(outputs, (IDENTITY,) * len(outputs), "mean")
         nodes: list[Node] = []
@@ -194,13 +217,13 @@ class GraphSpace:
         """What a super-net takes for some choices.
 
         Args:
-            choices: one of each place.
+            choices: one of each place; where there is none, the first is taken.
 
         Returns:
             Of each place 1 for what is chosen and 0 for all else.
         """
         return {
-            place: [float(choice == choices[place]) for choice in all_]
+            place: [float(choice == choices.get(place, all_[0])) for choice in all_]
             for place, all_ in self.all_places.items()
         }
 

@@ -1,0 +1,1 @@
+"""Methods that search for operations: cells chosen by a super-net."""

@@ -1,0 +1,73 @@
+"""DARTS (Liu et al. 2019): every edge of a cell is a weighted sum of all operations.
+
+alpha holds the weights of each edge and learns with the super-net's weights, each on rows of its
+own. Of each node the edges stay whose best operation weighs most, each with that operation; then
+the cell is trained anew.
+
+What differs from the paper: the rows are texts, the super-net learns from the teacher's answers,
+and each block has a layer norm in place of a batch norm. The output is the mean of all nodes, where
+the paper's convolutional cell concatenates them, and there are no cells that halve the length. In
+recurrent cells each pair of nodes and each activation has weights of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from objectives.errors import check_ranges
+from objectives.strategies.places.derivation import EdgeWeights, strongest_edges
+from objectives.strategies.soft_search import SoftSearch
+from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import IDENTITY, NONE
+from objectives.students.cells.graph_space import GraphSpace
+
+CONVOLUTIONS = (
+    *(NONE, "max3", "mean3", IDENTITY),
+    *("separable3", "separable5", "atrous3", "atrous5"),
+)
+"""What the paper's convolutional cells choose from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Darts(SoftSearch):
+    """Search by gradient with a softmax for each edge, of first or second order."""
+
+    operations: tuple[str, ...] = CONVOLUTIONS
+    """What may stand on an edge. `NONE` takes weight in the search, and is never chosen."""
+    nodes: int = 3
+    """Of a cell. >= 1."""
+    cells: int = 1
+    """Cells, all alike, that follow one another; with two or more each reads the last two. >= 1."""
+    edges: int = 2
+    """Of each node that stay: 2 in the paper, 1 in its recurrent cells. >= 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choosable = set(self.operations) - {NONE}
+        check_ranges(
+            self,
+            operations=(bool(choosable), f"one or more beside '{NONE}'"),
+            edges=(self.edges >= 1, ">= 1"),
+        )
+
+    @property
+    def space(self) -> GraphSpace:
+        """One edge from each state before a node."""
+        return GraphSpace(
+            nodes=self.nodes,
+            operations=self.operations,
+            edges=0,
+            inputs=min(2, self.cells),
+            output="all",
+            cells=(self.cells,),
+        )
+
+    def derived(self, weights: EdgeWeights) -> Genotype:
+        """The edges of each node whose best operation weighs most, without `NONE`."""
+        space = self.space
+        choices = dict.fromkeys(space.places, NONE)
+        for node in range(self.nodes):
+            edges = [f"nodes[{node}].operations[{edge}]" for edge in range(space.edges_of(node))]
+            kept = strongest_edges(space.all_places, weights, edges, self.edges, never=(NONE,))
+            choices |= {place: str(name) for place, name in kept}
+        return Genotype(self.width, nodes=space.graph(choices).nodes)

@@ -1,0 +1,65 @@
+"""I-DARTS (Jiang et al. 2019): one softmax over all that may enter a node.
+
+All pairs of a predecessor and an operation compete for a node, where in DARTS only the operations
+of one edge do. The n pairs of a node that weigh most stay: two of them may share a predecessor.
+
+What differs from the paper: see `darts.py`. What a node keeps is added up, as in the search; the
+paper does not say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from objectives.errors import check_ranges
+from objectives.methods.operations.darts import CONVOLUTIONS
+from objectives.strategies.places.derivation import EdgeWeights, strongest_pairs
+from objectives.strategies.soft_search import SoftSearch
+from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import NONE, Graph, Node
+from objectives.students.cells.graph_space import GraphSpace
+
+
+@dataclass(frozen=True, kw_only=True)
+class IDarts(SoftSearch):
+    """Search by gradient with a softmax for each node, of first or second order."""
+
+    operations: tuple[str, ...] = CONVOLUTIONS
+    """What may stand on an edge. `NONE` takes weight in the search, and is never chosen."""
+    nodes: int = 3
+    """Of the cell. >= 1."""
+    pairs: int = 1
+    """n: pairs of a predecessor and an operation that each node keeps. >= 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choosable = set(self.operations) - {NONE}
+        check_ranges(
+            self,
+            operations=(bool(choosable), f"one or more beside '{NONE}'"),
+            pairs=(1 <= self.pairs <= len(choosable), f"1 to {len(choosable)}, one an operation"),
+        )
+
+    @property
+    def space(self) -> GraphSpace:
+        """One cell, with one edge from each state before a node."""
+        return GraphSpace(nodes=self.nodes, operations=self.operations, edges=0, output="all")
+
+    @property
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        """The edges of each node."""
+        return tuple(map(self._edges, range(self.nodes)))
+
+    def derived(self, weights: EdgeWeights) -> Genotype:
+        """The pairs of each node that weigh most."""
+        space, nodes = self.space, []
+        for node in range(self.nodes):
+            edges = self._edges(node)
+            kept = strongest_pairs(space.all_places, weights, edges, self.pairs, never=(NONE,))
+            states = tuple(edges.index(place) for place, _ in kept)
+            nodes.append(Node(states, tuple(str(name) for _, name in kept)))
+        return Genotype(self.width, nodes=space.repeated(Graph(tuple(nodes)), 1).nodes)
+
+    def _edges(self, node: int) -> tuple[str, ...]:
+        edges = range(self.space.edges_of(node))
+        return tuple(f"nodes[{node}].operations[{edge}]" for edge in edges)

@@ -1,0 +1,45 @@
+"""ENAS: a controller that learns from the scores of cells with shared weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from maskfront import Enas, UserError
+from objectives.problem import Problem
+from objectives.search_method import SearchMethod
+from objectives.students.cells.genotype import Genotype
+from tests.objectives.conformance import SearchMethodConformance, search_alone
+
+QUICK = Enas(
+    **{"width": 16, "nodes": 2, "operations": ("conv3", "max3"), "edges": 1, "batch_size": 16},
+    **{"search_epochs": 1, "epochs": 1, "rewards": 4, "candidates": 4},
+)
+
+
+class TestEnas(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> SearchMethod:
+        return QUICK
+
+
+def test_an_operation_that_cannot_fit_loses(problem: Problem) -> None:
+    method = replace(QUICK, nodes=1, operations=("positions", "conv3"), search_epochs=8)
+    found = search_alone(replace(method, candidates=16), problem).architecture
+    assert isinstance(found, Genotype)
+    assert found.blocks == ("conv3",)
+
+
+def test_the_flops_loss_counts_against_a_cell(problem: Problem) -> None:
+    method = replace(QUICK, candidates=16, target_ratio=1e-4, flops_weight=100.0)
+    found = search_alone(method, problem).architecture
+    assert isinstance(found, Genotype)
+    assert "conv3" not in found.blocks
+
+
+@pytest.mark.parametrize("name", ["rewards", "candidates", "edges", "grad_rescale"])
+def test_nothing_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"Enas.{name} is 0"):
+        replace(QUICK, **{name: 0})  # type: ignore[arg-type]
