@@ -23,10 +23,17 @@ from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.places.soft_choices import SoftChoices, SoftSettings
 from objectives.strategies.super_net_search import Aimed, Chosen, alpha_batches, learnt, steps_of
 from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.text.data import Batch
 from objectives.training.losses import task_loss
 from objectives.weights.cells import answers_loss, train_cells
 from objectives.weights.super_net import SuperNet
+
+CONVOLUTIONS = (
+    *(NONE, "max3", "mean3", IDENTITY),
+    *("separable3", "separable5", "atrous3", "atrous5"),
+)
+"""What the convolutional cells of DARTS choose from."""
 
 
 @dataclass(frozen=True, kw_only=True)

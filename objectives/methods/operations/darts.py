@@ -16,16 +16,10 @@ from dataclasses import dataclass
 
 from objectives.errors import check_ranges
 from objectives.strategies.places.derivation import EdgeWeights, strongest_edges
-from objectives.strategies.soft_search import SoftSearch
+from objectives.strategies.soft_search import CONVOLUTIONS, SoftSearch
 from objectives.students.cells.genotype import Genotype
-from objectives.students.cells.graph import IDENTITY, NONE
+from objectives.students.cells.graph import NONE
 from objectives.students.cells.graph_space import GraphSpace
-
-CONVOLUTIONS = (
-    *(NONE, "max3", "mean3", IDENTITY),
-    *("separable3", "separable5", "atrous3", "atrous5"),
-)
-"""What the paper's convolutional cells choose from."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from objectives.errors import check_ranges
-from objectives.methods.operations.darts import CONVOLUTIONS
 from objectives.strategies.places.derivation import EdgeWeights, strongest_pairs
-from objectives.strategies.soft_search import SoftSearch
+from objectives.strategies.soft_search import CONVOLUTIONS, SoftSearch
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE, Graph, Node
 from objectives.students.cells.graph_space import GraphSpace

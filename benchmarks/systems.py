@@ -1,0 +1,141 @@
+"""Searches for operations beside cells picked by hand and cut BERTs, at equal processor seconds.
+
+MiniLM-L6 is fine-tuned on a task once. Each search gets half of the seconds for its super-net and
+its choice, the other half trains the chosen cell. What searches nothing has all seconds:
+
+    conv5 conv5     `CellSearch` with two convolutions
+    random cell     `CellSearch` with one cell drawn at random from the space of Darts
+    cut 0.05        `FisherSearch`, the BERT at 5% of its FLOPs
+
+    OMP_NUM_THREADS=1 python -m benchmarks.systems --cache FOLDER [--text] [--seconds 180]
+        [--task sst2|cola --glue FOLDER] [--seeds 0 1 2] [--arms darts enas ...]
+
+Without `--glue` the task is that of the quickstart, "tweets"; with `--text` students learn from
+text without labels, too. Writes benchmarks/results/systems.json row by row and goes on where it was
+stopped. KL is the divergence from the teacher's answers on the selection split, in nats. Seconds
+are measured, and come near what was asked: steps follow from the time of a few.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
+from benchmarks.tasks import kept, measure, search, workbench
+from maskfront import (
+    AdaBert,
+    CellSearch,
+    Darts,
+    Enas,
+    FisherSearch,
+    IDarts,
+    SearchMethod,
+    SinglePath,
+    Stage,
+)
+from objectives.strategies.super_net_search import SuperNetSearch
+from objectives.workbench.workbench import Workbench
+
+BATCH = 32
+PROBED = 20
+"""Steps whose time says what a step takes."""
+SEARCHES: dict[str, SuperNetSearch] = {
+    "darts": Darts(),
+    "darts, second order": Darts(order=2),
+    "i-darts": IDarts(pairs=2),
+    "adabert": AdaBert(flops_weight=1.0),
+    "enas": Enas(grad_rescale=1e-2),
+    "single path, random": SinglePath(strategy="random"),
+    "single path, evolution": SinglePath(),
+}
+STAGE = Stage(name="recover", epochs=1, learning_rate=6e-4, loss="prediction+hidden")
+CUT = FisherSearch(tolerance=0.01, stages=(STAGE,), target_ratio=0.05)
+
+
+def by_hand(name: str, seed: int) -> SearchMethod:
+    """What searches nothing."""
+    if name == "cut 0.05":
+        return CUT
+    if name == "conv5 conv5":
+        return CellSearch(operations=("conv5", "conv5"))
+    space = Darts().space
+    return CellSearch(nodes=space.graph(space.drawn(Random(seed))).nodes)
+
+
+def with_steps(method: SearchMethod, steps: float, rows: int) -> SearchMethod:
+    """So many steps of training, of a search those of its super-net and hardly any after it."""
+    epochs = steps * BATCH / rows
+    if isinstance(method, SuperNetSearch):
+        return replace(method, search_epochs=epochs, epochs=1e-6)
+    if isinstance(method, CellSearch):
+        return replace(method, epochs=epochs)
+    return replace(CUT, stages=(replace(STAGE, epochs=epochs),))
+
+
+def fitting(bench: Workbench, method: SearchMethod, seconds: float, seed: int) -> SearchMethod:
+    """With as many steps as take these processor seconds: a line through two short runs."""
+
+    def took(steps: int) -> float:
+        begun = time.process_time()
+        search(with_steps(method, steps, rows), bench.problem, seed)
+        return time.process_time() - begun
+
+    rows = len(bench.problem.train)
+    took(1)  # what is made once a launch
+    fixed, more = took(PROBED), took(4 * PROBED)
+    pace = max((more - fixed) / (3 * PROBED), 1e-4)
+    return with_steps(method, max(PROBED, PROBED + (seconds - fixed) / pace), rows)
+
+
+def row_of(bench: Workbench, name: str, seconds: float, seed: int) -> Row:
+    """One arm."""
+    spent, found = 0.0, {}
+    if name in SEARCHES:
+        own = fitting(bench, SEARCHES[name], seconds / 2, seed)
+        begun = time.process_time()
+        chosen: Any = search(own, bench.problem, seed).architecture
+        spent = time.process_time() - begun
+        found = {"searched": spent, "genotype": chosen.to_json()}
+        last: SearchMethod = CellSearch(
+            operations=chosen.operations or ("none",), nodes=chosen.nodes
+        )
+    else:
+        last = by_hand(name, seed)
+    judged = measure(bench, fitting(bench, last, seconds - spent, seed), seed)
+    names = ("kl", "heldout_kl", "select", "heldout", "reached")
+    return {**found, **kept(judged, *names), "taken": spent + judged["processor_seconds"]}
+
+
+def main() -> None:
+    """Run, or go on, and print the table."""
+    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0, 1, 2), cache=True)
+    arms = ("conv5 conv5", "random cell", "cut 0.05", *SEARCHES)
+    parser.add_argument("--text", action="store_true", help="rows beyond train, without labels")
+    parser.add_argument("--seconds", type=int, default=180)
+    parser.add_argument("--arms", nargs="+", choices=arms, default=arms)
+    asked = parsed(parser)
+    rows = Rows(asked.out / "systems.json")
+    bench = workbench(asked.task, asked.glue, asked.cache, all_text=asked.text)
+    text = "with text" if asked.text else "labelled"
+    for seed in asked.seeds:
+        for arm in asked.arms:
+            key = {"task": asked.task, "rows": text, "seed": seed, "seconds": asked.seconds}
+            key["arm"] = arm
+            if not rows.has(key):
+                rows.add({**key, **row_of(bench, arm, asked.seconds, seed)})
+    print_means(
+        "students of the same processor seconds",
+        rows.rows,
+        ("task", "rows", "seconds", "arm"),
+        {
+            **{"reached": ".2g", "kl": ".4f", "select": ".4f", "heldout": ".4f"},
+            **{"taken": ".0f"},
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
