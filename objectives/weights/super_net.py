@@ -61,23 +61,18 @@ class SuperNet(nn.Module):
     """Every cell of a space."""
 
     def __init__(self, space: GraphSpace, plain: CellForSequenceClassification):
-        """`plain` is a model without nodes, whose words, classifier and sizes are those of all;
-        where it is recurrent, so are all."""
+        """`plain` is a model without nodes; words, classifier, sizes and recurrence are its own."""
         super().__init__()
         self.space, self.plain = space, plain
         config = plain.config
         self._base = Genotype(
-            config.hidden_size,
-            pooling=tuple(config.pooling),
-            bigrams=config.bigrams,
-            recurrent=config.recurrent,
+            config.hidden_size, (), (), tuple(config.pooling), config.bigrams, config.recurrent
         )
         if config.recurrent:
             check_position_wise(space.operations)
             if (space.inputs, space.cells) != (1, (1,)):
                 raise UserError(
-                    f"a recurrent super-net is one cell with one input; GraphSpace.inputs is "
-                    f"{space.inputs}, and GraphSpace.cells {space.cells}: leave both out"
+                    f"space.inputs is {space.inputs}, cells {space.cells}; if recurrent, omit both"
                 )
         self._measured: dict[int, dict[str, int]] = {}
         self.blocks = nn.ModuleDict(
@@ -118,13 +113,11 @@ class SuperNet(nn.Module):
         logits = self.plain.classified(hidden_BSD, mask_BS1)
         return SequenceClassifierOutput(logits=logits, hidden_states=tuple(outputs))
 
-    def _output(self, row: int, given: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell) -> Tensor:
+    def _output(self, row: int, own: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell) -> Tensor:
         """The output of the cell of this number, at all tokens together or token by token."""
         if self.plain.join is None:
-            return self._done(row, given, mask_BS1, cell)
-        return self.plain.over_tokens(
-            given[0], mask_BS1, lambda first, mask_B11: self._done(row, [first], mask_B11, cell)
-        )
+            return self._done(row, own, mask_BS1, cell)
+        return self.plain.over_tokens(own[0], mask_BS1, lambda s, m: self._done(row, [s], m, cell))
 
     def _done(self, row: int, given: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell) -> Tensor:
         """What the graph of this cell makes of the states that it is given."""
