@@ -51,7 +51,7 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
     check_installed("onnx", "onnxscript", "onnxruntime")
     model = dense(model)
     longest = model.config.max_position_embeddings
-    with _silent_exporter():
+    with _silent_exporter(), torch.no_grad():  # a loop with gradients fixes the batch
         program = torch.onnx.export(
             _with_plain_attention(model),
             kwargs=_random_inputs(model, 2, min(16, longest)),

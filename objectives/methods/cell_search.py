@@ -24,7 +24,7 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
-from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.genotype import Genotype, check_position_wise
 from objectives.students.cells.graph import Graph, Node
 from objectives.text.data import Batch
 from objectives.training.losses import teaching_layer
@@ -56,6 +56,10 @@ class CellSearch(SearchMethod):
     bigrams: int = 0
     """Rows of a table that is added to the words, one for each pair of neighbours, by a hash of
     them. It costs bytes and no FLOPs. 0: none."""
+    recurrent: bool = False
+    """Apply the blocks or the graph token by token, to a gated mean of the token and of what they
+    gave of the token before. All operations must then be in `operations.POSITION_WISE`, "identity"
+    or "none"."""
     epochs: float = 8
     """Passes over the train split. > 0, or 0 with `shared`."""
     learning_rate: float = 3e-3
@@ -64,7 +68,8 @@ class CellSearch(SearchMethod):
     """Sequences in a batch of `train`. >= 1."""
     hidden_weight: float = 0.0
     """Weight of the hidden states beside the logits: each block learns, through a map of its own,
-    what the teacher's layer at its depth says. 1 helps four blocks, two hardly. >= 0."""
+    what the teacher's layer at its depth says. 1 helps four blocks, two hardly. >= 0; 0 where
+    the cell is recurrent."""
     shared: SharedCells | None = None
     """One training for all trials of a run, in place of one for each: a trial is then taken from a
     super-net, as it is with `epochs=0`, or trained further on its own."""
@@ -77,7 +82,10 @@ class CellSearch(SearchMethod):
             epochs=(self.epochs > 0 or (self.epochs == 0 and not alone), "> 0, or 0 if shared"),
             learning_rate=(self.learning_rate > 0, "> 0"),
             batch_size=(self.batch_size >= 1, ">= 1"),
-            hidden_weight=(self.hidden_weight >= 0, ">= 0"),
+            hidden_weight=(
+                self.hidden_weight == 0 if self.recurrent else self.hidden_weight >= 0,
+                "0 where the cell is recurrent" if self.recurrent else ">= 0",
+            ),
         )
         graph = self.genotype.graph
         if self.shared is not None:
@@ -87,13 +95,15 @@ class CellSearch(SearchMethod):
                     "CellSearch.shared.space: a trial is one cell with one input, and its output "
                     "is 'unread'; leave inputs, cells and output out, and set edges"
                 )
+            if self.recurrent:
+                check_position_wise(space.operations)
             self.shared.choices(graph)
 
     @property
     def genotype(self) -> Genotype:
         """What its fields come to."""
         names = () if self.nodes else self.operations
-        return Genotype(self.width, names, self.nodes, self.pooling, self.bigrams)
+        return Genotype(self.width, names, self.nodes, self.pooling, self.bigrams, self.recurrent)
 
     def canonical(self) -> Self:
         """The genotype's own spelling of the graph."""

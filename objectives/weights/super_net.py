@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from objectives.errors import UserError
 from objectives.measures.measured import measured_flops
 from objectives.students.cells.cell_classifier import (
     CellBlock,
     CellConfig,
     CellForSequenceClassification,
 )
-from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.genotype import Genotype, check_position_wise
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace
 
@@ -60,13 +61,19 @@ class SuperNet(nn.Module):
     """Every cell of a space."""
 
     def __init__(self, space: GraphSpace, plain: CellForSequenceClassification):
-        """`plain` is a model without nodes, whose words, classifier and sizes are those of all."""
+        """`plain` is a model without nodes; words, classifier, sizes and recurrence are its own."""
         super().__init__()
         self.space, self.plain = space, plain
         config = plain.config
         self._base = Genotype(
-            config.hidden_size, pooling=tuple(config.pooling), bigrams=config.bigrams
+            config.hidden_size, (), (), tuple(config.pooling), config.bigrams, config.recurrent
         )
+        if config.recurrent:
+            check_position_wise(space.operations)
+            if (space.inputs, space.cells) != (1, (1,)):
+                raise UserError(
+                    f"space.inputs is {space.inputs}, cells {space.cells}; if recurrent, omit both"
+                )
         self._measured: dict[int, dict[str, int]] = {}
         self.blocks = nn.ModuleDict(
             {
@@ -100,14 +107,20 @@ class SuperNet(nn.Module):
         outputs = [hidden_BSD]
         for row in range(len(needed)):
             given = [outputs[max(0, row + 1 - back)] for back in range(self.space.inputs, 0, -1)]
-            done = self._done(row, given, mask_BS1, cell) if needed[row] else given[-1]
+            done = self._output(row, given, mask_BS1, cell) if needed[row] else given[-1]
             outputs.append(done)
         hidden_BSD = _weighed((outputs[cells], number) for cells, number in depths)
         logits = self.plain.classified(hidden_BSD, mask_BS1)
         return SequenceClassifierOutput(logits=logits, hidden_states=tuple(outputs))
 
+    def _output(self, row: int, own: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell) -> Tensor:
+        """The output of the cell of this number, at all tokens together or token by token."""
+        if self.plain.join is None:
+            return self._done(row, own, mask_BS1, cell)
+        return self.plain.over_tokens(own[0], mask_BS1, lambda s, m: self._done(row, [s], m, cell))
+
     def _done(self, row: int, given: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell) -> Tensor:
-        """The output of the cell of this number."""
+        """What the graph of this cell makes of the states that it is given."""
         states: list[Tensor | None] = list(given)
         for node, (edges, alive) in enumerate(zip(cell.ways, cell.alive, strict=True)):
             parts: list[tuple[Tensor, bool]] = []

@@ -10,10 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from optuna.distributions import CategoricalDistribution
 
 from maskfront import CellSearch, Run, Study, launch
 from objectives.delivery.bench import bench
+from objectives.delivery.exported import load_model
+from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError
 from objectives.measures.cost import CostName
 from objectives.students.cells import genotype
@@ -148,6 +151,25 @@ def test_a_study_names_the_places_of_a_graph(study: Study, tmp_path: Path) -> No
     twins = {name: (out / name).read_text() for name in ("graph.py", "operations.py")}
     source = Path(genotype.__file__).parent
     assert twins == {name: (source / name).read_text() for name in twins}
+
+
+@pytest.mark.slow
+def test_a_recurrent_cell_is_exported_with_its_onnx_file(study: Study, tmp_path: Path) -> None:
+    nodes = (Node((0,), ("tanh",)), Node((1,), ("relu",)))
+    method = CellSearch(width=16, nodes=nodes, epochs=0.1, batch_size=16, recurrent=True)
+    places = {"nodes[1].inputs[0]": CategoricalDistribution((0, 1))}
+    own = replace(study, method=method, space=places, first=(), trials=1, population=1)
+    run = launch(own, out=tmp_path / "run", report=False)
+    out = run.export(tmp_path / "model", trial=0, onnx=True).folder
+    model, kept = load_model(out), load_model(run.folder / "trials" / "00000" / "model")
+    ids = torch.arange(1, 15).view(2, 7)
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": 0 * ids}
+    wanted = kept(**given).logits.detach()
+    assert model(**given).logits.equal(wanted)
+    torch.testing.assert_close(run_session(open_session(out / "onnx/model.onnx"), given), wanted)
+    assert answered_without_maskfront(out, tmp_path) > 0
+    found = bench([out], batches=[1], lengths=[8], engines=["onnxruntime-int8"], rounds=1)
+    assert not found.skipped
 
 
 def test_a_knob_that_a_graph_leaves_idle_is_refused(study: Study) -> None:

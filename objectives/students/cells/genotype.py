@@ -10,7 +10,7 @@ from typing import Any
 from objectives.errors import UserError, did_you_mean
 from objectives.students.cells.cell_classifier import POOLINGS
 from objectives.students.cells.graph import IDENTITY, NONE, Graph, Node
-from objectives.students.cells.operations import HEAD_DIM, OPERATIONS
+from objectives.students.cells.operations import HEAD_DIM, OPERATIONS, POSITION_WISE
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,16 @@ class Genotype:
     """What the classifier reads of the tokens: names of `POOLINGS`, in whatever order."""
     bigrams: int = 0
     """Rows of a table of hashed pairs of neighbours; 0: none."""
+    recurrent: bool = False
+    """Whether the graph is applied token by token; all operations are then `POSITION_WISE`."""
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.width % HEAD_DIM:
             raise UserError(f"width is {self.width}; it must be a multiple of {HEAD_DIM}, > 0")
         names = [*self.operations, *(name for node in self.nodes for name in node.operations)]
         check_names("operation", names, [*OPERATIONS, IDENTITY, NONE])
+        if self.recurrent:
+            check_position_wise(names)
         check_names("pooling", self.pooling, list(POOLINGS))
         if not self.pooling or len(set(self.pooling)) < len(self.pooling):
             raise UserError(
@@ -71,13 +75,18 @@ class Genotype:
             "nodes": Graph(self.nodes).to_list(),
             "pooling": self.pooling,
             "bigrams": self.bigrams,
+            **self._recurrence(),
         }
+
+    def _recurrence(self) -> dict[str, bool]:
+        """Only where it is: what was written before there were recurrent cells stays as it is."""
+        return {"recurrent": True} if self.recurrent else {}
 
     def to_json(self) -> str:
         """One line."""
         graph = {"nodes": Graph(self.nodes).to_list()} if self.nodes else {}
         known = {name: getattr(self, name) for name in ("operations", "pooling", "bigrams")}
-        return json.dumps({"width": self.width, **known, **graph})
+        return json.dumps({"width": self.width, **known, **graph, **self._recurrence()})
 
     @classmethod
     def from_json(cls, text: str) -> Genotype:
@@ -87,7 +96,8 @@ class Genotype:
             nodes = Graph.from_list(said.get("nodes", ())).nodes
             pooling = tuple(map(str, said.get("pooling", ("mean", "max"))))
             names, bigrams = tuple(map(str, said["operations"])), int(said.get("bigrams", 0))
-            return cls(int(said["width"]), names, nodes, pooling, bigrams)
+            recurrent = bool(said.get("recurrent", False))
+            return cls(int(said["width"]), names, nodes, pooling, bigrams, recurrent)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"this is not a genotype: {text[:80]!r}") from error
 
@@ -106,4 +116,15 @@ def check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
             raise UserError(
                 f"there is no {kind} '{name}'{did_you_mean(name, known)}; they are "
                 f"{', '.join(known)}"
+            )
+
+
+def check_position_wise(names: Sequence[str]) -> None:
+    """Raises UserError for the first operation that a recurrent cell cannot have."""
+    allowed = (*POSITION_WISE, IDENTITY, NONE)
+    for name in names:
+        if name not in allowed:
+            raise UserError(
+                f"operation '{name}' reads other tokens, which a recurrent cell cannot; choose "
+                f"among {', '.join(allowed)}"
             )

@@ -93,6 +93,20 @@ class GatedUnit(nn.Module):
         return out
 
 
+class Highway(nn.Module):
+    """s + sigmoid(c) (a(h) - s) of a state s, with [c, h] = s W and an activation a: each position
+    for itself (a node of ENAS, Pham et al. 2018, and of DARTS' recurrent cell, Liu et al. 2019).
+    There all activations of an edge share W; here each has its own."""
+
+    def __init__(self, width: int, activation: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.activation, self.gated = activation, nn.Linear(width, 2 * width)
+
+    def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+        gate, inner = self.gated(hidden_BSD).chunk(2, dim=-1)
+        return hidden_BSD.lerp(self.activation(inner), gate.sigmoid())
+
+
 class FeedForward(nn.Module):
     """Two linear layers, four times as wide between them: each position for itself."""
 
@@ -164,6 +178,14 @@ def neighbours(hidden_BSD: Tensor, kernel: int, beyond: float) -> Tensor:
 
 
 _KERNELS = (3, 5, 7)
+_ACTIVATIONS = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "linear": torch.positive,  # as it is
+}
+POSITION_WISE = (*_ACTIVATIONS, "gated", "feed_forward")
+"""Operations that read each position for itself."""
 OPERATIONS: dict[str, Callable[[int], nn.Module]] = {
     **{f"conv{kernel}": partial(GatedConvolution, kernel=kernel) for kernel in _KERNELS},
     "dilated5": partial(GatedConvolution, kernel=5, dilation=2),
@@ -178,6 +200,7 @@ OPERATIONS: dict[str, Callable[[int], nn.Module]] = {
     "attention4": partial(Attention, heads=4),
     "gated": GatedUnit,
     "feed_forward": FeedForward,
+    **{name: partial(Highway, activation=a) for name, a in _ACTIVATIONS.items()},
     "positions": Positions,
     "max3": lambda width: Pooling("max"),
     "mean3": lambda width: Pooling("mean"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,10 @@ from objectives.measures.measured import measured_flops
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
+from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
+from objectives.students.cells.graph_space import GraphSpace
+from objectives.weights.shared_cells import SharedCells
 from tests.objectives.conformance import SearchMethodConformance, logits_of, search_alone
 
 
@@ -114,6 +118,33 @@ def test_a_graph_that_is_a_row_of_blocks_is_that_row() -> None:
     graph = CellSearch(nodes=Graph.chain(["conv3", "none", "gated"]).nodes)
     assert graph.canonical() == row.canonical() == CellSearch(operations=("conv3", "gated"))
     assert graph.idle() == dict.fromkeys(("operations[0]", "operations[1]"), "nodes are given")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_recurrent_cell_is_trained_alone_or_with_shared_weights(
+    shared: bool, problem: Problem, tmp_path: Path
+) -> None:
+    nodes = (Node((0,), ("tanh",)), Node((1,), ("relu",)))
+    method = CellSearch(width=16, nodes=nodes, epochs=0.5, batch_size=16, recurrent=True)
+    if shared:
+        space = GraphSpace(nodes=2, operations=("tanh", "relu", "none"), edges=1)
+        method = replace(method, epochs=0, shared=SharedCells(space=space, epochs=0.5))
+    found = search_alone(method.canonical(), replace(problem, cache=tmp_path))
+    assert found.architecture == Genotype(16, nodes=nodes, recurrent=True)
+    assert isinstance(found.model, CellForSequenceClassification)
+    assert found.model.config.recurrent
+    assert logits_of(found, problem).isfinite().all()
+
+
+def test_what_cannot_be_recurrent_is_refused() -> None:
+    method = CellSearch(operations=("tanh",), recurrent=True)
+    with pytest.raises(UserError, match="hidden_weight is 1; it must be 0 where the cell is recu"):
+        replace(method, hidden_weight=1)
+    with pytest.raises(UserError, match="'conv3' reads other tokens"):
+        replace(method, operations=("conv3",))
+    shared = SharedCells(space=GraphSpace(operations=("tanh", "identity", "none", "max3")))
+    with pytest.raises(UserError, match="'max3' reads other tokens"):
+        replace(method, shared=shared)
 
 
 def test_what_makes_no_model_is_refused() -> None:

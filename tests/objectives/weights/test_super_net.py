@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from objectives.errors import UserError
 from objectives.measures.measured import measured_flops
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.graph import COMBINATIONS, IDENTITY, NONE, Graph, Node
@@ -26,18 +27,22 @@ STACKED = GraphSpace(
     nodes=2, operations=OPERATIONS, edges=0, inputs=2, output="all", cells=(0, 1, 2, 3)
 )
 CHAINED = GraphSpace(nodes=1, operations=("conv3", "gated", NONE), inputs=2, cells=(1, 3))
-SPACES = {"graphs": GRAPHS, "stacked": STACKED, "chained": CHAINED}
+HIGHWAYS = ("tanh", "relu", "sigmoid", "linear", NONE)
+DARTS = GraphSpace(nodes=2, operations=HIGHWAYS, edges=0, output="all")
+ENAS = GraphSpace(nodes=3, operations=(*HIGHWAYS, "gated", IDENTITY), edges=1)
+RECURRENT = {"recurrent, all": DARTS, "recurrent, unread": ENAS}
+SPACES = {"graphs": GRAPHS, "stacked": STACKED, "chained": CHAINED, **RECURRENT}
 TOKENS = 9
 
 
-def net_of(space: GraphSpace) -> SuperNet:
+def net_of(space: GraphSpace, recurrent: bool = False) -> SuperNet:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = CellConfig(vocab_size=50, hidden_size=16, num_labels=3)
+        config = CellConfig(vocab_size=50, hidden_size=16, num_labels=3, recurrent=recurrent)
         return SuperNet(space, CellForSequenceClassification(config))
 
 
-NETS = {name: net_of(space) for name, space in SPACES.items()}
+NETS = {name: net_of(space, name in RECURRENT) for name, space in SPACES.items()}
 
 
 @pytest.fixture
@@ -84,12 +89,13 @@ def soft(space: GraphSpace, seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def test_every_soft_choice_has_a_gradient(inputs: dict[str, Tensor]) -> None:
-    net, weights = NETS["stacked"], soft(STACKED)
+@pytest.mark.parametrize("name", ["stacked", "recurrent, all"])
+def test_every_soft_choice_has_a_gradient(name: str, inputs: dict[str, Tensor]) -> None:
+    net, weights = NETS[name], soft(SPACES[name])
     net(inputs, weights).logits.square().sum().backward()
     for place, own in weights.items():
         assert own.grad is not None, place
-        nothing = [c == NONE for c in STACKED.places[place]]
+        nothing = [c == NONE for c in SPACES[name].places[place]]
         assert ((own.grad != 0) | torch.tensor(nothing)).all(), place
 
 
@@ -135,6 +141,33 @@ def test_what_has_the_weight_zero_is_not_computed(inputs: dict[str, Tensor]) -> 
     for hook in hooks:
         hook.remove()
     assert done == ["0-0-0-conv3", "0-1-0-attention"]
+
+
+def test_weights_of_recurrent_nodes_that_are_not_used_get_no_gradient(
+    inputs: dict[str, Tensor],
+) -> None:
+    net = net_of(ENAS, recurrent=True)
+    graph = Graph((Node((0,), ("tanh",)), Node((0,), ("relu",))))
+    choices = ENAS.choices(graph)
+    net(inputs, ENAS.one_hot(choices)).logits.square().sum().backward()
+    used = {"0-0-0-tanh", "0-1-0-relu"}
+    for key, block in net.blocks.items():
+        given = [w.grad for w in block.parameters() if w.grad is not None and w.grad.any()]
+        assert bool(given) == (key in used), key
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        (GraphSpace(operations=("tanh",), inputs=2), "inputs is 2.*if recurrent, omit both"),
+        (GraphSpace(operations=("tanh",), cells=(1, 2)), r"cells \(1, 2\); if recurrent"),
+        (GraphSpace(operations=("tanh", "conv3")), "'conv3' reads other tokens"),
+    ],
+)
+def test_a_space_that_cannot_be_recurrent_is_refused(space: GraphSpace, said: str) -> None:
+    with pytest.raises(UserError, match=said) as refusal:
+        net_of(space, recurrent=True)
+    assert "\n" not in str(refusal.value)
 
 
 def straight_through(space: GraphSpace) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:

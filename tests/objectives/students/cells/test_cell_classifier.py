@@ -25,7 +25,7 @@ from objectives.students.cells.cell_classifier import (
 )
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE, Graph, Node
-from objectives.students.cells.operations import OPERATIONS
+from objectives.students.cells.operations import OPERATIONS, POSITION_WISE
 from tests.objectives.students.cells.test_graph import graphs
 
 VOCABULARY = 50
@@ -81,7 +81,7 @@ def test_all_operations_but_some_look_at_neighbours(operation: str) -> None:
     changed = ((states[0] - states[1]).abs().sum(-1)[0] > 1e-6).tolist()
     own = [place == 3 for place in range(7)]
     assert changed[3] == (operation != "positions")
-    assert (changed == own) == (operation in ("gated", "feed_forward"))
+    assert (changed == own) == (operation in POSITION_WISE)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -197,6 +197,7 @@ MATMULS = {
     "attention": lambda heads: 4 * WIDTH**2 + 2 * TOKENS * WIDTH,
     "gated": lambda _: 3 * WIDTH**2,
     "feed_forward": lambda _: 8 * WIDTH**2,
+    **dict.fromkeys(("tanh", "relu", "sigmoid", "linear"), lambda _: 2 * WIDTH**2),
     "positions": lambda _: 0,
     "max": lambda _: 0,
     "mean": lambda _: 0,
