@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 from torch.func import functional_call
@@ -29,16 +29,16 @@ from objectives.training.losses import task_loss
 from objectives.weights.cells import answers_loss, train_cells
 from objectives.weights.super_net import SuperNet
 
-CONVOLUTIONS = (
-    *(NONE, "max3", "mean3", IDENTITY),
-    *("separable3", "separable5", "atrous3", "atrous5"),
-)
-"""What the convolutional cells of DARTS choose from."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class SoftSearch(Aimed):
     """Base: a subclass says which weights of alpha add up to one, and which cell is derived."""
+
+    usual: ClassVar[tuple[str, ...]] = (
+        *(NONE, "max3", "mean3", IDENTITY),
+        *("separable3", "separable5", "atrous3", "atrous5"),
+    )
+    usual_recurrent: ClassVar[tuple[str, ...]] = (NONE, *Aimed.usual_recurrent)
 
     grad_rescale: float = 3e-3
     """kappa: step size of alpha's Adam. A factor on its gradient would cancel. > 0."""
@@ -48,7 +48,11 @@ class SoftSearch(Aimed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, grad_rescale=(self.grad_rescale > 0, "> 0"))
+        check_ranges(
+            self,
+            grad_rescale=(self.grad_rescale > 0, "> 0"),
+            operations=(bool({*self.names} - {NONE}), f"one or more beside '{NONE}'"),
+        )
 
     @property
     def together(self) -> tuple[tuple[str, ...], ...]:

@@ -26,7 +26,7 @@ from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
 from objectives.students.bert.cutting import shape_of
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
-from objectives.students.cells.genotype import Genotype, check_names
+from objectives.students.cells.genotype import Genotype, check_names, check_position_wise
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.students.cells.operations import OPERATIONS
@@ -94,7 +94,8 @@ class SuperNetSearch(SearchMethod):
             batch_size=(self.batch_size >= 1, ">= 1"),
         )
         check_names("operation", self.space.operations, [*OPERATIONS, IDENTITY, NONE])
-        _ = self.base
+        if self.base.recurrent:
+            check_position_wise(self.space.operations)
 
     @property
     def base(self) -> Genotype:
@@ -176,8 +177,21 @@ class SuperNetSearch(SearchMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class Aimed(SuperNetSearch):
-    """Base of those whose choice is drawn towards a share of the FLOPs."""
+    """Base of those whose choice is drawn towards a share of the FLOPs, among cells that read the
+    whole text or, recurrent, token by token."""
 
+    usual: ClassVar[tuple[str, ...]]
+    """The operations of cells that read the whole text."""
+    usual_recurrent: ClassVar[tuple[str, ...]] = ("tanh", "relu", "sigmoid", "linear")
+    """Those of recurrent cells."""
+
+    operations: tuple[str, ...] | None = None
+    """What may stand on an edge; None: what the source of the method has, `usual` or
+    `usual_recurrent`."""
+    nodes: int = 3
+    """Of a cell. >= 1."""
+    recurrent: bool = False
+    """Apply the cell token by token: see `CellSearch.recurrent`."""
     target_ratio: float | None = None
     """R: the share of the teacher's FLOPs that the choice is drawn to, whatever the study counts;
     None: to none. Two convolutions of width 128 have 0.01 of a BERT of 6 layers. > 0."""
@@ -194,6 +208,16 @@ class Aimed(SuperNetSearch):
             tolerance=(0 <= self.tolerance < 1, "in [0, 1)"),
             flops_weight=(self.flops_weight >= 0, ">= 0"),
         )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The operations that it chooses from."""
+        return self.operations or (self.usual_recurrent if self.recurrent else self.usual)
+
+    @property
+    def base(self) -> Genotype:
+        """A cell without operations, recurrent or not."""
+        return Genotype(self.width, recurrent=self.recurrent)
 
     def idle(self) -> dict[str, str]:
         """Without a target what acts with it."""

@@ -11,7 +11,7 @@ At one-hot numbers the super-net is the plain model, in its logits, its gradient
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,9 +29,10 @@ from objectives.students.cells.cell_classifier import (
 from objectives.students.cells.genotype import Genotype, check_position_wise
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace
+from objectives.students.cells.recurrence import over_tokens
+from objectives.weights.mixing import Number, added_up, mixed, value_of, weighed
+from objectives.weights.shared_reads import SharedReads
 
-Number = float | Tensor
-"""In [0, 1]; a scalar tensor where it has a gradient."""
 Weights = Mapping[str, Sequence[float] | Tensor]
 """Numbers over the choices of each of `GraphSpace.places`, in their order."""
 
@@ -74,6 +75,7 @@ class SuperNet(nn.Module):
                 raise UserError(
                     f"space.inputs is {space.inputs}, cells {space.cells}; if recurrent, omit both"
                 )
+        self.reads = SharedReads(space, config.hidden_size)
         self._measured: dict[int, dict[str, int]] = {}
         self.blocks = nn.ModuleDict(
             {
@@ -107,17 +109,27 @@ class SuperNet(nn.Module):
         outputs = [hidden_BSD]
         for row in range(len(needed)):
             given = [outputs[max(0, row + 1 - back)] for back in range(self.space.inputs, 0, -1)]
-            done = self._output(row, given, mask_BS1, cell) if needed[row] else given[-1]
+            done = self._output(row, given, mask_BS1, cell, weights) if needed[row] else given[-1]
             outputs.append(done)
-        hidden_BSD = _weighed((outputs[cells], number) for cells, number in depths)
+        hidden_BSD = weighed((outputs[cells], number) for cells, number in depths)
         logits = self.plain.classified(hidden_BSD, mask_BS1)
         return SequenceClassifierOutput(logits=logits, hidden_states=tuple(outputs))
 
-    def _output(self, row: int, own: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell) -> Tensor:
+    def _output(
+        self, row: int, own: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell, weights: Weights
+    ) -> Tensor:
         """The output of the cell of this number, at all tokens together or token by token."""
         if self.plain.join is None:
             return self._done(row, own, mask_BS1, cell)
-        return self.plain.over_tokens(own[0], mask_BS1, lambda s, m: self._done(row, [s], m, cell))
+        names = [self._numbers(weights, place, every=False) for place in self.reads.places]
+        return over_tokens(
+            self.plain.join,
+            own[0],
+            mask_BS1,
+            lambda state, mask: self._done(row, [state], mask, cell),
+            self.reads.reader(names) if names else None,
+            self.space.window if names else 1,
+        )
 
     def _done(self, row: int, given: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell) -> Tensor:
         """What the graph of this cell makes of the states that it is given."""
@@ -132,15 +144,15 @@ class SuperNet(nn.Module):
                     if state is not None
                 ]
                 if scaled:
-                    parts.append((_weighed(scaled), alive[edge]))
+                    parts.append((weighed(scaled), alive[edge]))
             combined = [
-                (_combined(parts, combination, mask_BS1), number)
+                (mixed(parts, combination, mask_BS1), number)
                 for combination, number in cell.combinations[node]
                 if parts
             ]
-            states.append(_weighed(combined) if combined else None)
+            states.append(weighed(combined) if combined else None)
         counted = [(states[state], number) for state, number in cell.counts]
-        return _weighed((state, number) for state, number in counted if state is not None)
+        return weighed((state, number) for state, number in counted if state is not None)
 
     def _block(self, key: str, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
         if key.endswith(f"-{IDENTITY}"):
@@ -157,10 +169,12 @@ class SuperNet(nn.Module):
             edges = [self._ways(weights, node, edge, every) for edge in range(space.edges_of(node))]
             for edge in edges:
                 for state in {way.state for way in edge}:
-                    read = _sum(way.number for way in edge if way.state == state)
+                    read = added_up(way.number for way in edge if way.state == state)
                     unread[state] = unread[state] * (1 - read)
             ways.append(edges)
-            alive.append([any(live[w.state] and _value(w.number) for w in edge) for edge in edges])
+            alive.append(
+                [any(live[w.state] and value_of(w.number) for w in edge) for edge in edges]
+            )
             live.append(any(alive[-1]))
         places = [f"nodes[{node}].combination" for node in range(space.nodes)]
         combinations = [self._numbers(weights, place, every) for place in places]
@@ -168,11 +182,11 @@ class SuperNet(nn.Module):
             (state, 1.0 if space.output == "all" else unread[state])
             for state in range(first, len(live))
         ]
-        total = _sum(number for state, number in counts if live[state])
+        whole = added_up(number for state, number in counts if live[state])
         if not any(live[first:]):
-            counts, total = [*counts, (first - 1, 1.0)], 1.0
-        shares = [(state, number / total) for state, number in counts]
-        return _Cell(ways, alive, combinations, [s for s in shares if every or _value(s[1])])
+            counts, whole = [*counts, (first - 1, 1.0)], 1.0
+        shares = [(state, number / whole) for state, number in counts]
+        return _Cell(ways, alive, combinations, [s for s in shares if every or value_of(s[1])])
 
     def _ways(self, weights: Weights, node: int, edge: int, every: bool) -> list[_Way]:
         states = self._numbers(weights, f"nodes[{node}].inputs[{edge}]", every)
@@ -215,10 +229,10 @@ class SuperNet(nn.Module):
         for edges in cell.ways:
             dead: Number = 1.0
             for ways in edges:
-                of_cell += _sum(w.number * live[w.state] * costs[w.operation] for w in ways)
-                dead = dead * (1 - _sum(way.number * live[way.state] for way in ways))
+                of_cell += added_up(w.number * live[w.state] * costs[w.operation] for w in ways)
+                dead = dead * (1 - added_up(way.number * live[way.state] for way in ways))
                 for state in range(inputs):
-                    read = _sum(way.number for way in ways if way.state == state)
+                    read = added_up(way.number for way in ways if way.state == state)
                     unread[state] = unread[state] * (1 - read)
             live.append(1 - dead)
             empty = empty * dead
@@ -231,7 +245,14 @@ class SuperNet(nn.Module):
                 idle = idle * (1 - needed[-back] * (1 - unread[-back]))
             needed.append(1 - idle)
         depths = self._numbers(exact, "cells", every=False)
-        return costs[NONE] + of_cell * _sum(share * _sum(needed[:n]) for n, share in depths)
+        of_reads = added_up(
+            number * costs[name]
+            for place in self.reads.places
+            for name, number in self._numbers(exact, place, every=False)
+            if name != NONE
+        )
+        of_cells = added_up(share * added_up(needed[:n]) for n, share in depths)
+        return costs[NONE] + of_reads + of_cell * of_cells
 
     def costs(self, seq_len: int) -> dict[str, int]:
         """FLOPs of each operation, and of a model without any under the name `NONE`."""
@@ -241,10 +262,14 @@ class SuperNet(nn.Module):
                 config = self._config(replace(self._base, operations=(name,)))
                 with torch.device("meta"):
                     model = CellForSequenceClassification(config)
-                return measured_flops(model, seq_len)
+                if self.plain.join is None:
+                    return measured_flops(model, seq_len)
+                one, two = (measured_flops(model, length) for length in (1, 2))
+                return one + (seq_len - 1) * (two - one)  # each token costs the same
 
             none = measured(NONE)
-            costs = {name: measured(name) - none for name in (IDENTITY, *self.space.operations)}
+            names = {IDENTITY, *self.space.operations, *self.space.reads} - {NONE}
+            costs = {name: measured(name) - none for name in names}
             self._measured[seq_len] = {**costs, NONE: none}
         return self._measured[seq_len]
 
@@ -253,7 +278,9 @@ class SuperNet(nn.Module):
 
     def genotype(self, choices: Mapping[str, Any]) -> Genotype:
         """The architecture of some choices: one of each place."""
-        return replace(self._base, nodes=self.space.graph(choices).nodes)
+        reads = self.space.reads_of(choices)
+        nodes, window = self.space.graph(choices).nodes, self.space.window if reads else 0
+        return replace(self._base, nodes=nodes, reads=reads, window=window)
 
     def extract(self, choices: Mapping[str, Any]) -> CellForSequenceClassification:
         """The plain classifier of some choices, with copies of their weights."""
@@ -261,41 +288,17 @@ class SuperNet(nn.Module):
         with torch.random.fork_rng(devices=[]):  # new weights, none of which stays
             model = CellForSequenceClassification(self._config(self.genotype(choices)))
         for name, child in self.plain.named_children():
-            if name != "blocks":
+            if name not in ("blocks", "reads"):
                 setattr(model, name, copy.deepcopy(child))
         names = [name for node in graph.nodes for name in node.operations]
         edges = [own for own in zip(names, sources, strict=True) if own[0] != IDENTITY]
         for block, (name, (number, edge)) in enumerate(edges):
             row, node = divmod(number, self.space.nodes + 1)
             model.blocks[block] = copy.deepcopy(self.blocks[_key(row, node, edge, name)])
+        self.reads.copied_to(model)
         model.train(False)
         return model
 
 
 def _key(cell: int, node: int, edge: int, name: str) -> str:
     return f"{cell}-{node}-{edge}-{name}"
-
-
-def _value(number: Number) -> float:
-    return number.item() if isinstance(number, Tensor) else number
-
-
-def _sum(numbers: Iterable[Number]) -> Number:
-    return sum(numbers, 0.0)
-
-
-def _weighed(parts: Iterable[tuple[Tensor, Number]]) -> Tensor:
-    """The sum of tensors times their numbers."""
-    first, *others = [part if isinstance(n, float) and n == 1 else part * n for part, n in parts]
-    return sum(others, first)
-
-
-def _combined(parts: Sequence[tuple[Tensor, bool]], combination: str, mask_BS1: Tensor) -> Tensor:
-    """As `cell_classifier.combined`, of parts of which some are 0, and not there."""
-    if combination == "product":
-        whole = mask_BS1
-        for part, alive in parts:
-            whole = whole * (part if alive else part + 1)
-        return whole
-    added = _weighed((part, 1.0) for part, _ in parts)
-    return added / max(1, sum(alive for _, alive in parts)) if combination == "mean" else added

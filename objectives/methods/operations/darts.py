@@ -12,11 +12,11 @@ recurrent cells each pair of nodes and each activation has weights of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from objectives.errors import check_ranges
 from objectives.strategies.places.derivation import EdgeWeights, strongest_edges
-from objectives.strategies.soft_search import CONVOLUTIONS, SoftSearch
+from objectives.strategies.soft_search import SoftSearch
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE
 from objectives.students.cells.graph_space import GraphSpace
@@ -26,22 +26,18 @@ from objectives.students.cells.graph_space import GraphSpace
 class Darts(SoftSearch):
     """Search by gradient with a softmax for each edge, of first or second order."""
 
-    operations: tuple[str, ...] = CONVOLUTIONS
-    """What may stand on an edge. `NONE` takes weight in the search, and is never chosen."""
-    nodes: int = 3
-    """Of a cell. >= 1."""
     cells: int = 1
-    """Cells, all alike, that follow one another; with two or more each reads the last two. >= 1."""
-    edges: int = 2
-    """Of each node that stay: 2 in the paper, 1 in its recurrent cells. >= 1."""
+    """Cells, all alike, that follow one another; with two or more each reads the last two. >= 1; 1
+    where they are recurrent."""
+    edges: int | None = None
+    """Of each node that stay; None: as in the paper 2, or 1 of a recurrent cell. >= 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choosable = set(self.operations) - {NONE}
         check_ranges(
             self,
-            operations=(bool(choosable), f"one or more beside '{NONE}'"),
-            edges=(self.edges >= 1, ">= 1"),
+            cells=(self.cells == 1 or not self.recurrent, "1 where they are recurrent"),
+            edges=(self.edges is None or self.edges >= 1, ">= 1, or None"),
         )
 
     @property
@@ -49,7 +45,7 @@ class Darts(SoftSearch):
         """One edge from each state before a node."""
         return GraphSpace(
             nodes=self.nodes,
-            operations=self.operations,
+            operations=self.names,
             edges=0,
             inputs=min(2, self.cells),
             output="all",
@@ -58,10 +54,10 @@ class Darts(SoftSearch):
 
     def derived(self, weights: EdgeWeights) -> Genotype:
         """The edges of each node whose best operation weighs most, without `NONE`."""
-        space = self.space
+        space, most = self.space, self.edges or (1 if self.recurrent else 2)
         choices = dict.fromkeys(space.places, NONE)
         for node in range(self.nodes):
             edges = [f"nodes[{node}].operations[{edge}]" for edge in range(space.edges_of(node))]
-            kept = strongest_edges(space.all_places, weights, edges, self.edges, never=(NONE,))
+            kept = strongest_edges(space.all_places, weights, edges, most, never=(NONE,))
             choices |= {place: str(name) for place, name in kept}
-        return Genotype(self.width, nodes=space.graph(choices).nodes)
+        return replace(self.base, nodes=space.graph(choices).nodes)

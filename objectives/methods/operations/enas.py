@@ -12,6 +12,7 @@ candidates meet the same rows of alpha, there one batch each.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -40,12 +41,10 @@ from objectives.weights.super_net import SuperNet
 class Enas(Aimed):
     """Search by a controller over the cells of a super-net."""
 
-    operations: tuple[str, ...] = (IDENTITY, "separable3", "separable5", "max3", "mean3")
-    """What a node may do with each of its inputs."""
-    nodes: int = 3
-    """Of the cell. >= 1."""
-    edges: int = 2
-    """Inputs of each node: 2 in the paper's convolutional cells, 1 in its recurrent ones. >= 1."""
+    usual: ClassVar[tuple[str, ...]] = (IDENTITY, "separable3", "separable5", "max3", "mean3")
+
+    edges: int | None = None
+    """Inputs of each node; None: as in the paper 2, or 1 in a recurrent cell. >= 1."""
     rewards: int = 100
     """Cells that the controller learns from after each pass. The code has 500. >= 1."""
     candidates: int = 100
@@ -59,7 +58,7 @@ class Enas(Aimed):
         super().__post_init__()
         check_ranges(
             self,
-            edges=(self.edges >= 1, ">= 1"),
+            edges=(self.edges is None or self.edges >= 1, ">= 1, or None"),
             rewards=(self.rewards >= 1, ">= 1"),
             candidates=(self.candidates >= 1, ">= 1"),
             grad_rescale=(self.grad_rescale > 0, "> 0"),
@@ -69,7 +68,8 @@ class Enas(Aimed):
     @property
     def space(self) -> GraphSpace:
         """Each node reads so many of the states before it; the output is of those nobody reads."""
-        return GraphSpace(nodes=self.nodes, operations=self.operations, edges=self.edges)
+        edges = self.edges or (1 if self.recurrent else 2)
+        return GraphSpace(nodes=self.nodes, operations=self.names, edges=edges)
 
     def chosen(self, net: SuperNet, problem: Problem, seed: int, progress: Progress) -> Chosen:
         """By the controller, after as many rounds as passes."""

@@ -9,11 +9,11 @@ paper does not say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from objectives.errors import check_ranges
 from objectives.strategies.places.derivation import EdgeWeights, strongest_pairs
-from objectives.strategies.soft_search import CONVOLUTIONS, SoftSearch
+from objectives.strategies.soft_search import SoftSearch
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE, Graph, Node
 from objectives.students.cells.graph_space import GraphSpace
@@ -23,26 +23,18 @@ from objectives.students.cells.graph_space import GraphSpace
 class IDarts(SoftSearch):
     """Search by gradient with a softmax for each node, of first or second order."""
 
-    operations: tuple[str, ...] = CONVOLUTIONS
-    """What may stand on an edge. `NONE` takes weight in the search, and is never chosen."""
-    nodes: int = 3
-    """Of the cell. >= 1."""
     pairs: int = 1
     """n: pairs of a predecessor and an operation that each node keeps. >= 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choosable = set(self.operations) - {NONE}
-        check_ranges(
-            self,
-            operations=(bool(choosable), f"one or more beside '{NONE}'"),
-            pairs=(1 <= self.pairs <= len(choosable), f"1 to {len(choosable)}, one an operation"),
-        )
+        most = len({*self.names} - {NONE})
+        check_ranges(self, pairs=(1 <= self.pairs <= most, f"1 to {most}, the operations"))
 
     @property
     def space(self) -> GraphSpace:
         """One cell, with one edge from each state before a node."""
-        return GraphSpace(nodes=self.nodes, operations=self.operations, edges=0, output="all")
+        return GraphSpace(nodes=self.nodes, operations=self.names, edges=0, output="all")
 
     @property
     def together(self) -> tuple[tuple[str, ...], ...]:
@@ -57,7 +49,7 @@ class IDarts(SoftSearch):
             kept = strongest_pairs(space.all_places, weights, edges, self.pairs, never=(NONE,))
             states = tuple(edges.index(place) for place, _ in kept)
             nodes.append(Node(states, tuple(str(name) for _, name in kept)))
-        return Genotype(self.width, nodes=space.repeated(Graph(tuple(nodes)), 1).nodes)
+        return replace(self.base, nodes=space.repeated(Graph(tuple(nodes)), 1).nodes)
 
     def _edges(self, node: int) -> tuple[str, ...]:
         edges = range(self.space.edges_of(node))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from objectives.errors import check_ranges
 from objectives.problem import Problem
@@ -46,10 +46,11 @@ def strategy_of(name: Searcher, places: Places, seed: int, candidates: int) -> S
 class SinglePath(Aimed):
     """Search among the cells of one super-net that all trials share."""
 
-    operations: tuple[str, ...] = (IDENTITY, "conv3", "conv5", "conv7", "attention", "max3")
-    """What a node may do with each of its inputs."""
-    nodes: int = 3
-    """Of the cell. >= 1."""
+    usual: ClassVar[tuple[str, ...]] = (
+        *(IDENTITY, "conv3", "conv5", "conv7"),
+        *("attention", "max3"),
+    )
+
     strategy: Searcher = "evolution"
     """Who proposes: draws at random, evolution by tournament, or the operations that did well at a
     place, with an upper confidence bound ("priority")."""
@@ -66,7 +67,7 @@ class SinglePath(Aimed):
     @property
     def space(self) -> GraphSpace:
         """Each node reads two states; the output is of those nobody reads."""
-        return GraphSpace(nodes=self.nodes, operations=self.operations)
+        return GraphSpace(nodes=self.nodes, operations=self.names)
 
     @property
     def shared(self) -> SharedCells:

@@ -8,12 +8,12 @@ the maximum over the tokens.
 A recurrent cell applies the graph token by token, to a gated mean of the token and of what the
 graph gave of the token before it (ENAS, Pham et al. 2018; DARTS, Liu et al. 2019).
 
-This file imports torch, transformers, `graph` and `operations`: an exported model carries copies.
+This file imports torch, transformers and files beside it: an exported model carries copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -24,8 +24,9 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from .graph import IDENTITY, Graph
+from .graph import IDENTITY, NONE, Graph
 from .operations import FAR, OPERATIONS
+from .recurrence import over_tokens
 
 
 class CellConfig(PreTrainedConfig):
@@ -46,6 +47,10 @@ class CellConfig(PreTrainedConfig):
     """Rows of a table of pairs of neighbours, which share rows by a hash; 0: no table."""
     recurrent: bool = False
     """Whether the graph is applied token by token."""
+    reads: tuple[str, ...] | list[str] = ()
+    """Operations on each of `READS`, or none."""
+    window: int = 0
+    """Tokens and states in the means that `reads` reads."""
     max_position_embeddings: int = 512
     """Tokens that it is meant to read at most. It has no positions: convolutions tell the order."""
     pad_token_id: int | None = 0
@@ -89,34 +94,6 @@ def _lowest(hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
     return hidden_BSD.masked_fill(mask_BS1 == 0, -FAR).amin(1)
 
 
-_Given = tuple[Tensor, Tensor, Tensor]
-"""Of a token, or of all, one a row."""
-_After = Callable[[Tensor, _Given], Tensor]
-"""What makes a state of the one before it and of what is given for the token."""
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _looped(after: _After, state: Tensor, rows: _Given) -> Tensor:
-    """The states of all rows, stacked. A compiler would write the loop out, in minutes."""
-    states = []
-    for given in zip(*(own.unbind() for own in rows), strict=True):
-        state = after(state, given)
-        states.append(state)
-    return torch.stack(states)
-
-
-def _scanned(after: _After, state: Tensor, rows: _Given) -> Tensor:
-    """The same as one node of a graph, which takes any number of rows: for an export."""
-    from torch._higher_order_ops import scan
-
-    def twice(state: Tensor, given: _Given) -> tuple[Tensor, Tensor]:
-        state = after(state, given)
-        return state, state.clone()  # for the next token, and to be kept
-
-    states: Tensor = scan(twice, state, rows)[1]
-    return states
-
-
 POOLINGS = {"mean": _mean, "max": _highest, "min": _lowest}
 """Over the tokens, (B, D)."""
 
@@ -140,6 +117,10 @@ class CellForSequenceClassification(PreTrainedModel):
         self.blocks = nn.ModuleList(CellBlock(width, name) for name in names if name != IDENTITY)
         self.outputs = self.graph.outputs()
         self.join = nn.Linear(2 * width, 2 * width) if config.recurrent else None
+        self.reads = nn.ModuleList(
+            CellBlock(width, name) if name not in (IDENTITY, NONE) else nn.Identity()
+            for name in config.reads
+        )
         read = len(config.pooling) * width
         self.LayerNorm = nn.LayerNorm(read)
         self.pooler = nn.Linear(read, width)
@@ -167,8 +148,13 @@ class CellForSequenceClassification(PreTrainedModel):
             hidden_BSD = self._output(states)
         else:
             first_BSD = hidden_BSD
-            hidden_BSD = self.over_tokens(
-                first_BSD, mask_BS1, lambda *given: self._output(self._states(*given))
+            hidden_BSD = over_tokens(
+                self.join,
+                first_BSD,
+                mask_BS1,
+                lambda *given: self._output(self._states(*given)),
+                self.read if self.config.reads else None,
+                max(1, self.config.window),
             )
             states = [first_BSD, hidden_BSD]
         logits = self.classified(hidden_BSD, mask_BS1)
@@ -195,34 +181,14 @@ class CellForSequenceClassification(PreTrainedModel):
     def _output(self, states: Sequence[Tensor]) -> Tensor:
         return combined([states[state] for state in self.outputs], "mean")
 
-    def over_tokens(
-        self, hidden_BSD: Tensor, mask_BS1: Tensor, step: Callable[[Tensor, Tensor], Tensor]
-    ) -> Tensor:
-        """Hidden states of a recurrent cell, (B, S, D), 0 at padding.
-
-        Args:
-            hidden_BSD: the tokens x_t.
-            mask_BS1: 1, or 0 for padding, at which the state before it stays.
-            step: what makes h_t, (B, 1, D), of h_{t-1} + c (tanh(u) - h_{t-1}), (B, 1, D), and of
-                the mask, (B, 1, 1), where [c, u] = [x_t, h_{t-1}] W with a sigmoid on c.
-        """
-        assert self.join is not None
-        of_token_ED, of_state_ED = self.join.weight.chunk(2, dim=1)
-        tokens_SB1D, mask_SB11 = (own.transpose(0, 1)[:, :, None] for own in (hidden_BSD, mask_BS1))
-        joined_SB1E = nn.functional.linear(tokens_SB1D, of_token_ED, self.join.bias)
-        rows = (joined_SB1E.contiguous(), mask_SB11.contiguous(), mask_SB11.bool().contiguous())
-
-        def after(state_B1D: Tensor, given: _Given) -> Tensor:
-            joined_B1E, mask_B11, there_B11 = given
-            joined_B1E = joined_B1E + nn.functional.linear(state_B1D, of_state_ED)
-            gate_B1D, inner_B1D = joined_B1E.chunk(2, dim=-1)
-            first_B1D = state_B1D.lerp(inner_B1D.tanh(), gate_B1D.sigmoid())
-            return torch.where(there_B11, step(first_B1D, mask_B11), state_B1D)
-
-        state_B1D = hidden_BSD.new_zeros(len(hidden_BSD), 1, hidden_BSD.shape[-1])
-        through = _scanned if torch.compiler.is_exporting() else _looped
-        states_SB1D = through(after, state_B1D, rows)
-        return states_SB1D[:, :, 0].transpose(0, 1) * mask_BS1
+    def read(self, place: int, state_B1D: Tensor, mask_B11: Tensor) -> Tensor | None:
+        """What the operation at a place of `READS` makes of it; None if there is none."""
+        if self.config.reads[place] == NONE:
+            return None
+        block = self.reads[place]
+        whole = isinstance(block, nn.Identity)
+        read: Tensor = state_B1D if whole else block(state_B1D, mask_B11)
+        return read
 
     def embedded(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None

@@ -10,7 +10,7 @@ from typing import Any
 from objectives.errors import UserError, did_you_mean
 from objectives.students.cells.cell_classifier import POOLINGS
 from objectives.students.cells.graph import IDENTITY, NONE, Graph, Node
-from objectives.students.cells.operations import HEAD_DIM, OPERATIONS, POSITION_WISE
+from objectives.students.cells.operations import HEAD_DIM, OPERATIONS, POSITION_WISE, READS
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,11 @@ class Genotype:
     """Rows of a table of hashed pairs of neighbours; 0: none."""
     recurrent: bool = False
     """Whether the graph is applied token by token; all operations are then `POSITION_WISE`."""
+    reads: tuple[str, ...] = ()
+    """What a recurrent cell does with each of `READS`, or nothing: then it reads the state and the
+    token as they are."""
+    window: int = 0
+    """Tokens and states in the means of `READS`; 0 where there are no reads."""
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.width % HEAD_DIM:
@@ -38,7 +43,12 @@ class Genotype:
         names = [*self.operations, *(name for node in self.nodes for name in node.operations)]
         check_names("operation", names, [*OPERATIONS, IDENTITY, NONE])
         if self.recurrent:
-            check_position_wise(names)
+            check_position_wise([*names, *self.reads])
+        if self.reads and (not self.recurrent or len(self.reads) != len(READS) or self.window < 1):
+            raise UserError(
+                f"reads are {self.reads!r}; a recurrent cell has none or {len(READS)} "
+                f"({', '.join(READS)}), and then a window of 1 or more"
+            )
         check_names("pooling", self.pooling, list(POOLINGS))
         if not self.pooling or len(set(self.pooling)) < len(self.pooling):
             raise UserError(
@@ -46,6 +56,10 @@ class Genotype:
             )
         if self.bigrams < 0:
             raise UserError(f"bigrams is {self.bigrams}; it must be >= 0")
+        if self.reads == (IDENTITY, NONE, IDENTITY, NONE):  # as they are
+            object.__setattr__(self, "reads", ())
+        if not self.reads:
+            object.__setattr__(self, "window", 0)
         try:
             graph = Graph(self.nodes) if self.nodes else Graph.chain(self.operations)
         except ValueError as error:
@@ -65,7 +79,7 @@ class Genotype:
     def blocks(self) -> tuple[str, ...]:
         """The operations of the model's blocks, in their order."""
         names = [name for node in self.graph.nodes for name in node.operations]
-        return tuple(name for name in names if name != IDENTITY)
+        return tuple(name for name in (*self.reads, *names) if name not in (IDENTITY, NONE))
 
     def config(self) -> dict[str, Any]:
         """What a `CellConfig` says of it."""
@@ -78,9 +92,10 @@ class Genotype:
             **self._recurrence(),
         }
 
-    def _recurrence(self) -> dict[str, bool]:
+    def _recurrence(self) -> dict[str, Any]:
         """Only where it is: what was written before there were recurrent cells stays as it is."""
-        return {"recurrent": True} if self.recurrent else {}
+        reads = {"reads": self.reads, "window": self.window} if self.reads else {}
+        return {"recurrent": True, **reads} if self.recurrent else {}
 
     def to_json(self) -> str:
         """One line."""
@@ -96,8 +111,9 @@ class Genotype:
             nodes = Graph.from_list(said.get("nodes", ())).nodes
             pooling = tuple(map(str, said.get("pooling", ("mean", "max"))))
             names, bigrams = tuple(map(str, said["operations"])), int(said.get("bigrams", 0))
-            recurrent = bool(said.get("recurrent", False))
-            return cls(int(said["width"]), names, nodes, pooling, bigrams, recurrent)
+            recurrent, window = bool(said.get("recurrent", False)), int(said.get("window", 0))
+            reads = tuple(map(str, said.get("reads", ())))
+            return cls(int(said["width"]), names, nodes, pooling, bigrams, recurrent, reads, window)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"this is not a genotype: {text[:80]!r}") from error
 

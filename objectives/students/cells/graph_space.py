@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from objectives.errors import check_ranges, check_types
 from objectives.students.cells.graph import COMBINATIONS, IDENTITY, NONE, Graph, Node
+from objectives.students.cells.operations import READS, WINDOWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,11 @@ class GraphSpace:
     """Of which nodes the output of a cell is the mean."""
     cells: tuple[int, ...] = (1,)
     """How many cells, all alike, may follow one another, rising."""
+    reads: tuple[str, ...] = ()
+    """What a recurrent cell may do with each of `operations.READS` (ESS, Li et al. 2020); nothing:
+    it reads the token and the state before it as they are."""
+    window: int = 2
+    """Tokens and states in the means among `operations.READS`. >= 1."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -42,6 +48,7 @@ class GraphSpace:
             edges=(self.edges >= 0, ">= 0"),
             combinations=(known and bool(self.combinations), f"some of {', '.join(COMBINATIONS)}"),
             inputs=(self.inputs >= 1, ">= 1"),
+            window=(self.window >= 1, ">= 1"),
             cells=(
                 all(a < b for a, b in pairwise((-1, *self.cells))) and self.cells[-1:] > (0,),
                 "numbers, rising, the last > 0",
@@ -59,6 +66,9 @@ class GraphSpace:
                 places[f"nodes[{number}].inputs[{edge}]"] = choices
                 places[f"nodes[{number}].operations[{edge}]"] = self.operations
             places[f"nodes[{number}].combination"] = self.combinations
+        for place, name in enumerate(READS if self.reads else ()):
+            whole = tuple(own for own in self.reads if own != NONE)
+            places[f"reads[{place}]"] = self.reads if name in WINDOWS else whole
         return {**places, "cells": self.cells}
 
     @cached_property
@@ -201,6 +211,18 @@ class GraphSpace:
             if choice != NONE and choice not in (there := self.all_places.get(name, ())):
                 raise ValueError(f"{name} is {choice!r}; the space has {list(there)}")
         return {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
+
+    def reads_of(self, choices: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a recurrent cell does with each of its reads.
+
+        Args:
+            choices: one of each place; where there is none, the first is taken.
+
+        Returns:
+            An operation of each of `READS`, or nothing if the space has none.
+        """
+        own = [place for place in self.all_places if place.startswith("reads[")]
+        return tuple(choices.get(place, self.all_places[place][0]) for place in own)
 
     def drawn(self, random: Random) -> dict[str, Any]:
         """Choices at random, each place for itself, each choice as likely.

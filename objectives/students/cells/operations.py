@@ -184,6 +184,11 @@ _ACTIVATIONS = {
     "sigmoid": torch.sigmoid,
     "linear": torch.positive,  # as it is
 }
+READS = ("state", "tokens before", "token", "states before")
+"""What a recurrent cell may read besides the last state and the token: the means of those before
+these. Of each pair an operation is done on both, and the results are multiplied."""
+WINDOWS = READS[1::2]
+"""Where no operation may be: then the other of the pair stands alone."""
 POSITION_WISE = (*_ACTIVATIONS, "gated", "feed_forward")
 """Operations that read each position for itself."""
 OPERATIONS: dict[str, Callable[[int], nn.Module]] = {

@@ -82,13 +82,15 @@ def test_a_small_target_makes_cheap_cells(problem: Problem) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"operations": (NONE,)}, "one or more beside 'none'"),
+        ({"operations": (NONE,)}, r"operations is \('none',\); it must be one or more beside"),
         ({"operations": ("konv3",)}, "there is no operation 'konv3'"),
         ({"order": 3}, "order is 3; it must be one of 1, 2"),
         ({"edges": 0}, "edges is 0"),
         ({"width": 17}, "width is 17"),
         ({"nodes": 0}, "nodes is 0"),
         ({"cells": 0}, r"cells is \(0,\)|inputs is 0"),
+        ({"operations": None, "recurrent": True, "cells": 2}, "cells is 2; it must be 1 where"),
+        ({"recurrent": True}, "operation 'conv3' reads other tokens"),
         ({"target_ratio": 0.0}, "target_ratio is 0.0"),
     ],
 )
@@ -96,3 +98,12 @@ def test_bad_settings_are_one_line(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said) as refused:
         replace(QUICK, **wrong)  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
+
+
+def test_recurrent_cells_choose_activations(problem: Problem) -> None:
+    method = replace(QUICK, order=2, operations=None, recurrent=True, search_epochs=0.2)
+    found = search_alone(method, problem).architecture
+    assert isinstance(found, Genotype)
+    assert found.recurrent
+    assert set(found.blocks) <= {"tanh", "relu", "sigmoid", "linear"}
+    assert len(found.blocks) == method.nodes

@@ -43,3 +43,12 @@ def test_the_flops_loss_counts_against_a_cell(problem: Problem) -> None:
 def test_nothing_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"Enas.{name} is 0"):
         replace(QUICK, **{name: 0})  # type: ignore[arg-type]
+
+
+def test_recurrent_cells_choose_activations(problem: Problem) -> None:
+    method = replace(QUICK, operations=None, edges=None, recurrent=True, search_epochs=0.2)
+    found = search_alone(method, problem).architecture
+    assert isinstance(found, Genotype)
+    assert found.recurrent
+    assert set(found.blocks) <= {"tanh", "relu", "sigmoid", "linear"}
+    assert len(found.blocks) == method.nodes

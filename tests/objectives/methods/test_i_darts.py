@@ -60,3 +60,12 @@ def test_an_operation_that_cannot_fit_loses(problem: Problem) -> None:
 def test_more_pairs_than_operations_are_refused() -> None:
     with pytest.raises(UserError, match="pairs is 3; it must be 1 to 2"):
         replace(QUICK, pairs=3)
+
+
+def test_recurrent_cells_choose_activations(problem: Problem) -> None:
+    method = replace(QUICK, operations=None, recurrent=True, search_epochs=0.2)
+    found = search_alone(method, problem).architecture
+    assert isinstance(found, Genotype)
+    assert found.recurrent
+    assert set(found.blocks) <= {"tanh", "relu", "sigmoid", "linear"}
+    assert len(found.blocks) == method.nodes

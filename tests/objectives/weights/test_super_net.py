@@ -30,7 +30,10 @@ CHAINED = GraphSpace(nodes=1, operations=("conv3", "gated", NONE), inputs=2, cel
 HIGHWAYS = ("tanh", "relu", "sigmoid", "linear", NONE)
 DARTS = GraphSpace(nodes=2, operations=HIGHWAYS, edges=0, output="all")
 ENAS = GraphSpace(nodes=3, operations=(*HIGHWAYS, "gated", IDENTITY), edges=1)
-RECURRENT = {"recurrent, all": DARTS, "recurrent, unread": ENAS}
+READING = GraphSpace(
+    nodes=1, operations=HIGHWAYS, edges=0, output="all", reads=(IDENTITY, NONE, "tanh"), window=3
+)
+RECURRENT = {"recurrent, all": DARTS, "recurrent, unread": ENAS, "recurrent, reads": READING}
 SPACES = {"graphs": GRAPHS, "stacked": STACKED, "chained": CHAINED, **RECURRENT}
 TOKENS = 9
 
@@ -89,13 +92,13 @@ def soft(space: GraphSpace, seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("name", ["stacked", "recurrent, all"])
+@pytest.mark.parametrize("name", ["stacked", "recurrent, all", "recurrent, reads"])
 def test_every_soft_choice_has_a_gradient(name: str, inputs: dict[str, Tensor]) -> None:
     net, weights = NETS[name], soft(SPACES[name])
     net(inputs, weights).logits.square().sum().backward()
     for place, own in weights.items():
         assert own.grad is not None, place
-        nothing = [c == NONE for c in SPACES[name].places[place]]
+        nothing = [c == NONE and "reads" not in place for c in SPACES[name].places[place]]
         assert ((own.grad != 0) | torch.tensor(nothing)).all(), place
 
 

@@ -29,6 +29,7 @@ BRANCHED = (
     Node((0, 1), ("linear", IDENTITY), "product"),
     Node((0, 1), ("gated", "relu"), "mean"),
 )
+READING: dict[str, Any] = {"reads": ("tanh", "linear", IDENTITY, "relu"), "window": 3}
 
 
 def recurrent(nodes: tuple[Node, ...], **changes: Any) -> CellForSequenceClassification:
@@ -87,8 +88,11 @@ def test_the_output_of_a_graph_is_the_mean_of_what_nobody_reads(batch: dict[str,
 
 
 @pytest.mark.parametrize("nodes", [CHAIN, BRANCHED, ()])
-def test_more_padding_changes_no_answer(nodes: tuple[Node, ...], batch: dict[str, Tensor]) -> None:
-    model = recurrent(nodes, pooling=("mean", "max", "min"))
+@pytest.mark.parametrize("reads", [False, True])
+def test_more_padding_changes_no_answer(
+    nodes: tuple[Node, ...], reads: bool, batch: dict[str, Tensor]
+) -> None:
+    model = recurrent(nodes, pooling=("mean", "max", "min"), **(READING if reads else {}))
     wanted = model(**batch).logits
     further = {name: nn.functional.pad(own, (0, 4)) for name, own in batch.items()}
     further["input_ids"][:, 7:] = 9
@@ -98,14 +102,55 @@ def test_more_padding_changes_no_answer(nodes: tuple[Node, ...], batch: dict[str
     torch.testing.assert_close(model(**before).logits, wanted)
 
 
-def test_a_token_sees_those_before_it_alone(batch: dict[str, Tensor]) -> None:
-    model, seen = recurrent(BRANCHED), list[Tensor]()
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_token_sees_those_before_it_alone(reads: bool, batch: dict[str, Tensor]) -> None:
+    model, seen = recurrent(BRANCHED, **(READING if reads else {})), list[Tensor]()
     model.words.register_forward_hook(lambda *given: seen.append(given[2]))
     last = model(batch["input_ids"], output_hidden_states=True).hidden_states[-1]
     for t in range(7):
         (gradient,) = torch.autograd.grad(last[:, t].sum(), seen, retain_graph=True)
         reached = gradient.abs().sum(-1) > 0
         assert reached.equal((torch.arange(7) <= t).expand(3, 7))
+
+
+@torch.no_grad()
+def test_what_it_reads_is_the_loop_written_out(batch: dict[str, Tensor]) -> None:
+    model = recurrent(CHAIN[:1], **READING)
+    hidden, _ = model.embedded(batch["input_ids"], None, None)
+    mask, zero = torch.ones(1, 1), torch.zeros(3, WIDTH)
+    states, tokens = [zero] * 3, [zero] * 3
+    for t in range(7):
+        of_state = model.reads[0](states[-1], mask)
+        of_tokens = model.reads[1](torch.stack(tokens[-3:]).mean(0), mask)
+        of_states = model.reads[3](torch.stack(states[-3:]).mean(0), mask)
+        first = joined(model, hidden[:, t] * of_states, of_state * of_tokens)
+        states.append(model.blocks[0](first, mask))
+        tokens.append(hidden[:, t])
+    found = model(batch["input_ids"], output_hidden_states=True).hidden_states[-1]
+    torch.testing.assert_close(found, torch.stack(states[3:], 1), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_reading_all_as_it_is_changes_nothing(window: int, batch: dict[str, Tensor]) -> None:
+    whole = (IDENTITY, NONE, IDENTITY, NONE)
+    plain, reading = recurrent(CHAIN), recurrent(CHAIN, reads=whole, window=window)
+    reading.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(reading(**batch).logits, plain(**batch).logits)
+    own = Genotype(16, nodes=CHAIN, recurrent=True, reads=whole, window=window)
+    assert own == Genotype(16, nodes=CHAIN, recurrent=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reads": ("tanh",), "window": 2},
+        {"reads": READING["reads"], "window": 0},
+        {**READING, "recurrent": False},
+    ],
+)
+def test_reads_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"reads are .* a recurrent cell has none or 4"):
+        Genotype(16, **{"recurrent": True, **wrong})
 
 
 def test_it_costs_its_matmuls_at_each_token() -> None:
@@ -129,10 +174,12 @@ def test_it_saves_and_loads(
 
 
 @pytest.mark.slow
-def test_it_runs_in_onnx(batch: dict[str, Tensor], tmp_path: Path) -> None:
+@pytest.mark.parametrize("reads", [False, True])
+def test_it_runs_in_onnx(reads: bool, batch: dict[str, Tensor], tmp_path: Path) -> None:
     """The loop is one node of the file, so that a text may have any number of tokens."""
     onnx = pytest.importorskip("onnx", reason="NOT TESTED: ONNX; the extra onnx is not installed")
-    model = recurrent((*BRANCHED, Node((3,), ("feed_forward",)), Node((3,), ("sigmoid",))))
+    nodes = (*BRANCHED, Node((3,), ("feed_forward",)), Node((3,), ("sigmoid",)))
+    model = recurrent(nodes, **(READING if reads else {}))
     file, small = tmp_path / "model.onnx", tmp_path / "model_int8.onnx"
     assert write_onnx(model, file) < 1e-4
     assert [node.op_type for node in onnx.load(file).graph.node].count("Scan") == 1
@@ -146,6 +193,8 @@ def test_it_runs_in_onnx(batch: dict[str, Tensor], tmp_path: Path) -> None:
 def test_a_genotype_says_it_only_where_it_is() -> None:
     plain, own = (Genotype(16, nodes=BRANCHED, recurrent=recurs) for recurs in (False, True))
     assert Genotype.from_json(own.to_json()) == own != plain
+    reading = Genotype(16, nodes=BRANCHED, recurrent=True, **READING)
+    assert Genotype.from_json(reading.to_json()) == reading != own
     assert "recurrent" not in plain.to_json() + str(plain.config())
     assert own.config()["recurrent"] is True
 
