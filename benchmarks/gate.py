@@ -7,6 +7,7 @@ whether a promise was kept:
     gate                        the cheapest cascade that agrees on this share of all rows
     cheapest within             the model that the page calls so: it loses at most this share
     cheapest within, by metric  the same by the metric alone, without a paired comparison
+    expected metric             what the page expects of that model on other rows
 
 Costs are FLOPs, answers those that the run kept: nothing is trained.
 
@@ -15,7 +16,9 @@ Costs are FLOPs, answers those that the run kept: nothing is trained.
 
 Writes benchmarks/results/gate.json and goes on where it was stopped. `named` counts the draws in
 which a model was named, `share_broken` is the share of all draws in which it then broke its
-promise, `mean_cost` the share of the unpruned model's cost over the draws that named one.
+promise, `mean_cost` the share of the unpruned model's cost over the draws that named one. Of the
+expected metric there are mean errors instead, of it and of the metric itself: signed ("too_high")
+and absolute ("error").
 """
 
 from __future__ import annotations
@@ -43,9 +46,10 @@ from orchestrator.runs.answers import read_answers, read_rows, write_answers, wr
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from reports.pareto import ParetoView, pareto_view
-from reports.recommended import recommendations
+from reports.recommended import expected_of, recommendations
 
 RULES = ("cheapest within", "cheapest within, by metric")
+EXPECTED = "expected metric"
 
 Array = NDArray[Any]
 Drawn = NDArray[np.int64]
@@ -168,6 +172,28 @@ def of_rules(pool: Pool, margins: list[float], rows: int, draws: int) -> list[Ro
     return [row_of(*key, rows, draws, broken[key], costs[key]) for key in broken]
 
 
+def of_expectation(pool: Pool, margins: list[float], rows: int, draws: int) -> list[Row]:
+    """How far the metric of the model that the page names within 1%, and the one that the page
+    expects of it, are from what that model has on all rows."""
+    metric, expected = list[float](), list[float]()
+    with TemporaryDirectory() as folder:
+        for drawn in draws_of(pool, rows, draws):
+            one = expected_of(redrawn(pool, drawn, Path(folder)))
+            if one is not None and one.expected is not None:
+                result = one.trial.result
+                metric.append(result.metric - result.heldout_metric)
+                expected.append(one.expected - result.heldout_metric)
+    errors = {
+        "too_high": fmean(metric),
+        "expected_too_high": fmean(expected),
+        "error": fmean(map(abs, metric)),
+        "expected_error": fmean(map(abs, expected)),
+    }
+    about = {"rows": rows, "draws": draws, "named": len(metric)}
+    rounded = {name: round(value, 5) for name, value in errors.items()}
+    return [{"rule": EXPECTED, "promise": margin, **about, **rounded} for margin in margins]
+
+
 def row_of(
     rule: str, promise: float, rows: int, draws: int, broken: int, costs: list[float]
 ) -> Row:
@@ -206,12 +232,16 @@ def main() -> None:
         for rule, promises, judge in (
             ("gate", asked.gates, of_gates),
             (RULES[0], asked.margins, of_rules),
+            (EXPECTED, [0.01] if 0.01 in asked.margins else [], of_expectation),
         ):
             if wanted := missing(rule, promises):
                 rows.add(*({**about, **row} for row in judge(pool, wanted, drawn, asked.draws)))
     columns = ("study", "rule", "promise", "rows", "named", "share_broken", "mean_cost")
-    lines = [[row[name] for name in columns] for row in rows.rows]
-    print_table(f"promises that all rows broke, of {asked.draws} draws", columns, lines)
+    kept = [[row[name] for name in columns] for row in rows.rows if row["rule"] != EXPECTED]
+    print_table(f"promises that all rows broke, of {asked.draws} draws", columns, kept)
+    columns = ("study", "rows", "named", "too_high", "expected_too_high", "error", "expected_error")
+    errors = [[row[name] for name in columns] for row in rows.rows if row["rule"] == EXPECTED]
+    print_table("the metric of the model within 1%, beside that on all rows", columns, errors)
 
 
 if __name__ == "__main__":
