@@ -62,15 +62,9 @@ class Paired:
         rows = len(self.judged.labels["select"])
         return int(np.ceil(rows * ((most - lost) / (margin - lost)) ** 2))
 
-    def _spread(self, one: int | None, other: int | None) -> float | None:
-        """The standard deviation of the difference of two metrics; None if answers are gone."""
-        samples = [self._samples(number) for number in (one, other)]
-        if any(own is None for own in samples):
-            return None
-        return float(np.std(cast("Any", samples[0]) - samples[1]))
-
-    def _samples(self, number: int | None) -> NDArray[np.float64] | None:
-        """The metric of a model on each sample of the bootstrap; those of all are of equal rows."""
+    def samples(self, number: int | None) -> NDArray[np.float64] | None:
+        """The metric of a trial's model, or of the unpruned one, on each sample of the bootstrap;
+        those of all are of equal rows. None if answers are gone."""
         if number not in self._known:
             logits = self.judged.unpruned
             if number is not None:
@@ -84,6 +78,13 @@ class Paired:
             metric = cast("Metric", self.run.definition["task.metric"])
             self._known[number] = resampled_metrics(metric, labels, said, max(own.shape[-1], 2))
         return self._known[number]
+
+    def _spread(self, one: int | None, other: int | None) -> float | None:
+        """The standard deviation of the difference of two metrics; None if answers are gone."""
+        samples = [self.samples(number) for number in (one, other)]
+        if any(own is None for own in samples):
+            return None
+        return float(np.std(cast("Any", samples[0]) - samples[1]))
 
     @cached_property
     def _known(self) -> dict[int | None, NDArray[np.float64]]:

@@ -6,9 +6,15 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from objectives.measures.optimism import cheapest_within, optimism
 from orchestrator.runs.records import FinishedTrial
 from orchestrator.runs.results import Measured
 from reports.pareto import ParetoView
+
+_EXPECTED = 0.01
+"""The loss within which the chosen model's metric is corrected for the choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +23,9 @@ class Recommendation:
 
     reasons: tuple[str, ...]
     trial: FinishedTrial
+    expected: float | None = None
+    """Of the cheapest within 1%: its metric on the selection split less what it owes to being
+    chosen, so what to expect on other rows. None where answers are not known."""
 
 
 def recommendations(view: ParetoView) -> list[Recommendation]:
@@ -28,34 +37,66 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
     once.
     """
     wanted: dict[int, list[str]] = {}
+    expected: dict[int, float | None] = {}
     metric = view.unpruned.metric
     for loss in (0.01, 0.03) if metric > 0 else ():
         if found := _within(view, loss):
             trial, reason = found
             wanted.setdefault(trial.number, []).append(reason)
+            if loss == _EXPECTED:
+                expected[trial.number] = _expected(view, trial)
     if (bend := knee([trial.result for trial in view.front])) is not None:
         wanted.setdefault(view.front[bend].number, []).append("knee")
     return [
-        Recommendation(reasons=tuple(wanted[trial.number]), trial=trial)
+        Recommendation(
+            reasons=tuple(wanted[trial.number]),
+            trial=trial,
+            expected=expected.get(trial.number),
+        )
         for trial in reversed(view.front)
         if trial.number in wanted
     ]
 
 
+def expected_of(view: ParetoView) -> Recommendation | None:
+    """The recommendation whose metric on other rows is told; None where answers are not known."""
+    return next((one for one in recommendations(view) if one.expected is not None), None)
+
+
 def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
     """The cheapest model of the front that loses at most this share, and how sure that is."""
     margin, words = loss * view.unpruned.metric, f"within {loss:.0%}"
-    seems = [t for t in view.front if t.result.metric >= view.unpruned.metric - margin]
-    if not seems:
+    lost = [view.unpruned.metric - trial.result.metric for trial in view.front]
+    comparison = view.paired
+
+    def most_lost(place: int) -> float | None:
+        return comparison.most_lost(view.front[place]) if comparison else lost[place]
+
+    found = cheapest_within(lost, most_lost, margin)
+    if found is None:
         return None
-    if view.paired is None:
-        return seems[0], f"cheapest {words}"
-    for trial in seems:
-        most = view.paired.most_lost(trial)
-        if most is not None and most <= margin:
-            return trial, f"cheapest {words}"
-    rows = view.paired.rows_to_decide(seems[0], margin)
-    return seems[0], f"may be {words}" + (f" ({rows:,} rows would tell)" if rows else "")
+    trial, sure = view.front[found[0]], found[1]
+    if sure or comparison is None:
+        return trial, f"cheapest {words}"
+    rows = comparison.rows_to_decide(trial, margin)
+    return trial, f"may be {words}" + (f" ({rows:,} rows would tell)" if rows else "")
+
+
+def _expected(view: ParetoView, chosen: FinishedTrial) -> float | None:
+    """The metric of the chosen model less the `optimism` of choosing it."""
+    comparison = view.paired
+    if comparison is None:
+        return None
+    models = sorted((*view.front, *view.near), key=lambda t: (t.result.cost, -t.result.metric))
+    found = [comparison.samples(number) for number in (None, *(t.number for t in models))]
+    samples = [own for own in found if own is not None]
+    if len(samples) < len(found):
+        return None
+    metrics_M = np.array([trial.result.metric for trial in models])
+    lost_M = view.unpruned.metric - metrics_M
+    most_M = np.array([comparison.most_lost(trial) for trial in models])
+    lucky = optimism(metrics_M, np.stack(samples[1:]), samples[0], most_M - lost_M, _EXPECTED)
+    return chosen.result.metric - lucky
 
 
 def knee(front: Sequence[Measured]) -> int | None:

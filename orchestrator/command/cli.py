@@ -19,7 +19,7 @@ from rich.console import Console
 from objectives.errors import MaskfrontError
 from orchestrator.command.models import bench, cascade, compress, export, polish
 from orchestrator.command.options import AsJson, Device, Name, Population, Run, Storage
-from orchestrator.command.shared import flag, interrupted, show_end, show_front
+from orchestrator.command.shared import expected_metric, flag, interrupted, show_end, show_front
 from orchestrator.errors import RunError
 from orchestrator.terminal import say, say_to_stderr
 
@@ -172,7 +172,8 @@ def front(run: Run, as_json: AsJson = False) -> None:
 
     record = read_run(run)
     if as_json:
-        typer.echo(json.dumps(front_document(record), indent=2))
+        document = {**front_document(record), "expected": expected_metric(record)}
+        typer.echo(json.dumps(document, indent=2))
     else:
         show_front(record, Console())
 

@@ -12,9 +12,10 @@ import pytest
 from orchestrator.runs.answers import write_answers, write_rows
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
+from reports.page.page import write_report
 from reports.paired import paired
 from reports.pareto import pareto_view
-from reports.recommended import recommendations
+from reports.recommended import expected_of, recommendations
 
 POOL = 60_000
 LOSSES = (0.03, 0.02, 0.014, 0.011, 0.009, 0.006, 0.003, 0.0)
@@ -113,6 +114,21 @@ def test_models_that_the_rows_do_not_tell_apart_are_not_called_dominated(draw: A
     best, worst = comparison.run.finished[-1], comparison.run.finished[0]
     assert comparison.surely_as_good(best, worst)
     assert not comparison.surely_as_good(worst, best)
+
+
+def test_the_page_says_what_to_expect_of_the_model_within_the_loss(
+    draw: Any, tmp_path: Path
+) -> None:
+    run = draw(500, 0)
+    one = expected_of(pareto_view(run))
+    assert one is not None
+    assert one.expected is not None
+    assert any("within 1%" in reason for reason in one.reasons)
+    assert one.trial.result.metric - 0.02 < one.expected < one.trial.result.metric
+    page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count(f"expected on other rows {one.expected:.3f}") == 1
+    RunFolder(run.folder).answers(one.trial.number).unlink()
+    assert expected_of(pareto_view(run)) is None
 
 
 def test_a_model_that_answers_alike_is_as_good(draw: Any) -> None:

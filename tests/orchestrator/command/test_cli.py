@@ -101,7 +101,7 @@ def test_front_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
     done = maskfront_process("front", run_folder, "--json")
     assert done.stderr == ""
     document = json.loads(done.stdout)
-    assert set(document) == {"fidelity", "objective", "unpruned", "words", "front"}
+    assert set(document) == {*("fidelity", "objective", "unpruned", "words", "front", "expected")}
     for point in document["front"]:
         assert (run_folder / point["model"] / "model.safetensors").is_file()
         assert point["flops"] <= document["unpruned"]["flops"] == point["flops_full"]
