@@ -26,6 +26,7 @@ from objectives.errors import UserError
 from objectives.measures.cost import CostName
 from objectives.methods.polish import Polish
 from objectives.search_method import SearchMethod
+from objectives.strategies.super_net_search import SuperNetSearch
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
@@ -82,6 +83,11 @@ def _classes() -> dict[str, type[SearchMethod]]:
 
 
 METHODS = _classes()
+
+
+def shares_a_base(method: str) -> bool:
+    """Whether all that a study sees of this method is in its base class."""
+    return issubclass(METHODS[method], SuperNetSearch)
 
 
 def combinations() -> Iterator[Combination]:

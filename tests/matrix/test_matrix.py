@@ -1,7 +1,8 @@
 """The conformance matrix: each combination ends with a model that is read back, or is refused.
 
 `make test` runs one study of each method. `make test-all` runs those in which each method meets
-every cost, precision and kind of answers, and some on the stand-in for a GPU, where tests/gpu has
+every cost, precision and kind of answers (of the searches on a super-net one is enough, since they
+differ in what they choose alone), and some on the stand-in for a GPU, where tests/gpu has
 every method. `make matrix` runs all of them on the CPU and one of each method on the stand-in, with
 MATRIX=pairs those in which each method meets every pair.
 """
@@ -28,14 +29,20 @@ from tests.matrix.combinations import (
     diagonal,
     pairs,
     run_whole,
+    shares_a_base,
     values,
 )
 
+WHOLE = "MATRIX" in os.environ
 REAL = torch.version.cuda is not None
 DIAGONAL = diagonal("cpu")
 WANTED = {"all": combinations, "pairs": pairs}.get(os.environ.get("MATRIX", ""), values)()
-OTHERS = [one for one in WANTED if one.device == "cpu" and one not in DIAGONAL]
-ON_GPU = diagonal("cuda")[:: 1 if "MATRIX" in os.environ else 3]
+OTHERS = [
+    one
+    for one in WANTED
+    if one.device == "cpu" and one not in DIAGONAL and (WHOLE or not shares_a_base(one.method))
+]
+ON_GPU = diagonal("cuda")[:: 1 if WHOLE else 3]
 
 
 @pytest.fixture(scope="session")

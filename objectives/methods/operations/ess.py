@@ -10,6 +10,9 @@ these four learn in turn. With nothing at b and d and the identity at a and c it
 What is reconstructed: no code of the paper is known, and the sources disagree. Each of its four
 graphs has one node here; a window is read by its mean; m, and that alpha takes turns batch by
 batch, are ours. See `darts.py` for the rest.
+
+Products of states may make rounding errors grow from token to token, so that a long text has other
+answers in ONNX than in torch. An export checks that, and refuses such a model.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class TestDarts(SearchMethodConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> SearchMethod:
-        return QUICK
+        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
 @pytest.mark.parametrize("order", [1, 2])

@@ -22,7 +22,7 @@ class TestEnas(SearchMethodConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> SearchMethod:
-        return QUICK
+        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
 def test_an_operation_that_cannot_fit_loses(problem: Problem) -> None:

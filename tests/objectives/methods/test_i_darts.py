@@ -23,7 +23,7 @@ class TestIDarts(SearchMethodConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> SearchMethod:
-        return QUICK
+        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
 def test_all_that_enters_a_node_adds_up_to_one() -> None:

@@ -33,7 +33,7 @@ class TestSinglePath(SearchMethodConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> SearchMethod:
-        return QUICK
+        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
 def fresh(problem: Problem, folder: Path) -> Problem:

@@ -179,7 +179,9 @@ def test_it_runs_in_onnx(reads: bool, batch: dict[str, Tensor], tmp_path: Path) 
     """The loop is one node of the file, so that a text may have any number of tokens."""
     onnx = pytest.importorskip("onnx", reason="NOT TESTED: ONNX; the extra onnx is not installed")
     nodes = (*BRANCHED, Node((3,), ("feed_forward",)), Node((3,), ("sigmoid",)))
-    model = recurrent(nodes, **(READING if reads else {}))
+    # Products of states make what is last in a float32 grow from token to token.
+    short = {**READING, "max_position_embeddings": 24}
+    model = recurrent(nodes, **(short if reads else {}))
     file, small = tmp_path / "model.onnx", tmp_path / "model_int8.onnx"
     assert write_onnx(model, file) < 1e-4
     assert [node.op_type for node in onnx.load(file).graph.node].count("Scan") == 1
