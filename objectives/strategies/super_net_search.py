@@ -225,7 +225,15 @@ class Aimed(SuperNetSearch):
         return idle if self.target_ratio is None else {}
 
     def flops_loss(self, flops: float | Tensor, problem: Problem) -> Tensor:
-        """lambda times the hinge loss of so many FLOPs, as shares of R: a scalar, 0 in the band."""
+        """lambda times the hinge loss of so many FLOPs, as shares of R.
+
+        Args:
+            flops: of one text, expected or exact.
+            problem: whose teacher has ratio 1.
+
+        Returns:
+            A scalar; 0 in the band, and where there is no target.
+        """
         if self.target_ratio is None:
             return torch.zeros(())
         whole = Flops(shape_of(problem.teacher.config), problem.seq_len).full

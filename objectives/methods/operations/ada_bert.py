@@ -152,7 +152,16 @@ class AdaBert(SuperNetSearch):
 
     def efficiency(self, net: SuperNet, weights: Mapping[str, Tensor], problem: Problem) -> Tensor:
         """L_E: the number of cells over K, times the mean over edges of what their operation has of
-        the FLOPs of all operations together: a scalar."""
+        the FLOPs of all operations together.
+
+        Args:
+            net: of `space`.
+            weights: of its places.
+            problem: its length of a text counts.
+
+        Returns:
+            A scalar, in [0, 1].
+        """
         flops = net.costs(problem.seq_len)
         total = sum(flops[name] for name in self.operations if name != NONE)
         shares = torch.tensor([0.0 if n == NONE else flops[n] / total for n in self.operations])

@@ -95,7 +95,8 @@ class Controller(Strategy[Scored]):
         self._settings = settings
         generator = torch.Generator().manual_seed(int(self._rng.integers(2**31)))
         with torch.random.fork_rng(devices=[]):  # what torch draws first is drawn anew
-            self.policy = Policy(self.places, settings.hidden, generator)
+            policy = Policy(self.places, settings.hidden, generator)
+        self.policy = policy
         """What it draws from."""
         self.baseline: float | None = None
         """Moving average of the scores; None before the first."""
