@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from objectives.errors import check_ranges
 from objectives.strategies.places.strategy import Candidate, Places, Scored, Strategy
-from objectives.strategies.places.torch_state import from_text, to_text
 
 _SPREAD = 0.1  # weights start in (-0.1, 0.1)
 
@@ -145,10 +143,3 @@ class Controller(Strategy[Scored]):
             len(candidates), lambda place, _: indices_NP[:, place]
         )
         return log_probs_N, entropies_N
-
-    def _learned(self) -> Any:
-        return {"baseline": self.baseline, "policy": to_text(self._parameters, self._optimizer)}
-
-    def _set_learned(self, learned: Any) -> None:
-        self.baseline = learned["baseline"]
-        from_text(learned["policy"], self._parameters, self._optimizer)

@@ -14,9 +14,8 @@ A fitness equal to the hurdle passes: candidates that are all alike are all trai
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
@@ -104,14 +103,3 @@ class Hurdles:
             height = fmean(judged[index].fitness for index in left) if left else 0.0
             left = [index for index in left if judged[index].fitness >= height]
         return [judged[index] for index in range(len(trains))]
-
-    def to_json(self) -> str:
-        """All that the dynamic hurdles go on from, but for the settings."""
-        judged = [asdict(one) for one in self._judged]
-        return json.dumps({"heights": self.heights, "judged": judged, "since": self._since})
-
-    def restore(self, text: str) -> None:
-        """Go on from `to_json` of hurdles with the same settings."""
-        state = json.loads(text)
-        self.heights, self._since = state["heights"], state["since"]
-        self._judged = [Judged(**one) for one in state["judged"]]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ from torch.nn.functional import one_hot
 
 from objectives.errors import UserError, check_ranges
 from objectives.strategies.places.strategy import Candidate, Places, Strategy
-from objectives.strategies.places.torch_state import from_text, to_text
 
 _START = 1e-3  # standard deviation of alpha at the start, as DARTS has it
 
@@ -139,9 +138,3 @@ class SoftChoices(Strategy[Gradients]):
             drawn = {n: int(self._rng.choice(len(p), p=p)) for n, p in probabilities.items()}
             found.append({name: c[drawn[name]] for name, c in self.places.items()})
         return found[:k]
-
-    def _learned(self) -> Any:
-        return to_text(self.alpha, self._optimizer)
-
-    def _set_learned(self, learned: Any) -> None:
-        from_text(learned, self.alpha, self._optimizer)

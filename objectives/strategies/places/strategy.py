@@ -7,9 +7,8 @@ Optuna, so that the same one runs inside a trial and as the sampler of a study.
 from __future__ import annotations
 
 import abc
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -68,39 +67,6 @@ class Strategy(abc.ABC, Generic[Feedback]):
                 proposed here.
         """
 
-    def to_json(self) -> str:
-        """All that the strategy goes on from, but for its settings.
-
-        Returns:
-            JSON.
-        """
-        generator = self._rng.bit_generator.state
-        state = {"places": self.places, "generator": generator, "learned": self._learned()}
-        return json.dumps(state)
-
-    def restore(self, text: str) -> None:
-        """Go on from where another strategy was, with the same places and settings.
-
-        Args:
-            text: its `to_json`.
-
-        Raises:
-            UserError: for other places.
-        """
-        state = json.loads(text)
-        if list(state["places"].items()) != [(n, list(c)) for n, c in self.places.items()]:
-            raise UserError("the saved strategy has other places; start the search again")
-        self._rng.bit_generator.state = state["generator"]
-        self._set_learned(state["learned"])
-
-    @abc.abstractmethod
-    def _learned(self) -> Any:
-        """What it has learned, for JSON."""
-
-    @abc.abstractmethod
-    def _set_learned(self, learned: Any) -> None:
-        """Take up what `_learned` gave."""
-
     def _drawn(self) -> Candidate:
         """Each choice with equal probability."""
         return {name: self._one_of(choices) for name, choices in self.places.items()}
@@ -128,12 +94,6 @@ class Remembering(Strategy[Scored]):
 
     def learn(self, feedback: Scored) -> None:
         self.learned += [(dict(candidate), float(score)) for candidate, score in feedback]
-
-    def _learned(self) -> Any:
-        return self.learned
-
-    def _set_learned(self, learned: Any) -> None:
-        self.learned = [(candidate, score) for candidate, score in learned]
 
     def _key(self, candidate: Candidate) -> tuple[Choice, ...]:
         """By which two equal candidates are known."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from objectives.strategies.places.strategy import Candidate, Scored, Strategy
 
 
@@ -15,9 +13,3 @@ class Uniform(Strategy[Scored]):
 
     def learn(self, feedback: Scored) -> None:
         """There is nothing to learn."""
-
-    def _learned(self) -> Any:
-        return None
-
-    def _set_learned(self, learned: Any) -> None:
-        pass

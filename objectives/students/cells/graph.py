@@ -6,7 +6,6 @@ that nobody reads are its output: their mean. Pure Python: an exported model car
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -120,19 +119,6 @@ class Graph:
     def from_list(cls, nodes: Sequence[Mapping[str, Any]], inputs: int = 1) -> Graph:
         """What `to_list` gave. Raises ValueError, KeyError or TypeError for anything else."""
         return cls(tuple(Node(**node) for node in nodes), inputs)
-
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps({"inputs": self.inputs, "nodes": self.to_list()})
-
-    @classmethod
-    def from_json(cls, text: str) -> Graph:
-        """What `to_json` wrote. Raises ValueError for anything else."""
-        try:
-            said = json.loads(text)
-            return cls.from_list(said["nodes"], said["inputs"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"this is not a graph: {text[:80]!r}") from error
 
     def canonical(self) -> Graph:
         """The one spelling of all graphs that are this model: without what gives nothing, without

@@ -105,19 +105,6 @@ def test_the_seed_decides(case: Case) -> None:
     )
 
 
-def test_a_killed_search_goes_on_with_the_same_proposals(case: Case) -> None:
-    strategy = taught(case, range(6))
-    strategy.propose(3)
-    other = case.make(PLACES, 99)
-    other.restore(strategy.to_json())
-    for lesson in range(6, 9):
-        assert other.propose(4) == strategy.propose(4)
-        feedback = case.teach(strategy, lesson)
-        strategy.learn(feedback)
-        other.learn(feedback)
-    assert other.to_json() == strategy.to_json()
-
-
 @pytest.mark.parametrize("cut", [0, 3, 7, 8])
 def test_learning_at_once_or_in_turn_is_the_same(case: Case, cut: int) -> None:
     if case.teach is gradients:
@@ -127,7 +114,7 @@ def test_learning_at_once_or_in_turn_is_the_same(case: Case, cut: int) -> None:
     whole.learn(pairs)
     parts.learn(pairs[:cut])
     parts.learn(pairs[cut:])
-    assert whole.to_json() == parts.to_json()
+    assert whole.propose(8) == parts.propose(8)
 
 
 def test_what_was_learned_is_not_changed_from_outside(case: Case) -> None:
@@ -136,17 +123,10 @@ def test_what_was_learned_is_not_changed_from_outside(case: Case) -> None:
     strategy = case.make(PLACES, 0)
     feedback = scores(strategy, 0)
     strategy.learn(feedback)
-    before = strategy.to_json()
+    same = case.make(PLACES, 0)
+    same.learn(scores(same, 0))
     feedback[0][0]["norm"] = "other"  # type: ignore[index]
-    assert strategy.to_json() == before
-
-
-def test_other_places_are_refused() -> None:
-    text = Uniform(PLACES, 0).to_json()
-    with pytest.raises(UserError, match="has other places"):
-        Uniform({**PLACES, "norm": (None, True)}, 0).restore(text)
-    with pytest.raises(UserError, match="has other places"):
-        Uniform(dict(reversed(PLACES.items())), 0).restore(text)
+    assert strategy.propose(8) == same.propose(8)
 
 
 @pytest.mark.parametrize("choices", [(), ("a", "a")])

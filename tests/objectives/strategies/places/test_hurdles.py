@@ -77,16 +77,6 @@ def test_static_hurdles_are_the_means_of_those_that_are_left() -> None:
     assert hurdles.judge([]) == []
 
 
-def test_a_killed_search_keeps_its_hurdles() -> None:
-    hurdles, other = dynamic(), dynamic()
-    hurdles.judge([Scripted(1.0), Scripted(3.0), Scripted(5.0, 6.0)])
-    other.restore(hurdles.to_json())
-    for resumed in (hurdles, other):
-        assert resumed.judge([Scripted(2.5, 1.0)]) == [Judged(fitness=1.0, increments=2)]
-    assert other.heights == hurdles.heights == [2.0, 3.5]
-    assert other.to_json() == hurdles.to_json()
-
-
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(UserError, match=r"HurdleSettings\.increments is \(10, 0\)"):
         HurdleSettings(increments=(10, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -110,13 +111,7 @@ def test_each_canonical_edge_knows_where_it_was(graph: Graph) -> None:
 
 @given(graphs(inputs=2))
 def test_a_graph_survives_json(graph: Graph) -> None:
-    assert Graph.from_json(graph.to_json()) == graph
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"inputs": 1, "nodes": [{"inputs": [1]}]}'])
-def test_what_is_no_graph_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not a graph|Expecting value"):
-        Graph.from_json(text)
+    assert Graph.from_list(json.loads(json.dumps(graph.to_list())), graph.inputs) == graph
 
 
 @pytest.mark.parametrize(
