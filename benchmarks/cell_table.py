@@ -1,6 +1,6 @@
-"""Every cell of a small space, trained once: a table that searches can be tried on for nothing.
+"""Every cell of a small space, trained once: a table on which a search costs no training.
 
-A cell has three nodes; each reads one state before it by one of five operations, or none. The cells
+A cell has three nodes; each reads one state before it by one of five operations. The cells
 are 32 wide and learn from the answers of a fine-tuned MiniLM-L6 on the tweets of the quickstart.
 Spellings of one cell share its training. The score is minus the divergence from the teacher on the
 selection split, in nats.

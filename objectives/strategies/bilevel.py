@@ -46,7 +46,7 @@ def unrolled_gradients(
         return direct, loss.detach()
     direct, direction = _gradients(loss, alpha, ahead)
     norm = torch.cat([v.flatten() for v in direction.values()]).norm()
-    reach = _REACH / norm.clamp_min(torch.finfo(norm.dtype).tiny)
+    reach = _REACH / max(norm.item(), torch.finfo(norm.dtype).tiny)  # alpha may be elsewhere
 
     def of_train(sign: int) -> Tensors:
         moved = {

@@ -1,8 +1,9 @@
 """Base of the searches by gradient: alpha descends while the super-net learns (Liu et al. 2019).
 
 Before each step of the weights on a batch of train, alpha takes one on a batch of alpha: down the
-gradient of the task's loss plus lambda times the FLOPs hinge at the expected FLOPs. The second
-order takes that gradient at the weights after a step, as `bilevel.py` has it.
+gradient of the task's loss plus lambda times the FLOPs hinge at what the derived cell is expected
+to have. The second order takes that gradient at the weights after one step of gradient descent, as
+`bilevel.py` has it, at a rate that falls linearly from `learning_rate` to 0.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from torch.func import functional_call
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
+from objectives.strategies.aimed_search import Aimed
 from objectives.strategies.bilevel import Tensors, unrolled_gradients
 from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.places.soft_choices import SoftChoices, SoftSettings
-from objectives.strategies.super_net_search import Aimed, Chosen, alpha_batches, learnt, steps_of
+from objectives.strategies.super_net_search import Chosen, alpha_batches, learnt, steps_of
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.text.data import Batch
@@ -58,6 +60,11 @@ class SoftSearch(Aimed):
     def together(self) -> tuple[tuple[str, ...], ...]:
         """Places whose choices share one softmax; the others have one each."""
         return ()
+
+    @property
+    @abc.abstractmethod
+    def kept(self) -> float:
+        """What the cell that is derived keeps of the FLOPs of all weighted operations, about."""
 
     @abc.abstractmethod
     def derived(self, weights: EdgeWeights) -> Genotype:
@@ -122,7 +129,9 @@ class SoftSearch(Aimed):
 
         def of_alpha(weights: Tensors, _: Tensors) -> Tensor:
             answers = task_loss(logits(weights, alpha)[None], alpha.labels).sum()
-            flops = self.flops_loss(net.expected_flops(numbers, problem.seq_len), problem)
+            fixed = net.costs(problem.seq_len)[NONE]
+            weighted = net.expected_flops(numbers, problem.seq_len) - fixed
+            flops = self.flops_loss(fixed + self.kept * weighted, problem)
             return answers + flops.to(answers.device)
 
         gradients, _ = unrolled_gradients(learnt(net), soft.alpha, of_train, of_alpha, rate)

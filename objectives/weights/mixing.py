@@ -1,4 +1,4 @@
-"""Sums of what numbers weigh: the arithmetic of a super-net."""
+"""Weighted sums: the arithmetic of a super-net."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class SharedCells:
                 "SharedCells.space must hold the graphs of all trials"
             ) from error
 
-    def drawn(self, seed: int, step: int) -> dict[str, Any]:
+    def drawn(self, seed: int, step: int) -> Mapping[str, Any]:
         """What a step trains.
 
         Args:
@@ -87,11 +87,21 @@ class SharedCells:
         Returns:
             One choice of each place, those of a canonical cell, as the trials' are.
         """
-        choices = self.space.drawn(Random(f"{seed} {step}"))
+        return self.canonical(self.space.drawn(Random(f"{seed} {step}")))
+
+    def canonical(self, choices: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The spelling of a cell in which it is trained.
+
+        Args:
+            choices: one of each place.
+
+        Returns:
+            Those of the canonical cell.
+        """
         if not self.space.edges:
             return choices
         known = self.space.choices(self.space.cell(choices).canonical())
-        return {**known, "cells": choices["cells"]}
+        return {**known, "cells": choices.get("cells", known["cells"])}
 
 
 class SharedNet(NamedTuple):

@@ -65,21 +65,17 @@ class SuperNet(nn.Module):
         """`plain` is a model without nodes; words, classifier, sizes and recurrence are its own."""
         super().__init__()
         self.space, self.plain = space, plain
-        config = plain.config
-        self._base = Genotype(
-            config.hidden_size, (), (), tuple(config.pooling), config.bigrams, config.recurrent
-        )
+        config, size = plain.config, plain.config.hidden_size
+        self._base = Genotype(size, (), (), tuple(config.pooling), config.bigrams, config.recurrent)
         if config.recurrent:
             check_position_wise(space.operations)
             if (space.inputs, space.cells) != (1, (1,)):
-                raise UserError(
-                    f"space.inputs is {space.inputs}, cells {space.cells}; if recurrent, omit both"
-                )
-        self.reads = SharedReads(space, config.hidden_size)
+                raise UserError("GraphSpace: leave inputs and cells out where cells are recurrent")
+        self.reads = SharedReads(space, size)
         self._measured: dict[int, dict[str, int]] = {}
         self.blocks = nn.ModuleDict(
             {
-                _key(cell, node, edge, name): CellBlock(plain.config.hidden_size, name)
+                _key(cell, node, edge, name): CellBlock(size, name)
                 for cell in range(space.cells[-1])
                 for node in range(space.nodes)
                 for edge in range(space.edges_of(node))

@@ -50,7 +50,7 @@ CHANGES: Mapping[Precision, Mapping[str, Any]] = {
 """What each precision changes in the settings of a method."""
 QUICK: Mapping[str, Any] = {
     **{"batch_size": 16, "epochs": 0.2, "rows": 32, "steps": 2, "width": 16, "smallest": 0.2},
-    **{"search_epochs": 0.2, "rewards": 2, "candidates": 2},
+    **{"search_epochs": 0.2, "rewards": 2, "candidates": 2, "most_cells": 2},
     "tolerance": 0.3,  # the tiny model has few units, and those of "bytes" are coarse
 }
 """Settings that make a method quick, where it has them."""

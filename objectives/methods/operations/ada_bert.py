@@ -16,7 +16,8 @@ probes count alike, as in its code. The classifier reads the last cell, where th
 states before it; the output of a cell is the mean of its nodes, not a learnt mixture. Each block
 has a layer norm in place of a batch norm. The code's dilated convolutions are morphological; these
 are convolutions. The share of FLOPs is measured, where the code has constants. The model is trained
-further on the teacher's answers, not on labels. Both sentences of a pair are read as one.
+further on the teacher's answers, not on labels. Alpha's step on a batch comes after that of the
+weights, and its gradient is not clipped. Both sentences of a pair are read as one.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.errors import check_ranges
+from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.places.derivation import EdgeWeights, strongest_edges
@@ -77,6 +79,16 @@ class AdaBert(SuperNetSearch):
             grad_rescale=(self.grad_rescale > 0, "> 0"),
         )
 
+    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
+        """Each cell has a layer of the teacher to learn from."""
+        super().check_shapes(student, teacher)
+        layers = teacher.num_hidden_layers
+        if self.most_cells >= layers:
+            raise UserError(
+                f"AdaBert.most_cells is {self.most_cells}; the teacher has {layers} layers, so "
+                f"give {layers - 1} or less"
+            )
+
     @property
     def space(self) -> GraphSpace:
         """Up to K cells that read the last two; one edge from each state before a node."""
@@ -104,7 +116,8 @@ class AdaBert(SuperNetSearch):
 
         training = self.training(self.search_epochs, seed, progress)
         curve = train_cells(problem, learnt(net), loss, **training, stage="search")
-        numbers = {place: own.softmax(-1).tolist() for place, own in soft.alpha.items()}
+        last = soft.temperature(1.0)
+        numbers = {place: (own / last).softmax(-1).tolist() for place, own in soft.alpha.items()}
         choices = self.derived(self.space.weights(numbers))
         return Chosen(net.genotype(choices), curve, net.extract(choices))
 
@@ -163,7 +176,7 @@ class AdaBert(SuperNetSearch):
             A scalar, in [0, 1].
         """
         flops = net.costs(problem.seq_len)
-        total = sum(flops[name] for name in self.operations if name != NONE)
+        total = sum(flops[name] for name in self.operations if name != NONE) or 1
         shares = torch.tensor([0.0 if n == NONE else flops[n] / total for n in self.operations])
         edges = [own for place, own in weights.items() if "operations" in place]
         cells = weights["cells"] @ torch.arange(self.most_cells + 1.0)

@@ -4,9 +4,12 @@ alpha holds the weights of each edge and learns with the super-net's weights, ea
 own. Of each node the edges stay whose best operation weighs most, each with that operation; then
 the cell is trained anew.
 
-What differs from the paper: the rows are texts, the super-net learns from the teacher's answers,
-and each block has a layer norm in place of a batch norm. The output is the mean of all nodes, where
-the paper's convolutional cell concatenates them, and there are no cells that halve the length. In
+What differs from the paper: the rows are texts, and the super-net learns from the teacher's
+answers, by AdamW. Each block norms what it reads, where the paper norms what the operation gives:
+poolings and identities then weigh more than convolutions from the start, and short searches take
+them nearly everywhere. A separable convolution is applied once, an "atrous" one is of all channels
+together, and alpha's rate is ten times as high. The output is the mean of all nodes, where the
+paper's convolutional cell concatenates them, and there are no cells that halve the length. In
 recurrent cells each pair of nodes and each activation has weights of its own.
 """
 
@@ -52,12 +55,23 @@ class Darts(SoftSearch):
             cells=(self.cells,),
         )
 
+    @property
+    def most(self) -> int:
+        """Edges of a node that stay, if it has as many."""
+        return self.edges or (1 if self.recurrent else 2)
+
+    @property
+    def kept(self) -> float:
+        """The edges that stay, of all."""
+        entering = list(map(self.space.edges_of, range(self.nodes)))
+        return sum(min(self.most, edges) for edges in entering) / sum(entering)
+
     def derived(self, weights: EdgeWeights) -> Genotype:
         """The edges of each node whose best operation weighs most, without `NONE`."""
-        space, most = self.space, self.edges or (1 if self.recurrent else 2)
+        space = self.space
         choices = dict.fromkeys(space.places, NONE)
         for node in range(self.nodes):
             edges = [f"nodes[{node}].operations[{edge}]" for edge in range(space.edges_of(node))]
-            kept = strongest_edges(space.all_places, weights, edges, most, never=(NONE,))
+            kept = strongest_edges(space.all_places, weights, edges, self.most, never=(NONE,))
             choices |= {place: str(name) for place, name in kept}
         return replace(self.base, nodes=space.graph(choices).nodes)

@@ -6,7 +6,9 @@ candidates, all are scored on the same rows, and the best is trained anew.
 
 What differs from the paper's code: the rows are texts and the super-net learns from the teacher's
 answers; a score is exp(-loss), where the code has the accuracy, less the FLOPs loss; all
-candidates meet the same rows of alpha, there one batch each.
+candidates meet the same rows of alpha, there one batch each. An edge has weights of its own for
+each operation, whatever state it reads, and norms what it reads. A recurrent cell begins with a
+tanh, which the paper chooses. The entropy counts, as in one of the code's two modes.
 """
 
 from __future__ import annotations
@@ -19,17 +21,9 @@ from torch import Tensor
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
+from objectives.strategies.aimed_search import Aimed, all_alpha, best_of, scored
 from objectives.strategies.places.controller import Controller, ControllerSettings
-from objectives.strategies.super_net_search import (
-    Aimed,
-    Chosen,
-    a_pass,
-    all_alpha,
-    alpha_batches,
-    best_of,
-    learnt,
-    scored,
-)
+from objectives.strategies.super_net_search import Chosen, alpha_batches, learnt, steps_of
 from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
@@ -72,15 +66,16 @@ class Enas(Aimed):
         return GraphSpace(nodes=self.nodes, operations=self.names, edges=edges)
 
     def chosen(self, net: SuperNet, problem: Problem, seed: int, progress: Progress) -> Chosen:
-        """By the controller, after as many rounds as passes."""
+        """By the controller, after as many rounds as passes, but at least one."""
         settings = ControllerSettings(
             learning_rate=self.grad_rescale, entropy_weight=self.entropy_weight
         )
         controller = Controller(self.space.places, seed, settings)
-        batches, rows = alpha_batches(self, problem, seed), a_pass(self, problem)
+        batches, steps = alpha_batches(self, problem, seed), steps_of(self, problem)
+        rounds = max(1, round(self.search_epochs))
 
         def loss(batch: Batch, step: int) -> Tensor:
-            if step % rows == 0:
+            if step * rounds // steps > (step - 1) * rounds // steps:
                 for one in controller.propose(self.rewards):
                     controller.learn([*scored(self, net, [one], [next(batches)], problem)])
             [own] = controller.propose(1)

@@ -53,9 +53,14 @@ class Ess(SoftSearch):
             operations=self.names,
             edges=0,
             output="all",
-            reads=(IDENTITY, *dict.fromkeys((NONE, *self.names))),
+            reads=tuple(dict.fromkeys((IDENTITY, NONE, *self.names))),
             window=self.window,
         )
+
+    @property
+    def kept(self) -> float:
+        """One edge of each node, of all."""
+        return self.nodes / sum(map(self.space.edges_of, range(self.nodes)))
 
     def steps_on(self, step: int) -> Collection[str]:
         """The reads at even steps, the cell at odd ones."""

@@ -41,6 +41,11 @@ class IDarts(SoftSearch):
         """The edges of each node."""
         return tuple(map(self._edges, range(self.nodes)))
 
+    @property
+    def kept(self) -> float:
+        """As many operations as pairs, where the weights of a node add up to one."""
+        return float(self.pairs)
+
     def derived(self, weights: EdgeWeights) -> Genotype:
         """The pairs of each node that weigh most."""
         space, nodes = self.space, []

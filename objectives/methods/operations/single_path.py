@@ -1,6 +1,6 @@
 """Single path one-shot (Guo et al. 2020): a super-net trained on one cell a step, then searched.
 
-The cells of the training are drawn at random, all alike, so that the super-net knows nothing of the
+The cells of the training are drawn uniformly at random, so that the super-net knows nothing of the
 search: all trials of a run share it, and it goes on after a kill. The search scores cells on alpha
 with the weights of the super-net. The paper's strategy is evolution; random is the bar for it.
 
@@ -17,11 +17,12 @@ from typing import Any, ClassVar, Literal
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
+from objectives.strategies.aimed_search import Aimed, all_alpha, best_of, scored
 from objectives.strategies.places.evolution import Evolution, EvolutionSettings
 from objectives.strategies.places.operation_priority import OperationPriority, PrioritySettings
 from objectives.strategies.places.strategy import Places, Scored, Strategy
 from objectives.strategies.places.uniform import Uniform
-from objectives.strategies.super_net_search import Aimed, Chosen, all_alpha, best_of, scored
+from objectives.strategies.super_net_search import Chosen
 from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.weights.shared_cells import SharedCells, SharedNet, shared_net
@@ -71,7 +72,7 @@ class SinglePath(Aimed):
 
     @property
     def shared(self) -> SharedCells:
-        """The training that all trials share; its learning rate is none of theirs."""
+        """The training that all trials share; it does not depend on their learning rates."""
         return SharedCells(space=self.space, epochs=self.search_epochs, batch_size=self.batch_size)
 
     def super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
@@ -88,9 +89,11 @@ class SinglePath(Aimed):
 
         def searched() -> Iterator[tuple[Mapping[str, Any], float]]:
             for _ in range(self.candidates):
-                pairs = [*scored(self, net, strategy.propose(1), rows, problem)]
-                strategy.learn(pairs)
-                yield from pairs
+                [proposed] = strategy.propose(1)
+                trained = self.shared.canonical(proposed)
+                [(_, score)] = scored(self, net, [trained], rows, problem)
+                strategy.learn([(proposed, score)])
+                yield trained, score
 
         best = best_of(searched(), self.candidates, progress)
         student = net.extract(best) if self.inherit else None

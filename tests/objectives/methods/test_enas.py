@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from maskfront import Enas, UserError
+from maskfront import Controller, Enas, UserError
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.cells.genotype import Genotype
@@ -37,6 +37,16 @@ def test_the_flops_loss_counts_against_a_cell(problem: Problem) -> None:
     found = search_alone(method, problem).architecture
     assert isinstance(found, Genotype)
     assert "conv3" not in found.blocks
+
+
+@pytest.mark.parametrize(("epochs", "rounds"), [(0.2, 1), (1, 1), (2.5, 2), (3, 3)])
+def test_the_controller_learns_once_a_pass(
+    epochs: float, rounds: int, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = []
+    monkeypatch.setattr(Controller, "learn", lambda self, pairs: learned.extend(pairs))
+    search_alone(replace(QUICK, search_epochs=epochs, epochs=0.1), problem)
+    assert len(learned) == rounds * QUICK.rewards
 
 
 @pytest.mark.parametrize("name", ["rewards", "candidates", "edges", "grad_rescale"])

@@ -13,7 +13,7 @@ from objectives.measures.measured import measured_flops
 from objectives.methods.operations.single_path import Searcher
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
-from objectives.strategies.super_net_search import all_alpha, scored
+from objectives.strategies.aimed_search import all_alpha, scored
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY
 from tests.objectives.conformance import (
@@ -57,13 +57,19 @@ def test_enough_candidates_find_the_best_cell_of_the_super_net(
     own = fresh(problem, tmp_path)
     found = search_alone(method, own).architecture
     net = method.super_net(own, 3, RecordingProgress())
+    canonical = method.shared.canonical
     space = method.space
     every = [
         {"nodes[0].operations[0]": one, "nodes[0].operations[1]": other}
         for one in method.operations
         for other in method.operations
     ]
-    pairs = list(scored(method, net, every, all_alpha(own), own))
+    pairs = list(scored(method, net, map(canonical, every), all_alpha(own), own))
+    turned = [
+        {place: one[other] for place, other in zip(one, [*one][::-1], strict=True)} for one in every
+    ]
+    again = scored(method, net, map(canonical, turned), all_alpha(own), own)
+    assert [score for _, score in again] == [score for _, score in pairs], "spellings of one cell"
     best = max(score for _, score in pairs)
     winners = {net.genotype(choices) for choices, score in pairs if score > best - 1e-6}
     assert found in winners

@@ -1,0 +1,139 @@
+"""Base of the searches on a super-net whose choice is drawn towards a share of the FLOPs.
+
+R, t and lambda act through the hinge loss of `measures.budget`, on the share that a cell has of the
+teacher's FLOPs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from objectives.errors import check_ranges
+from objectives.measures.budget import hinge_loss
+from objectives.measures.cost import Flops
+from objectives.measures.evaluate import EVALUATION_BATCH
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.strategies.super_net_search import SuperNetSearch
+from objectives.students.bert.cutting import shape_of
+from objectives.students.cells.genotype import Genotype
+from objectives.text.data import Batch
+from objectives.training.losses import task_loss
+from objectives.weights.super_net import SuperNet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aimed(SuperNetSearch):
+    """Base of those whose choice is drawn towards a share of the FLOPs, among cells that read the
+    whole text or, recurrent, token by token."""
+
+    usual: ClassVar[tuple[str, ...]]
+    """The operations of cells that read the whole text."""
+    usual_recurrent: ClassVar[tuple[str, ...]] = ("tanh", "relu", "sigmoid", "linear")
+    """Those of recurrent cells."""
+
+    operations: tuple[str, ...] | None = None
+    """What may stand on an edge; None: what the source of the method has, `usual` or
+    `usual_recurrent`."""
+    nodes: int = 3
+    """Of a cell. >= 1."""
+    recurrent: bool = False
+    """Apply the cell token by token: see `CellSearch.recurrent`."""
+    target_ratio: float | None = None
+    """R: the share of the teacher's FLOPs that the choice is drawn to, whatever the study counts;
+    None: no target. Two convolutions of width 128 have 0.01 of a BERT of 6 layers. > 0."""
+    tolerance: float = 0.1
+    """t: inside [(1 - t) R, (1 + t) R] the FLOPs loss is 0. In [0, 1)."""
+    flops_weight: float = 0.1
+    """lambda: weight of the FLOPs loss beside that of the answers. >= 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(
+            self,
+            target_ratio=(self.target_ratio is None or self.target_ratio > 0, "> 0, or None"),
+            tolerance=(0 <= self.tolerance < 1, "in [0, 1)"),
+            flops_weight=(self.flops_weight >= 0, ">= 0"),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The operations that it chooses from."""
+        if self.operations is not None:
+            return self.operations
+        return self.usual_recurrent if self.recurrent else self.usual
+
+    @property
+    def base(self) -> Genotype:
+        """A cell without operations, recurrent or not."""
+        return Genotype(self.width, recurrent=self.recurrent)
+
+    def idle(self) -> dict[str, str]:
+        """Without a target what acts with it."""
+        idle = dict.fromkeys(("tolerance", "flops_weight"), "target_ratio is None")
+        return idle if self.target_ratio is None else {}
+
+    def flops_loss(self, flops: float | Tensor, problem: Problem) -> Tensor:
+        """lambda times the hinge loss of so many FLOPs, as shares of R.
+
+        Args:
+            flops: of one text, expected or exact.
+            problem: whose teacher has ratio 1.
+
+        Returns:
+            A scalar; 0 in the band, and where there is no target.
+        """
+        if self.target_ratio is None:
+            return torch.zeros(())
+        whole = Flops(shape_of(problem.teacher.config), problem.seq_len).full
+        share = torch.as_tensor(flops, dtype=torch.float64).view(1) / whole / self.target_ratio
+        one, tolerance = torch.ones_like(share), torch.full_like(share, self.tolerance)
+        hinge = hinge_loss(share, share.detach(), one, tolerance)
+        return self.flops_weight * hinge.float().sum()
+
+
+@torch.no_grad()
+def scored(
+    method: Aimed,
+    net: SuperNet,
+    candidates: Iterable[Mapping[str, Any]],
+    rows: Sequence[Batch],
+    problem: Problem,
+) -> Iterator[tuple[Mapping[str, Any], float]]:
+    """Cells with their scores by the super-net's weights: exp(-L), L being the task's loss on rows
+    of alpha (of numbers as a share of their variance), less lambda times the FLOPs loss at what the
+    cell costs."""
+    numbers = problem.alpha.labels
+    unit = max(float(numbers.var()), 1e-12) if problem.alpha.regression else 1.0
+    for choices in candidates:
+        weights = method.space.one_hot(choices)
+        losses = [
+            len(batch.rows) * task_loss(net(batch.inputs, weights).logits[None], batch.labels)
+            for batch in rows
+        ]
+        loss = float(sum(losses)) / sum(len(batch.rows) for batch in rows) / unit
+        flops = method.flops_loss(net.expected_flops(weights, problem.seq_len), problem)
+        yield choices, math.exp(-loss) - float(flops)
+
+
+def best_of(
+    pairs: Iterable[tuple[Mapping[str, Any], float]], count: int, progress: Progress
+) -> Mapping[str, Any]:
+    """The cell of the highest score of so many; of equals the first."""
+    progress.begin("choose", count)
+    found = []
+    for pair in pairs:
+        found.append(pair)
+        progress.advance()
+    return max(found, key=lambda pair: pair[1])[0]
+
+
+def all_alpha(problem: Problem) -> list[Batch]:
+    """Every row of the alpha split once."""
+    return list(problem.alpha.in_order(EVALUATION_BATCH, problem.device))
