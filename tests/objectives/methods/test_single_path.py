@@ -65,9 +65,7 @@ def test_enough_candidates_find_the_best_cell_of_the_super_net(
         for other in method.operations
     ]
     pairs = list(scored(method, net, map(canonical, every), all_alpha(own), own))
-    turned = [
-        {place: one[other] for place, other in zip(one, [*one][::-1], strict=True)} for one in every
-    ]
+    turned = [dict(zip(one, reversed(one.values()), strict=True)) for one in every]
     again = scored(method, net, map(canonical, turned), all_alpha(own), own)
     assert [score for _, score in again] == [score for _, score in pairs], "spellings of one cell"
     best = max(score for _, score in pairs)
