@@ -104,6 +104,7 @@ def test_a_node_keeps_two_edges_and_may_keep_nothing() -> None:
     }
 
 
+@pytest.mark.slow
 def test_efficiency_makes_the_model_cheap(problem: Problem) -> None:
     method = replace(QUICK, search_epochs=6, grad_rescale=0.1)
     costs = []

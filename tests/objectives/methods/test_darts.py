@@ -29,7 +29,7 @@ class TestDarts(SearchMethodConformance):
         return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_operation_that_cannot_fit_loses(order: int, problem: Problem) -> None:
     """Positions say nothing of the words, and the only edge is all that the classifier gets."""
     method = replace(
@@ -101,6 +101,7 @@ def test_bad_settings_are_one_line(wrong: dict[str, object], said: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_recurrent_cells_choose_activations(problem: Problem) -> None:
     method = replace(QUICK, order=2, operations=None, recurrent=True, search_epochs=0.2)
     found = search_alone(method, problem).architecture

@@ -55,6 +55,7 @@ def test_nothing_is_refused(name: str) -> None:
         replace(QUICK, **{name: 0})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_recurrent_cells_choose_activations(problem: Problem) -> None:
     method = replace(QUICK, operations=None, edges=None, recurrent=True, search_epochs=0.2)
     found = search_alone(method, problem).architecture

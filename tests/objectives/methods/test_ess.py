@@ -17,6 +17,7 @@ QUICK = Ess(
 )
 
 
+@pytest.mark.slow
 class TestEss(SearchMethodConformance):
     @pytest.fixture(scope="class")
     @classmethod

@@ -62,6 +62,7 @@ def test_more_pairs_than_operations_are_refused() -> None:
         replace(QUICK, pairs=3)
 
 
+@pytest.mark.slow
 def test_recurrent_cells_choose_activations(problem: Problem) -> None:
     method = replace(QUICK, operations=None, recurrent=True, search_epochs=0.2)
     found = search_alone(method, problem).architecture
