@@ -75,9 +75,7 @@ class Bench:
         save_model(workbench(name, glue, cache).problem.teacher, own)
         load_tokenizer(teacher_for(name).checkpoint).save_pretrained(own)
         self.teacher = Teacher(checkpoint=str(own))
-        self.run(
-            "", trials=len(METHODS), seed=0
-        )  # so that the cache is there before the clock runs
+        self.run("", trials=len(METHODS), seed=0)  # fills the cache before the clock runs
 
     def run(self, only: str, *, trials: int, seed: int, sampler: SamplerName = "tpe") -> Run:
         """A study of one method, or of all if none is named, run in a folder of its own."""

@@ -30,7 +30,7 @@ from objectives.text.data import Batch
 from objectives.training.losses import teaching_layer
 from objectives.training.population import Trace
 from objectives.training.teacher_states import keep_states, teacher_trace
-from objectives.weights.cells import answers_loss, finished, new_cell, train_cells
+from objectives.weights.cells import answers_loss, finished, new_cell, train_cells, trainable
 from objectives.weights.independent import not_finite
 from objectives.weights.shared_cells import SharedCells, shared_net
 
@@ -166,7 +166,7 @@ class CellSearch(SearchMethod):
         progress: Progress,
     ) -> list[CurvePoint]:
         """Let the student learn the teacher's answers; returns its learning curve."""
-        weights = {n: w for n, w in student.named_parameters() if w.requires_grad}
+        weights = trainable(student)
         if self.hidden_weight:
             weights |= {f"fits.{name}": weight for name, weight in fits.named_parameters()}
             keep_states(problem, torch.float32, progress)

@@ -6,6 +6,7 @@ teacher's FLOPs.
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,15 +24,15 @@ from objectives.progress import Progress
 from objectives.strategies.super_net_search import SuperNetSearch
 from objectives.students.bert.cutting import shape_of
 from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import NONE
 from objectives.text.data import Batch
 from objectives.training.losses import task_loss
-from objectives.weights.super_net import SuperNet
+from objectives.weights.super_net import SuperNet, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aimed(SuperNetSearch):
-    """Base of those whose choice is drawn towards a share of the FLOPs, among cells that read the
-    whole text or, recurrent, token by token."""
+    """Base of those whose choice is drawn towards a share of the FLOPs."""
 
     usual: ClassVar[tuple[str, ...]]
     """The operations of cells that read the whole text."""
@@ -43,8 +44,6 @@ class Aimed(SuperNetSearch):
     `usual_recurrent`."""
     nodes: int = 3
     """Of a cell. >= 1."""
-    recurrent: bool = False
-    """Apply the cell token by token: see `CellSearch.recurrent`."""
     target_ratio: float | None = None
     """R: the share of the teacher's FLOPs that the choice is drawn to, whatever the study counts;
     None: no target. Two convolutions of width 128 have 0.01 of a BERT of 6 layers. > 0."""
@@ -63,39 +62,76 @@ class Aimed(SuperNetSearch):
         )
 
     @property
+    @abc.abstractmethod
+    def token_by_token(self) -> bool:
+        """Whether its cells are recurrent."""
+
+    @property
+    def kept(self) -> float:
+        """What the cell that is derived keeps of the FLOPs of all weighted operations, about."""
+        return 1.0
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The operations that it chooses from."""
         if self.operations is not None:
             return self.operations
-        return self.usual_recurrent if self.recurrent else self.usual
+        return self.usual_recurrent if self.token_by_token else self.usual
 
     @property
     def base(self) -> Genotype:
         """A cell without operations, recurrent or not."""
-        return Genotype(self.width, recurrent=self.recurrent)
+        return Genotype(self.width, recurrent=self.token_by_token)
 
     def idle(self) -> dict[str, str]:
         """Without a target what acts with it."""
         idle = dict.fromkeys(("tolerance", "flops_weight"), "target_ratio is None")
         return idle if self.target_ratio is None else {}
 
-    def flops_loss(self, flops: float | Tensor, problem: Problem) -> Tensor:
-        """lambda times the hinge loss of so many FLOPs, as shares of R.
+    def flops_loss(self, net: SuperNet, weights: Weights, problem: Problem) -> Tensor:
+        """lambda times the hinge loss of what the cell of some weights is expected to cost.
 
         Args:
-            flops: of one text, expected or exact.
-            problem: whose teacher has ratio 1.
+            net: of `space`.
+            weights: of its places.
+            problem: what the method works on.
 
         Returns:
             A scalar; 0 in the band, and where there is no target.
         """
         if self.target_ratio is None:
             return torch.zeros(())
+        fixed = net.costs(problem.seq_len)[NONE]
+        weighted = net.expected_flops(weights, problem.seq_len) - fixed
+        return self.hinge(fixed + self.kept * weighted, self.target_ratio, problem)
+
+    def hinge(self, flops: float | Tensor, target_ratio: float, problem: Problem) -> Tensor:
+        """lambda times the hinge loss of so many FLOPs, as shares of R.
+
+        Args:
+            flops: of one text.
+            target_ratio: R.
+            problem: whose teacher has ratio 1.
+
+        Returns:
+            A scalar; 0 in the band.
+        """
         whole = Flops(shape_of(problem.teacher.config), problem.seq_len).full
-        share = torch.as_tensor(flops, dtype=torch.float64).view(1) / whole / self.target_ratio
+        share = torch.as_tensor(flops, dtype=torch.float64).view(1) / whole / target_ratio
         one, tolerance = torch.ones_like(share), torch.full_like(share, self.tolerance)
-        hinge = hinge_loss(share, share.detach(), one, tolerance)
-        return self.flops_weight * hinge.float().sum()
+        return self.flops_weight * hinge_loss(share, share.detach(), one, tolerance).float().sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EitherWay(Aimed):
+    """Base of those whose cells may read the whole text or token by token."""
+
+    recurrent: bool = False
+    """Apply the cell token by token: see `CellSearch.recurrent`."""
+
+    @property
+    def token_by_token(self) -> bool:
+        return self.recurrent
 
 
 @torch.no_grad()
@@ -118,8 +154,7 @@ def scored(
             for batch in rows
         ]
         loss = float(sum(losses)) / sum(len(batch.rows) for batch in rows) / unit
-        flops = method.flops_loss(net.expected_flops(weights, problem.seq_len), problem)
-        yield choices, math.exp(-loss) - float(flops)
+        yield choices, math.exp(-loss) - float(method.flops_loss(net, weights, problem))
 
 
 def best_of(

@@ -23,12 +23,12 @@ from objectives.strategies.aimed_search import Aimed
 from objectives.strategies.bilevel import Tensors, unrolled_gradients
 from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.places.soft_choices import SoftChoices, SoftSettings
-from objectives.strategies.super_net_search import Chosen, alpha_batches, learnt, steps_of
+from objectives.strategies.super_net_search import Chosen, alpha_batches
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.text.data import Batch
 from objectives.training.losses import task_loss
-from objectives.weights.cells import answers_loss, train_cells
+from objectives.weights.cells import answers_loss, steps_of, trainable
 from objectives.weights.super_net import SuperNet
 
 
@@ -45,8 +45,8 @@ class SoftSearch(Aimed):
     grad_rescale: float = 3e-3
     """kappa: step size of alpha's Adam. A factor on its gradient would cancel. > 0."""
     order: Literal[1, 2] = 1
-    """1: alpha's gradient at the present weights. 2: after a plain step of theirs, which takes four
-    times as long."""
+    """1: alpha's gradient at the present weights. 2: after one step of gradient descent of theirs,
+    which takes longer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,11 +60,6 @@ class SoftSearch(Aimed):
     def together(self) -> tuple[tuple[str, ...], ...]:
         """Places whose choices share one softmax; the others have one each."""
         return ()
-
-    @property
-    @abc.abstractmethod
-    def kept(self) -> float:
-        """What the cell that is derived keeps of the FLOPs of all weighted operations, about."""
 
     @abc.abstractmethod
     def derived(self, weights: EdgeWeights) -> Genotype:
@@ -93,7 +88,8 @@ class SoftSearch(Aimed):
         """By the largest weights, after a search by gradient."""
         settings = SoftSettings(together=self.together, learning_rate=self.grad_rescale)
         soft = SoftChoices(self.space.places, seed, settings)
-        batches, steps = alpha_batches(self, problem, seed), steps_of(self, problem)
+        steps = steps_of(problem, self.search_epochs, self.batch_size)
+        batches = alpha_batches(self, problem, seed)
 
         def loss(batch: Batch, step: int) -> Tensor:
             rate = self.learning_rate * (1 - (step - 1) / steps) if self.order == 2 else 0.0
@@ -103,8 +99,9 @@ class SoftSearch(Aimed):
             fixed = {place: weights.detach() for place, weights in soft.weights().items()}
             return answers_loss(net(batch.inputs, fixed).logits, batch, problem)
 
-        training = self.training(self.search_epochs, seed, progress)
-        curve = train_cells(problem, learnt(net), loss, **training, stage="search")
+        curve = self.train(
+            problem, net, loss, self.search_epochs, seed=seed, progress=progress, stage="search"
+        )
         numbers = {place: own.tolist() for place, own in soft.weights().items()}
         return Chosen(self.derived(self.space.weights(numbers)), curve)
 
@@ -129,10 +126,7 @@ class SoftSearch(Aimed):
 
         def of_alpha(weights: Tensors, _: Tensors) -> Tensor:
             answers = task_loss(logits(weights, alpha)[None], alpha.labels).sum()
-            fixed = net.costs(problem.seq_len)[NONE]
-            weighted = net.expected_flops(numbers, problem.seq_len) - fixed
-            flops = self.flops_loss(fixed + self.kept * weighted, problem)
-            return answers + flops.to(answers.device)
+            return answers + self.flops_loss(net, numbers, problem).to(answers.device)
 
-        gradients, _ = unrolled_gradients(learnt(net), soft.alpha, of_train, of_alpha, rate)
+        gradients, _ = unrolled_gradients(trainable(net), soft.alpha, of_train, of_alpha, rate)
         return gradients

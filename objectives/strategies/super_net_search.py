@@ -7,25 +7,27 @@ train, the choice from alpha.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from objectives.device import to_device
 from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
+from objectives.strategies.places.derivation import EdgeWeights, strongest_edges
+from objectives.strategies.places.strategy import Choice
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype, check_names, check_position_wise
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.students.cells.operations import OPERATIONS
 from objectives.text.data import Batch
-from objectives.weights.cells import answers_loss, finished, new_cell, train_cells
+from objectives.weights.cells import answers_loss, finished, new_cell, train_cells, trainable
 from objectives.weights.independent import not_finite
 from objectives.weights.super_net import SuperNet
 
@@ -123,11 +125,14 @@ class SuperNetSearch(SearchMethod):
             torch.manual_seed(seed)
             student = found.student or new_cell(found.genotype, problem)
         student.train()
-        curve = train_cells(
+        curve = self.train(
             problem,
-            {name: weight for name, weight in student.named_parameters() if weight.requires_grad},
+            student,
             lambda batch, _: answers_loss(student(**batch.inputs).logits, batch, problem),
-            **self.training(self.epochs, seed, progress),
+            self.epochs,
+            seed=seed,
+            progress=progress,
+            stage="learn",
         )
         return not_finite(slot, curve) or SearchResult(
             slot=slot,
@@ -156,30 +161,54 @@ class SuperNetSearch(SearchMethod):
             net = SuperNet(self.space, new_cell(self.base, problem))
         return to_device(net, problem.device)
 
-    def training(self, epochs: float, seed: int, progress: Progress) -> dict[str, Any]:
-        """What `train_cells` is told by its fields.
+    def train(
+        self,
+        problem: Problem,
+        module: nn.Module,
+        loss: Callable[[Batch, int], Tensor],
+        epochs: float,
+        *,
+        seed: int,
+        progress: Progress,
+        stage: str,
+    ) -> list[CurvePoint]:
+        """`train_cells` at the rate and the batch size of the method.
 
         Args:
+            problem: what the method works on.
+            module: whose weights learn.
+            loss: of a batch of train at a step, from 1.
             epochs: passes over the train split.
             seed: of the study.
             progress: what it tells of its run.
+            stage: its name in the learning curve.
 
         Returns:
-            Arguments by their names.
+            The learning curve.
         """
-        names = ("learning_rate", "batch_size")
-        own = {name: getattr(self, name) for name in names}
-        return {**own, "epochs": epochs, "seed": seed, "progress": progress}
+        return train_cells(
+            problem,
+            trainable(module),
+            loss,
+            epochs=epochs,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            seed=seed,
+            progress=progress,
+            stage=stage,
+        )
 
 
-def steps_of(method: SuperNetSearch, problem: Problem) -> int:
-    """How many steps its super-net is trained."""
-    return max(1, round(method.search_epochs * len(problem.train) / method.batch_size))
-
-
-def learnt(net: SuperNet) -> dict[str, Tensor]:
-    """The weights of a super-net that learn."""
-    return {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
+def heaviest(
+    space: GraphSpace, weights: EdgeWeights, edges: int, never: Collection[Choice]
+) -> dict[str, Choice]:
+    """Choices that keep so many edges of each node, those whose best operation weighs most: see
+    `strongest_edges`. All other operations are `NONE`."""
+    choices: dict[str, Choice] = dict.fromkeys(space.places, NONE)
+    for node in range(space.nodes):
+        own = space.operations_of(node)
+        choices.update(strongest_edges(space.all_places, weights, own, edges, never))
+    return choices
 
 
 def alpha_batches(method: SuperNetSearch, problem: Problem, seed: int) -> Iterator[Batch]:

@@ -71,6 +71,16 @@ def answers_loss(logits_BC: Tensor, batch: Batch, problem: Problem) -> Tensor:
     return prediction_loss(logits_BC[None], problem.teacher_logits[batch.rows]).sum()
 
 
+def trainable(module: nn.Module) -> dict[str, Tensor]:
+    """Its weights that learn, by their names."""
+    return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+
+
+def steps_of(problem: Problem, epochs: float, batch_size: int) -> int:
+    """The steps of so many passes over the train rows, one at least."""
+    return max(1, round(epochs * len(problem.train) / batch_size))
+
+
 def train_cells(
     problem: Problem,
     weights: Mapping[str, Tensor],
@@ -90,7 +100,7 @@ def train_cells(
     `checkpoint` it goes on from there, and leaves one after each pass over the train rows until a
     loss is not finite.
     """
-    steps = max(1, round(epochs * len(problem.train) / batch_size))
+    steps = steps_of(problem, epochs, batch_size)
     optimizer = PopulationOptimizer(weights, torch.tensor([learning_rate]), steps, "linear")
     losses: list[Tensor] = []
     if checkpoint and (found := read_checkpoint(checkpoint, optimizer.state(), progress.note)):

@@ -25,7 +25,7 @@ from objectives.students.cells.graph import IDENTITY, NONE, Graph
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.students.cells.operations import OPERATIONS
 from objectives.text.data import Batch
-from objectives.weights.cells import answers_loss, new_cell, train_cells
+from objectives.weights.cells import answers_loss, new_cell, train_cells, trainable
 from objectives.weights.independent import not_finite
 from objectives.weights.super_net import SuperNet
 
@@ -162,7 +162,7 @@ def _trained(
     net.train()
     curve = train_cells(
         problem,
-        {name: weight for name, weight in net.named_parameters() if weight.requires_grad},
+        trainable(net),
         loss,
         epochs=shared.epochs,
         learning_rate=shared.learning_rate,

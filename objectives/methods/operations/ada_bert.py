@@ -32,15 +32,16 @@ from transformers.configuration_utils import PreTrainedConfig
 from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.strategies.places.derivation import EdgeWeights, strongest_edges
+from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.places.soft_choices import ADABERT, SoftChoices
-from objectives.strategies.super_net_search import Chosen, SuperNetSearch, learnt, steps_of
+from objectives.strategies.places.strategy import Choice
+from objectives.strategies.super_net_search import Chosen, SuperNetSearch, heaviest
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.training.teacher_states import keep_states, teacher_trace
-from objectives.weights.cells import train_cells
+from objectives.weights.cells import steps_of
 from objectives.weights.super_net import SuperNet
 
 _KEPT = 2
@@ -105,7 +106,8 @@ class AdaBert(SuperNetSearch):
         """By the largest weights; the student begins at the super-net's."""
         settings = replace(ADABERT, learning_rate=self.grad_rescale)
         soft = SoftChoices(self.space.places, seed, settings)
-        probes, steps = probes_of(problem, progress), steps_of(self, problem)
+        steps = steps_of(problem, self.search_epochs, self.batch_size)
+        probes = probes_of(problem, progress)
 
         def loss(batch: Batch, step: int) -> Tensor:
             if step > 1:  # the gradients of the batch before, whose step the weights have taken
@@ -114,14 +116,15 @@ class AdaBert(SuperNetSearch):
                 alpha.grad = None
             return self._loss(net, soft.weights((step - 1) / steps), batch, problem, probes)
 
-        training = self.training(self.search_epochs, seed, progress)
-        curve = train_cells(problem, learnt(net), loss, **training, stage="search")
+        curve = self.train(
+            problem, net, loss, self.search_epochs, seed=seed, progress=progress, stage="search"
+        )
         last = soft.temperature(1.0)
         numbers = {place: (own / last).softmax(-1).tolist() for place, own in soft.alpha.items()}
         choices = self.derived(self.space.weights(numbers))
         return Chosen(net.genotype(choices), curve, net.extract(choices))
 
-    def derived(self, weights: EdgeWeights) -> Mapping[str, str | int]:
+    def derived(self, weights: EdgeWeights) -> Mapping[str, Choice]:
         """The two edges of each node whose best operation weighs most, and the number of cells.
 
         Args:
@@ -130,13 +133,7 @@ class AdaBert(SuperNetSearch):
         Returns:
             One choice of each place; edges that do not stay have `NONE`.
         """
-        space = self.space
-        choices: dict[str, str | int] = dict.fromkeys(space.places, NONE)
-        for node in range(self.nodes):
-            edges = [f"nodes[{node}].operations[{edge}]" for edge in range(space.edges_of(node))]
-            kept = strongest_edges(space.all_places, weights, edges, _KEPT, never=())
-            choices |= {place: str(name) for place, name in kept}
-        cells = weights["cells"]
+        choices, cells = heaviest(self.space, weights, _KEPT, never=()), weights["cells"]
         return {**choices, "cells": max(range(len(cells)), key=cells.__getitem__)}
 
     def _loss(

@@ -18,15 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from objectives.errors import check_ranges
-from objectives.strategies.places.derivation import EdgeWeights, strongest_edges
+from objectives.strategies.aimed_search import EitherWay
+from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.soft_search import SoftSearch
+from objectives.strategies.super_net_search import heaviest
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE
 from objectives.students.cells.graph_space import GraphSpace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Darts(SoftSearch):
+class Darts(EitherWay, SoftSearch):
     """Search by gradient with a softmax for each edge, of first or second order."""
 
     cells: int = 1
@@ -68,10 +70,5 @@ class Darts(SoftSearch):
 
     def derived(self, weights: EdgeWeights) -> Genotype:
         """The edges of each node whose best operation weighs most, without `NONE`."""
-        space = self.space
-        choices = dict.fromkeys(space.places, NONE)
-        for node in range(self.nodes):
-            edges = [f"nodes[{node}].operations[{edge}]" for edge in range(space.edges_of(node))]
-            kept = strongest_edges(space.all_places, weights, edges, self.most, never=(NONE,))
-            choices |= {place: str(name) for place, name in kept}
-        return replace(self.base, nodes=space.graph(choices).nodes)
+        choices = heaviest(self.space, weights, self.most, never=(NONE,))
+        return replace(self.base, nodes=self.space.graph(choices).nodes)

@@ -21,18 +21,18 @@ from torch import Tensor
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.strategies.aimed_search import Aimed, all_alpha, best_of, scored
+from objectives.strategies.aimed_search import EitherWay, all_alpha, best_of, scored
 from objectives.strategies.places.controller import Controller, ControllerSettings
-from objectives.strategies.super_net_search import Chosen, alpha_batches, learnt, steps_of
+from objectives.strategies.super_net_search import Chosen, alpha_batches
 from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
-from objectives.weights.cells import answers_loss, train_cells
+from objectives.weights.cells import answers_loss, steps_of
 from objectives.weights.super_net import SuperNet
 
 
 @dataclass(frozen=True, kw_only=True)
-class Enas(Aimed):
+class Enas(EitherWay):
     """Search by a controller over the cells of a super-net."""
 
     usual: ClassVar[tuple[str, ...]] = (IDENTITY, "separable3", "separable5", "max3", "mean3")
@@ -71,7 +71,8 @@ class Enas(Aimed):
             learning_rate=self.grad_rescale, entropy_weight=self.entropy_weight
         )
         controller = Controller(self.space.places, seed, settings)
-        batches, steps = alpha_batches(self, problem, seed), steps_of(self, problem)
+        steps = steps_of(problem, self.search_epochs, self.batch_size)
+        batches = alpha_batches(self, problem, seed)
         rounds = max(1, round(self.search_epochs))
 
         def loss(batch: Batch, step: int) -> Tensor:
@@ -82,8 +83,9 @@ class Enas(Aimed):
             weights = self.space.one_hot(own)
             return answers_loss(net(batch.inputs, weights).logits, batch, problem)
 
-        training = self.training(self.search_epochs, seed, progress)
-        curve = train_cells(problem, learnt(net), loss, **training, stage="search")
+        curve = self.train(
+            problem, net, loss, self.search_epochs, seed=seed, progress=progress, stage="search"
+        )
         drawn = controller.propose(self.candidates)
         pairs = scored(self, net, drawn, all_alpha(problem), problem)
         return Chosen(net.genotype(best_of(pairs, len(drawn), progress)), curve)

@@ -21,8 +21,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from objectives.errors import check_ranges
-from objectives.strategies.places.derivation import EdgeWeights, strongest_edges
+from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.soft_search import SoftSearch
+from objectives.strategies.super_net_search import heaviest
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace
@@ -32,18 +33,17 @@ from objectives.students.cells.graph_space import GraphSpace
 class Ess(SoftSearch):
     """Search by gradient for a recurrent cell and for what it reads of the tokens before."""
 
-    recurrent: bool = True
-    """It is: True."""
     window: int = 3
     """m: tokens and states before the present ones that are read. >= 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(
-            self,
-            recurrent=(self.recurrent, "True: its cells are recurrent"),
-            window=(self.window >= 1, ">= 1"),
-        )
+        check_ranges(self, window=(self.window >= 1, ">= 1"))
+
+    @property
+    def token_by_token(self) -> bool:
+        """All its cells are recurrent."""
+        return True
 
     @property
     def space(self) -> GraphSpace:
@@ -69,15 +69,10 @@ class Ess(SoftSearch):
     def derived(self, weights: EdgeWeights) -> Genotype:
         """The best edge of each node, without `NONE`, and the best operation of each read."""
         space = self.space
-        choices = dict.fromkeys(space.places, NONE)
-        for node in range(self.nodes):
-            edges = [f"nodes[{node}].operations[{edge}]" for edge in range(space.edges_of(node))]
-            kept = strongest_edges(space.all_places, weights, edges, 1, never=(NONE,))
-            choices |= {place: str(name) for place, name in kept}
+        choices = heaviest(space, weights, 1, never=(NONE,))
         for place, names in space.places.items():
             if place.startswith("reads"):
                 best = max(range(len(names)), key=weights[place].__getitem__)
-                choices[place] = str(names[best])
-        reads = space.reads_of(choices)
-        nodes = space.graph(choices).nodes
+                choices[place] = names[best]
+        nodes, reads = space.graph(choices).nodes, space.reads_of(choices)
         return replace(self.base, nodes=nodes, reads=reads, window=self.window)

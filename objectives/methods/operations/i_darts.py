@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from objectives.errors import check_ranges
+from objectives.strategies.aimed_search import EitherWay
 from objectives.strategies.places.derivation import EdgeWeights, strongest_pairs
 from objectives.strategies.soft_search import SoftSearch
 from objectives.students.cells.genotype import Genotype
@@ -20,7 +21,7 @@ from objectives.students.cells.graph_space import GraphSpace
 
 
 @dataclass(frozen=True, kw_only=True)
-class IDarts(SoftSearch):
+class IDarts(EitherWay, SoftSearch):
     """Search by gradient with a softmax for each node, of first or second order."""
 
     pairs: int = 1
@@ -39,7 +40,7 @@ class IDarts(SoftSearch):
     @property
     def together(self) -> tuple[tuple[str, ...], ...]:
         """The edges of each node."""
-        return tuple(map(self._edges, range(self.nodes)))
+        return tuple(map(self.space.operations_of, range(self.nodes)))
 
     @property
     def kept(self) -> float:
@@ -50,12 +51,8 @@ class IDarts(SoftSearch):
         """The pairs of each node that weigh most."""
         space, nodes = self.space, []
         for node in range(self.nodes):
-            edges = self._edges(node)
+            edges = space.operations_of(node)
             kept = strongest_pairs(space.all_places, weights, edges, self.pairs, never=(NONE,))
             states = tuple(edges.index(place) for place, _ in kept)
             nodes.append(Node(states, tuple(str(name) for _, name in kept)))
         return replace(self.base, nodes=space.repeated(Graph(tuple(nodes)), 1).nodes)
-
-    def _edges(self, node: int) -> tuple[str, ...]:
-        edges = range(self.space.edges_of(node))
-        return tuple(f"nodes[{node}].operations[{edge}]" for edge in edges)

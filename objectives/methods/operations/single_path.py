@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.strategies.aimed_search import Aimed, all_alpha, best_of, scored
+from objectives.strategies.aimed_search import EitherWay, all_alpha, best_of, scored
 from objectives.strategies.places.evolution import Evolution, EvolutionSettings
 from objectives.strategies.places.operation_priority import OperationPriority, PrioritySettings
 from objectives.strategies.places.strategy import Places, Scored, Strategy
@@ -44,7 +44,7 @@ def strategy_of(name: Searcher, places: Places, seed: int, candidates: int) -> S
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinglePath(Aimed):
+class SinglePath(EitherWay):
     """Search among the cells of one super-net that all trials share."""
 
     usual: ClassVar[tuple[str, ...]] = (

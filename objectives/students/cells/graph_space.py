@@ -98,6 +98,18 @@ class GraphSpace:
         """
         return self.edges or self.inputs + number
 
+    def operations_of(self, number: int) -> tuple[str, ...]:
+        """The places of the operations of a node.
+
+        Args:
+            number: of the node, from 0.
+
+        Returns:
+            A name for each edge.
+        """
+        edges = range(self.edges_of(number))
+        return tuple(f"nodes[{number}].operations[{edge}]" for edge in edges)
+
     def cell(self, choices: Mapping[str, Any]) -> Graph:
         """The cell of some choices.
 

@@ -63,7 +63,7 @@ def test_the_hinge_draws_to_the_band_from_both_sides(problem: Problem) -> None:
     method = replace(QUICK, target_ratio=0.5, tolerance=0.1, flops_weight=2.0)
     for share, wanted in ((1.0, 1.0), (0.25, -1.0), (0.46, 0.0), (0.54, 0.0)):
         flops = torch.tensor(share * whole, requires_grad=True)
-        loss = method.flops_loss(flops, problem)
+        loss = method.hinge(flops, 0.5, problem)
         loss.backward()
         assert flops.grad is not None
         assert np.sign(flops.grad.item()) == wanted

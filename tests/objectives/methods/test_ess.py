@@ -51,5 +51,6 @@ def test_nothing_stands_alone_at_a_window_only() -> None:
 
 
 def test_it_is_recurrent() -> None:
-    with pytest.raises(UserError, match="recurrent is False; it must be True"):
-        replace(QUICK, recurrent=False)
+    assert QUICK.base.recurrent
+    with pytest.raises(UserError, match="'conv3' reads other tokens"):
+        replace(QUICK, operations=("tanh", "conv3"))
