@@ -1,10 +1,10 @@
 """The conformance matrix: each combination ends with a model that is read back, or is refused.
 
-`make test` runs one study of each method. `make test-all` runs besides every second of those in
-which each method meets every cost, precision and kind of answers (none of the searches on a
-super-net, which differ in what they choose alone), and some on the stand-in for a GPU, where
-tests/gpu has every other method. `MATRIX=pairs` runs those in which each method meets every pair;
-`make matrix` runs all of them on the CPU and one of each method on the stand-in.
+`make test` runs one study of each method. `make test-all` runs those in which each method meets
+every cost, precision and kind of answers (of the searches on a super-net, which differ in what they
+choose alone, one is enough), and some on the stand-in for a GPU, where tests/gpu has every other
+method. `make matrix` runs all of them on the CPU and one of each method on the stand-in, with
+MATRIX=pairs those in which each method meets every pair.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OTHERS = [
     one
     for one in WANTED
     if one.device == "cpu" and one not in DIAGONAL and (WHOLE or not shares_a_base(one.method))
-][:: 1 if WHOLE else 2]
+]
 ON_GPU = diagonal("cuda")[:: 1 if WHOLE else 3]
 
 
