@@ -103,23 +103,17 @@ class Aimed(SuperNetSearch):
             return torch.zeros(())
         fixed = net.costs(problem.seq_len)[NONE]
         weighted = net.expected_flops(weights, problem.seq_len) - fixed
-        return self.hinge(fixed + self.kept * weighted, self.target_ratio, problem)
+        flops = fixed + self.kept * weighted
+        return self.flops_weight * hinge(flops, self.target_ratio, self.tolerance, problem)
 
-    def hinge(self, flops: float | Tensor, target_ratio: float, problem: Problem) -> Tensor:
-        """lambda times the hinge loss of so many FLOPs, as shares of R.
 
-        Args:
-            flops: of one text.
-            target_ratio: R.
-            problem: whose teacher has ratio 1.
-
-        Returns:
-            A scalar; 0 in the band.
-        """
-        whole = Flops(shape_of(problem.teacher.config), problem.seq_len).full
-        share = torch.as_tensor(flops, dtype=torch.float64).view(1) / whole / target_ratio
-        one, tolerance = torch.ones_like(share), torch.full_like(share, self.tolerance)
-        return self.flops_weight * hinge_loss(share, share.detach(), one, tolerance).float().sum()
+def hinge(flops: float | Tensor, target_ratio: float, tolerance: float, problem: Problem) -> Tensor:
+    """The hinge loss of so many FLOPs of one text, as shares of R: a scalar, 0 in the band. The
+    teacher has ratio 1."""
+    whole = Flops(shape_of(problem.teacher.config), problem.seq_len).full
+    share = torch.as_tensor(flops, dtype=torch.float64).view(1) / whole / target_ratio
+    one, around = torch.ones_like(share), torch.full_like(share, tolerance)
+    return hinge_loss(share, share.detach(), one, around).float().sum()
 
 
 @dataclass(frozen=True, kw_only=True)

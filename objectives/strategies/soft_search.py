@@ -99,9 +99,7 @@ class SoftSearch(Aimed):
             fixed = {place: weights.detach() for place, weights in soft.weights().items()}
             return answers_loss(net(batch.inputs, fixed).logits, batch, problem)
 
-        curve = self.train(
-            problem, net, loss, self.search_epochs, seed=seed, progress=progress, stage="search"
-        )
+        curve = self._train(problem, net, loss, self.search_epochs, "search", seed, progress)
         numbers = {place: own.tolist() for place, own in soft.weights().items()}
         return Chosen(self.derived(self.space.weights(numbers)), curve)
 

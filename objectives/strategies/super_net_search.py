@@ -125,15 +125,11 @@ class SuperNetSearch(SearchMethod):
             torch.manual_seed(seed)
             student = found.student or new_cell(found.genotype, problem)
         student.train()
-        curve = self.train(
-            problem,
-            student,
-            lambda batch, _: answers_loss(student(**batch.inputs).logits, batch, problem),
-            self.epochs,
-            seed=seed,
-            progress=progress,
-            stage="learn",
-        )
+
+        def loss(batch: Batch, _: int) -> Tensor:
+            return answers_loss(student(**batch.inputs).logits, batch, problem)
+
+        curve = self._train(problem, student, loss, self.epochs, "learn", seed, progress)
         return not_finite(slot, curve) or SearchResult(
             slot=slot,
             architecture=found.genotype,
@@ -161,31 +157,17 @@ class SuperNetSearch(SearchMethod):
             net = SuperNet(self.space, new_cell(self.base, problem))
         return to_device(net, problem.device)
 
-    def train(
+    def _train(
         self,
         problem: Problem,
         module: nn.Module,
         loss: Callable[[Batch, int], Tensor],
         epochs: float,
-        *,
+        stage: str,
         seed: int,
         progress: Progress,
-        stage: str,
     ) -> list[CurvePoint]:
-        """`train_cells` at the rate and the batch size of the method.
-
-        Args:
-            problem: what the method works on.
-            module: whose weights learn.
-            loss: of a batch of train at a step, from 1.
-            epochs: passes over the train split.
-            seed: of the study.
-            progress: what it tells of its run.
-            stage: its name in the learning curve.
-
-        Returns:
-            The learning curve.
-        """
+        """`train_cells` on the weights of a module, at the rate and batch size of the method."""
         return train_cells(
             problem,
             trainable(module),

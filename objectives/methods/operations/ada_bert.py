@@ -116,9 +116,7 @@ class AdaBert(SuperNetSearch):
                 alpha.grad = None
             return self._loss(net, soft.weights((step - 1) / steps), batch, problem, probes)
 
-        curve = self.train(
-            problem, net, loss, self.search_epochs, seed=seed, progress=progress, stage="search"
-        )
+        curve = self._train(problem, net, loss, self.search_epochs, "search", seed, progress)
         last = soft.temperature(1.0)
         numbers = {place: (own / last).softmax(-1).tolist() for place, own in soft.alpha.items()}
         choices = self.derived(self.space.weights(numbers))

@@ -83,9 +83,7 @@ class Enas(EitherWay):
             weights = self.space.one_hot(own)
             return answers_loss(net(batch.inputs, weights).logits, batch, problem)
 
-        curve = self.train(
-            problem, net, loss, self.search_epochs, seed=seed, progress=progress, stage="search"
-        )
+        curve = self._train(problem, net, loss, self.search_epochs, "search", seed, progress)
         drawn = controller.propose(self.candidates)
         pairs = scored(self, net, drawn, all_alpha(problem), problem)
         return Chosen(net.genotype(best_of(pairs, len(drawn), progress)), curve)

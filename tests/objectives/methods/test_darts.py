@@ -12,6 +12,7 @@ from maskfront import Darts, UserError
 from objectives.measures.cost import Flops
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
+from objectives.strategies.aimed_search import hinge
 from objectives.students.bert.cutting import shape_of
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE
@@ -60,10 +61,9 @@ def test_cells_that_follow_each_other_read_the_last_two() -> None:
 
 def test_the_hinge_draws_to_the_band_from_both_sides(problem: Problem) -> None:
     whole = Flops(shape_of(problem.teacher.config), problem.seq_len).full
-    method = replace(QUICK, target_ratio=0.5, tolerance=0.1, flops_weight=2.0)
     for share, wanted in ((1.0, 1.0), (0.25, -1.0), (0.46, 0.0), (0.54, 0.0)):
         flops = torch.tensor(share * whole, requires_grad=True)
-        loss = method.hinge(flops, 0.5, problem)
+        loss = 2.0 * hinge(flops, 0.5, 0.1, problem)
         loss.backward()
         assert flops.grad is not None
         assert np.sign(flops.grad.item()) == wanted
