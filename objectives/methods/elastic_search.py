@@ -42,7 +42,7 @@ from objectives.weights.independent import staged_search
 from objectives.weights.slices import Order, along, uniform
 
 ELASTIC = Stage(name="elastic", epochs=18, learning_rate=6e-4, loss="prediction+hidden")
-"""The training that all trials share. docs/elastic.md has its rate beside others."""
+"""The training that all trials share. Commit 4a646a4 has its rate beside others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ Why squares: the gradient of a mask is all but zero on average where the student
 optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how
 much the unit matters. Gradient descent on alpha (`mask_search.py`) follows the average.
 
-To measure again and again while the budget falls gained nothing (docs/inner_search.md).
+To measure again and again while the budget falls gained nothing (docs/comparison.md).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ What differs from the paper: it trains its network from scratch, so that a layer
 are as good as any; here the units of a pretrained layer are ordered by Fisher information first.
 Its two widths end in different channels, which interpolation must align; in BERT the output
 projection maps every width to the hidden size, and the units that the narrower lacks are 0
-(interpolation was no better: docs/appendix.md). There is no batch norm, so none for each candidate.
+(commit 4a646a4 has numbers for interpolation). There is no batch norm, so none for each candidate.
 It searches by cross-entropy and distils at temperature 4 when it trains the result anew; here the
 weights learn from the teacher at temperature 1 all along. And its alpha takes steps of 0.001 with
 momentum 0.5 and weight decay, over hundreds of epochs; here, over two, of 0.1, with Adam's own

@@ -36,7 +36,7 @@ class Stage:
     (after CoFi, Xia et al. 2022, which learns the match of the layers: here it is fixed); or its
     attention scores and hidden states, as TinyBERT does first."""
     hidden_weight: float = 10.0
-    """Of the hidden states beside the logits. docs/inner_search.md compares a few. >= 0."""
+    """Of the hidden states beside the logits. >= 0."""
     start: Literal["previous", "student"] = "previous"
     """The weights at the start: those of the stage before, or once more the student's own, cut
     where the search is over."""

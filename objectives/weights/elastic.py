@@ -2,7 +2,7 @@
 
 Each step draws some sizes, from the smallest to the whole, each for rows of its own, and adds up
 their losses (after DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 2024, whose sizes share
-their rows; docs/elastic.md has both). What is trained is one student, kept for all trials of a run;
+their rows; commit 4a646a4 has both). What is trained is one student, kept for all trials of a run;
 a model of any size is cut from it. On a CPU the sizes of a step are slices, one after another; on a
 GPU they are one batch, each row under the masks of its size, which is the same but for rounding.
 """
