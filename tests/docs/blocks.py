@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 from typing import Any
+
+from tests.command_line import maskfront
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -67,9 +71,15 @@ def blocks_of(page: Path) -> Iterator[Block]:
         yield Block(page, line, language, note or (whole[1] if whole else ""), code)
 
 
+def commands(block: Block) -> list[list[str]]:
+    """The words of each line of a shell block."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines]
+
+
 class Reader:
     """Someone in a folder who copies block after block: Python into one session, the rest into a
-    shell."""
+    shell. What needs no process of its own has none: it would import torch for ten seconds."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -83,20 +93,18 @@ class Reader:
         The folder of the process must be the reader's.
         """
         if block.note.startswith("file: "):
-            (self.folder / block.note.removeprefix("file: ")).write_text(block.text)
-            self._command(block, [sys.executable, block.note.removeprefix("file: ")])
+            path = self.folder / block.note.removeprefix("file: ")
+            path.write_text(block.text)
+            runpy.run_path(str(path), run_name="__main__")
         elif block.language == "python":
             exec(compile(block.text, block.where, "exec"), self.session)
         elif block.note == "until stopped":
             self._serve(block)
         else:
-            self._command(block, ["bash", "-euo", "pipefail", "-c", block.text])
-
-    def _command(self, block: Block, command: list[str]) -> None:
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, f"{block.where}\n{done.stdout}\n{done.stderr}"
+            for program, *arguments in commands(block):
+                assert program == "maskfront", f"{block.where}: what is {program}?"
+                done = maskfront(*arguments, cwd=self.folder)
+                assert done.returncode == 0, f"{block.where}\n{done.stdout}\n{done.stderr}"
 
     def _serve(self, block: Block) -> None:
         """Start it, wait for the address that it prints, press Ctrl-C."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,7 +15,7 @@ from typer.main import get_command
 
 from orchestrator.command.cli import app
 from tests.conftest import FILLERS, MARKERS
-from tests.docs.blocks import PAGES, ROOT, Block, Reader, blocks_of
+from tests.docs.blocks import PAGES, ROOT, Block, Reader, blocks_of, commands
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 RUN = [page for page in PAGES if any(block.is_run for block in blocks_of(page))]
@@ -102,12 +101,6 @@ def test_the_block_is_whole(block: Block) -> None:
         compile(block.text, block.where, "exec")
     elif block.language == "sh":
         subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
-
-
-def commands(block: Block) -> list[list[str]]:
-    """The words of each line of a shell block."""
-    lines = block.text.replace("\\\n", " ").splitlines()
-    return [shlex.split(line, comments=True) for line in lines]
 
 
 def test_the_options_that_the_pages_name_are_there() -> None:
