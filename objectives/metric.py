@@ -21,23 +21,39 @@ def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes
     the mean over those that occur."""
     if metric in ("accuracy", "agreement"):
         return float(np.mean(labels == predictions))
+    if metric == "pearson_spearman":
+        if not np.isfinite(predictions).all():
+            return float("nan")
+        places = (np.unique(side, return_inverse=True)[1] for side in (labels, predictions))
+        ranked = (ranks(places_N[None]) for places_N in places)
+        pearson, spearman = correlations(labels[None], predictions[None]), correlations(*ranked)
+        return float(pearson[0] + spearman[0]) / 2
     from sklearn import metrics  # a second, which a study that is only defined need not wait for
 
     if metric == "mcc":
         return float(metrics.matthews_corrcoef(labels, predictions))
-    if metric == "pearson_spearman":
-        if not np.isfinite(predictions).all():
-            return float("nan")
-        from scipy.stats import rankdata
-
-        pearson = _correlation(labels, predictions)
-        return (pearson + _correlation(rankdata(labels), rankdata(predictions))) / 2
     average = "binary" if classes == 2 else "macro"
     return float(metrics.f1_score(labels, predictions, average=average, zero_division=0.0))
 
 
-def _correlation(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
-    """Pearson's; 0 if either is constant (as Matthews'), where it is not defined."""
-    if not np.ptp(one) or not np.ptp(other):
-        return 0.0
-    return float(np.corrcoef(one, other)[0, 1])
+def ranks(places_RN: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The ranks, (R, N) from 1, of numbers that are known by their places among the distinct ones;
+    equal numbers of a row share the mean of theirs."""
+    rows, values = len(places_RN), int(places_RN.max()) + 1
+    apart = places_RN + values * np.arange(rows)[:, None]
+    counts = np.bincount(apart.ravel(), minlength=rows * values).reshape(rows, values)
+    return np.asarray(np.take_along_axis(counts.cumsum(1) - (counts - 1) / 2, places_RN, axis=1))
+
+
+def correlations(one_RN: NDArray[Any], other_RN: NDArray[Any]) -> NDArray[np.float64]:
+    """Pearson's of each row, (R,); 0 if a side is constant (as Matthews'), where it is not
+    defined."""
+    constant = np.zeros(len(one_RN), dtype=bool)
+    centred = []
+    for side in (one_RN, other_RN):
+        constant |= (side == side[:, :1]).all(1)
+        centred.append(side - side.mean(1, dtype=np.float64, keepdims=True))
+    one, other = centred
+    both = np.sqrt((one**2).sum(1) * (other**2).sum(1))
+    agreed = (one * other).sum(1)
+    return np.asarray(np.divide(agreed, both, out=np.zeros_like(both), where=~constant))

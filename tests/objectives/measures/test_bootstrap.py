@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import pearsonr, spearmanr
 
 from objectives.measures.bootstrap import bootstrap_interval, resampled_metrics
 from objectives.metric import Metric, metric_value
@@ -117,3 +118,18 @@ def test_a_correlations_samples_are_paired_by_rows() -> None:
     same = resampled_metrics("pearson_spearman", truth, 2 * said)
     np.testing.assert_allclose(samples, same, atol=1e-6)
     assert samples.std() > 0.01
+
+
+@pytest.mark.parametrize("rows", [3, 200])
+def test_a_correlation_is_that_of_scipy_on_the_rows_of_its_sample(rows: int) -> None:
+    generator = np.random.default_rng(1)
+    truth = np.round(generator.random(rows) * 5).astype(np.float32)  # with ties
+    said = (truth + generator.normal(size=rows)).astype(np.float32)
+    samples = resampled_metrics("pearson_spearman", truth, said)
+    generator = np.random.default_rng(0)
+    for value in samples[:30]:
+        drawn = generator.integers(rows, size=rows)
+        pair = truth[drawn], said[drawn]
+        defined = all(np.ptp(side) for side in pair)
+        theirs = (pearsonr(*pair)[0] + spearmanr(*pair)[0]) / 2 if defined else 0.0
+        assert value == pytest.approx(theirs, abs=1e-6)
