@@ -22,6 +22,7 @@ from orchestrator.command.launching import _without_password
 from orchestrator.runs.records import load_optuna_study
 from orchestrator.storage.urls import parse_url, with_password
 from reports.page.following import Following
+from tests.command_line import maskfront
 from tests.orchestrator.conftest import WriteStudy
 from tests.orchestrator.workers.test_launch import scripted
 
@@ -62,8 +63,10 @@ def test_a_script_leaves_the_folder_that_the_command_leaves(
 ) -> None:
     script = write_study()
     script.write_text(script.read_text() + _SCRIPT.format(workers=1))
-    command = ("-m", "orchestrator.command.cli", "run", "study.py", "--trials", 2, "--out", "said")
-    ran(command, tmp_path)
+    done = maskfront(
+        "run", "study.py", "--trials", 2, "--out", "said", "--device", "cpu", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
     assert "on the front" in ran(["study.py"], tmp_path)
     said, run = (load_run(tmp_path / name) for name in ("said", "runs/tiny"))
     assert files(run.folder) == files(said.folder) >= {"report.html", "launch.json", "study.db"}
@@ -72,7 +75,7 @@ def test_a_script_leaves_the_folder_that_the_command_leaves(
     assert [t.result for t in run.trials] == [t.result for t in said.trials]
     launched = [json.loads((own.folder / "launch.json").read_text()) for own in (said, run)]
     assert [own["command"] for own in launched] == [
-        "maskfront run study.py --trials 2 --out said",
+        "maskfront run study.py --trials 2 --out said --device cpu",
         "python study.py",
     ]
     assert {own["source"] for own in launched} == {script.read_text()}
