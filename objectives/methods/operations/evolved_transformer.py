@@ -127,7 +127,7 @@ class EvolvedTransformer(Aimed):
         static = dict.fromkeys(evolving, "reading is static") if self.reading == "static" else {}
         return super().idle() | static
 
-    def steps(self, problem: Problem) -> list[int]:
+    def _steps(self, problem: Problem) -> list[int]:
         """Steps of each increment, one at least."""
         whole = steps_of(problem, self.search_epochs, self.batch_size) / sum(self.increments)
         return [max(1, round(whole * part)) for part in self.increments]
@@ -138,7 +138,7 @@ class EvolvedTransformer(Aimed):
             population=self.population, sample=self.sample, dies="worst", mutation=self.mutation
         )
         strategy = Evolution(self.space.places, seed, settings)
-        hurdles, rows = Hurdles(self.steps(problem)), all_alpha(problem)
+        hurdles, rows = Hurdles(self._steps(problem)), all_alpha(problem)
         tried: set[Genotype] = set()
 
         def candidates() -> Iterator[_Candidate]:
@@ -189,7 +189,7 @@ class _Candidate:
         self.losses: list[Tensor] = []
         """Of all its steps so far."""
         self._student = student = net.extract(choices)
-        weights, steps = trainable(student), sum(method.steps(problem))
+        weights, steps = trainable(student), sum(method._steps(problem))
         rate = torch.tensor([method.learning_rate])
         self._steps = training_steps(
             problem,
