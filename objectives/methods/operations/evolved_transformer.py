@@ -18,7 +18,7 @@ Transformer among random ones. A child that was there before is drawn again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -36,6 +36,7 @@ from objectives.strategies.places.evolution import Evolution, EvolutionSettings
 from objectives.strategies.places.hurdles import Hurdles, Judged, judged_together
 from objectives.strategies.places.strategy import TRIES
 from objectives.strategies.super_net_search import Chosen
+from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE, Graph
 from objectives.students.cells.graph_space import GraphSpace
@@ -149,7 +150,7 @@ class EvolvedTransformer(Aimed):
                     if net.genotype(choices) not in tried:
                         break
                 tried.add(net.genotype(choices))
-                yield _Candidate(self, net, choices, problem, rows, seed)
+                yield self._candidate(net, choices, problem, rows, seed)
 
         judged: dict[Genotype, Judged] = {}
         best: list[tuple[float, _Candidate]] = []
@@ -172,41 +173,51 @@ class EvolvedTransformer(Aimed):
         _, winner = max(finals, key=itemgetter(0))
         return Chosen(net.genotype(winner.choices), curve_of("search", winner.losses))
 
+    def _candidate(
+        self,
+        net: SuperNet,
+        choices: Mapping[str, Any],
+        problem: Problem,
+        rows: Sequence[Batch],
+        seed: int,
+    ) -> _Candidate:
+        student, steps = net.extract(choices), sum(self._steps(problem))
+        weights, rate = trainable(student), torch.tensor([self.learning_rate])
+        training = training_steps(
+            problem,
+            weights,
+            lambda batch, _: answers_loss(student(**batch.inputs).logits, batch, problem),
+            PopulationOptimizer(weights, rate, steps, "linear"),
+            range(steps),
+            batch_size=self.batch_size,
+            seed=seed,
+        )
+        flops_loss = float(self.flops_loss(net, self.space.one_hot(choices), problem))
+
+        def score() -> float:
+            return answer_score(lambda own: student(**own), rows, problem) - flops_loss
+
+        return _Candidate(choices, student, training, score)
+
 
 class _Candidate:
     """A cell that is trained alone, some steps at a time."""
 
     def __init__(
         self,
-        method: EvolvedTransformer,
-        net: SuperNet,
         choices: Mapping[str, Any],
-        problem: Problem,
-        rows: Sequence[Batch],
-        seed: int,
+        student: CellForSequenceClassification,
+        training: Iterator[Tensor],
+        score: Callable[[], float],
     ):
         self.choices = choices
         self.losses: list[Tensor] = []
         """Of all its steps so far."""
-        self._student = student = net.extract(choices)
-        weights, steps = trainable(student), sum(method._steps(problem))
-        rate = torch.tensor([method.learning_rate])
-        self._steps = training_steps(
-            problem,
-            weights,
-            lambda batch, _: answers_loss(student(**batch.inputs).logits, batch, problem),
-            PopulationOptimizer(weights, rate, steps, "linear"),
-            range(steps),
-            batch_size=method.batch_size,
-            seed=seed,
-        )
-        flops_loss = method.flops_loss(net, method.space.one_hot(choices), problem)
-        self._flops_loss = float(flops_loss)
-        self._answer_score = partial(answer_score, lambda own: student(**own), rows, problem)
+        self._student, self._training, self._score = student, training, score
 
     def __call__(self, steps: int) -> float:
         """Train it for so many more steps, or for those that are left; gives its score then."""
         self._student.train()
-        self.losses += islice(self._steps, steps)
+        self.losses += islice(self._training, steps)
         self._student.train(False)
-        return self._answer_score() - self._flops_loss
+        return self._score()
