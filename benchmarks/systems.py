@@ -54,7 +54,7 @@ SEARCHES: dict[str, SuperNetSearch] = {
     "enas": Enas(grad_rescale=1e-2),
     "single path, random": SinglePath(strategy="random"),
     "single path, evolution": SinglePath(),
-    "evolved transformer": EvolvedTransformer(candidates=20, every=6, population=5, sample=2),
+    "evolved transformer": EvolvedTransformer(candidates=12, every=4, population=4, sample=2),
 }
 STAGE = Stage(name="recover", epochs=1, learning_rate=6e-4, loss="prediction+hidden")
 CUT = FisherSearch(tolerance=0.01, stages=(STAGE,), target_ratio=0.05)
