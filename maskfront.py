@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.methods.operations.darts import Darts as Darts
     from objectives.methods.operations.enas import Enas as Enas
     from objectives.methods.operations.ess import Ess as Ess
+    from objectives.methods.operations.evolved_transformer import (
+        EvolvedTransformer as EvolvedTransformer,
+    )
     from objectives.methods.operations.i_darts import IDarts as IDarts
     from objectives.methods.operations.single_path import SinglePath as SinglePath
     from objectives.methods.polish import Polish as Polish

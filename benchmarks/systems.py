@@ -1,8 +1,8 @@
 """Searches for operations beside cells picked by hand and cut BERTs, at equal processor seconds.
 
-MiniLM-L6 is fine-tuned on a task once. Each search gets half of the seconds for its super-net and
-its choice, the other half trains the chosen cell from new weights (AdaBERT's, too, which otherwise
-goes on from the super-net's). What searches nothing has all seconds:
+MiniLM-L6 is fine-tuned on a task once. Each search gets half of the seconds for its super-net (or
+its candidates) and its choice, the other half trains the chosen cell from new weights (AdaBERT's,
+too, which otherwise goes on from the super-net's). What searches nothing has all seconds:
 
     conv5 conv5     `CellSearch` with two convolutions
     random cell     `CellSearch` with one cell drawn at random from the space of Darts
@@ -33,6 +33,7 @@ from maskfront import (
     CellSearch,
     Darts,
     Enas,
+    EvolvedTransformer,
     FisherSearch,
     IDarts,
     SearchMethod,
@@ -53,6 +54,7 @@ SEARCHES: dict[str, SuperNetSearch] = {
     "enas": Enas(grad_rescale=1e-2),
     "single path, random": SinglePath(strategy="random"),
     "single path, evolution": SinglePath(),
+    "evolved transformer": EvolvedTransformer(candidates=12, every=4, population=4, sample=2),
 }
 STAGE = Stage(name="recover", epochs=1, learning_rate=6e-4, loss="prediction+hidden")
 CUT = FisherSearch(tolerance=0.01, stages=(STAGE,), target_ratio=0.05)
@@ -69,7 +71,8 @@ def by_hand(name: str, seed: int) -> SearchMethod:
 
 
 def with_steps(method: SearchMethod, steps: float, rows: int) -> SearchMethod:
-    """So many steps of training, of a search those of its super-net and hardly any after it."""
+    """So many steps of training, of a search those of its super-net, or of each candidate that it
+    trains alone, and hardly any after it."""
     epochs = steps * BATCH / rows
     if isinstance(method, SuperNetSearch):
         return replace(method, search_epochs=epochs, epochs=1e-6)

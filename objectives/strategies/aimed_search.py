@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -128,7 +129,6 @@ class EitherWay(Aimed):
         return self.recurrent
 
 
-@torch.no_grad()
 def scored(
     method: Aimed,
     net: SuperNet,
@@ -136,19 +136,28 @@ def scored(
     rows: Sequence[Batch],
     problem: Problem,
 ) -> Iterator[tuple[Mapping[str, Any], float]]:
-    """Cells with their scores by the super-net's weights: exp(-L), L being the task's loss on rows
-    of alpha (of numbers as a share of their variance), less lambda times the FLOPs loss at what the
-    cell costs."""
-    numbers = problem.alpha.labels
-    unit = max(float(numbers.var()), 1e-12) if problem.alpha.regression else 1.0
+    """Cells with their scores by the super-net's weights: that of the answers, less lambda times
+    the FLOPs loss at what the cell costs."""
     for choices in candidates:
         weights = method.space.one_hot(choices)
-        losses = [
-            len(batch.rows) * task_loss(net(batch.inputs, weights).logits[None], batch.labels)
-            for batch in rows
-        ]
-        loss = float(sum(losses)) / sum(len(batch.rows) for batch in rows) / unit
-        yield choices, math.exp(-loss) - float(method.flops_loss(net, weights, problem))
+        score = answer_score(partial(net, weights=weights), rows, problem)
+        yield choices, score - float(method.flops_loss(net, weights, problem))
+
+
+@torch.no_grad()
+def answer_score(
+    model: Callable[[Mapping[str, Tensor]], Any], rows: Sequence[Batch], problem: Problem
+) -> float:
+    """exp(-L), L being the task's loss of a model's answers to the inputs of rows of alpha (of
+    numbers as a share of their variance); 0 where L is not a number."""
+    numbers = problem.alpha.labels
+    unit = max(float(numbers.var()), 1e-12) if problem.alpha.regression else 1.0
+    losses = [
+        len(batch.rows) * task_loss(model(batch.inputs).logits[None], batch.labels)
+        for batch in rows
+    ]
+    loss = float(sum(losses)) / sum(len(batch.rows) for batch in rows) / unit
+    return 0.0 if math.isnan(loss) else math.exp(-loss)
 
 
 def best_of(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, islice
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -108,26 +108,46 @@ def train_cells(
         losses = list(tensors[_LOSSES].to(problem.device))
         optimizer.resume(tensors, len(losses))
     done = len(losses)
-    batches = problem.train.shuffled(batch_size, seed, problem.device, first=done)
     a_pass = math.ceil(len(problem.train) / batch_size)
     progress.begin(stage, steps, done)
-    for step, batch in enumerate(islice(batches, steps - done), start=done + 1):
-        of_step = loss(batch, step)
+    for of_step in training_steps(
+        problem, weights, loss, optimizer, range(done, steps), batch_size=batch_size, seed=seed
+    ):
+        progress.advance()
+        losses.append(of_step)
+        if checkpoint and len(losses) % a_pass == 0 and bool(of_step.isfinite()):
+            state = {**optimizer.state(), _LOSSES: torch.stack(losses)}
+            write_checkpoint(checkpoint, state, {})
+    return curve_of(stage, losses)
+
+
+def training_steps(
+    problem: Problem,
+    weights: Mapping[str, Tensor],
+    loss: Callable[[Batch, int], Tensor],
+    optimizer: PopulationOptimizer,
+    steps: range,
+    *,
+    batch_size: int,
+    seed: int,
+) -> Iterator[Tensor]:
+    """Make each of these steps of a training, which count from 0, when its loss is asked for: a
+    scalar, detached. In between weights and optimiser stay as they are."""
+    batches = problem.train.shuffled(batch_size, seed, problem.device, first=steps.start)
+    for step, batch in zip(steps, batches, strict=False):
+        of_step = loss(batch, step + 1)
         of_step.backward()
         nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
         optimizer.step()
-        progress.advance()
-        losses.append(of_step.detach())
-        if checkpoint and step % a_pass == 0 and bool(of_step.isfinite()):
-            state = {**optimizer.state(), _LOSSES: torch.stack(losses)}
-            write_checkpoint(checkpoint, state, {})
-    return _curve(stage, torch.stack(losses).tolist())
+        yield of_step.detach()
 
 
-def _curve(stage: str, losses: Sequence[float]) -> list[CurvePoint]:
-    """Means over as many steps as leave `_POINTS` rows at most."""
+def curve_of(stage: str, losses: list[Tensor]) -> list[CurvePoint]:
+    """The learning curve of the losses of all steps: means over as many as leave `_POINTS` rows at
+    most."""
+    values = torch.stack(losses).tolist()
     every = math.ceil(len(losses) / _POINTS)
-    parts = [losses[first : first + every] for first in range(0, len(losses), every)]
+    parts = [values[first : first + every] for first in range(0, len(values), every)]
     return [
         {"stage": stage, "step": step, "loss": sum(part) / len(part)}
         for step, part in zip(accumulate(map(len, parts)), parts, strict=True)

@@ -279,13 +279,15 @@ class SuperNet(nn.Module):
         return replace(self._base, nodes=nodes, reads=reads, window=window)
 
     def extract(self, choices: Mapping[str, Any]) -> CellForSequenceClassification:
-        """The plain classifier of some choices, with copies of their weights."""
+        """The plain classifier of some choices, with copies of their weights; what is frozen, as
+        the teacher's words are, is not copied."""
         graph, sources = self.space.unrolled(choices).with_sources()
         with torch.random.fork_rng(devices=[]):  # new weights, none of which stays
             model = CellForSequenceClassification(self._config(self.genotype(choices)))
+        frozen = {id(w): w for w in self.plain.parameters() if not w.requires_grad}
         for name, child in self.plain.named_children():
             if name not in ("blocks", "reads"):
-                setattr(model, name, copy.deepcopy(child))
+                setattr(model, name, copy.deepcopy(child, dict(frozen)))
         names = [name for node in graph.nodes for name in node.operations]
         edges = [own for own in zip(names, sources, strict=True) if own[0] != IDENTITY]
         for block, (name, (number, edge)) in enumerate(edges):

@@ -37,10 +37,6 @@ class EvolutionSettings:
         )
 
 
-EVOLVED_TRANSFORMER = EvolutionSettings(sample=30, dies="worst", mutation=0.025)
-"""So et al. 2019."""
-
-
 class Evolution(Remembering):
     """Tournament evolution; `learned` is the population."""
 

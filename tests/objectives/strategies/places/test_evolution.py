@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from objectives.strategies.places.evolution import (
-    EVOLVED_TRANSFORMER,
-    Evolution,
-    EvolutionSettings,
-)
+from objectives.strategies.places.evolution import Evolution, EvolutionSettings
 from objectives.strategies.places.strategy import Candidate
 
 PLACES = {f"p{index}": tuple("abcde") for index in range(4)}
@@ -67,7 +61,7 @@ def test_it_draws_at_random_until_the_population_is_full() -> None:
 def test_places_are_drawn_anew_at_the_rate(rate: float) -> None:
     """Of five choices one is the old one: a place differs with probability 0.8 x rate. A chi square
     of one degree of freedom is above 10.8 with probability 0.001."""
-    strategy = Evolution(PLACES, 1, replace(EVOLVED_TRANSFORMER, population=1, mutation=rate))
+    strategy = Evolution(PLACES, 1, EvolutionSettings(population=1, mutation=rate))
     strategy.learn([(candidate("aaaa"), 1.0)])
     children = "".join(map(letters, strategy.propose(5000)))
     expected = np.array([0.8 * rate, 1 - 0.8 * rate]) * len(children)

@@ -1,0 +1,223 @@
+"""Evolved Transformer (So et al. 2019): evolution from the Transformer, with dynamic hurdles.
+
+A candidate is a cell that is trained alone, from new weights, in increments. The first is the
+Transformer: positions, attention, feed-forward, each beside an identity, with the norms in front.
+The next are drawn at random; then each is a child: the best of a sample of the population with some
+places drawn anew. Who reaches the hurdle behind an increment keeps weights and optimiser and gets
+the next one. In the end the best are trained through all increments, and the best of these gives
+the cell.
+
+What differs from the paper: it translates and scores by perplexity (its data and its million GPU
+hours cannot be had), where here the rows are texts, students learn from the teacher's answers, and
+a score is that of `aimed_search.scored`. There is no decoder. A node is one of its blocks; all
+states have one width, so that branches are added or multiplied, never put side by side. Norm and
+activation belong to the operation, and so do the two layers of a feed-forward. Whether its first
+population was drawn at random or all Transformers, the sources do not agree; here it is one
+Transformer among random ones. A child that was there before is drawn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from operator import itemgetter
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from objectives.errors import UserError, check_ranges
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.strategies.aimed_search import Aimed, all_alpha, answer_score
+from objectives.strategies.places.evolution import Evolution, EvolutionSettings
+from objectives.strategies.places.hurdles import Hurdles, Judged, judged_together
+from objectives.strategies.places.strategy import TRIES
+from objectives.strategies.super_net_search import Chosen
+from objectives.students.cells.cell_classifier import CellForSequenceClassification
+from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import IDENTITY, NONE, Graph
+from objectives.students.cells.graph_space import GraphSpace
+from objectives.text.data import Batch
+from objectives.training.optimisation import PopulationOptimizer
+from objectives.weights.cells import answers_loss, curve_of, steps_of, trainable, training_steps
+from objectives.weights.super_net import SuperNet
+
+TRANSFORMER = Graph.chain(("positions", "attention", "feed_forward"))
+"""One layer, as a cell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvolvedTransformer(Aimed):
+    """Search by evolution among cells that are trained alone, the Transformer first."""
+
+    usual: ClassVar[tuple[str, ...]] = (
+        *(IDENTITY, NONE, "positions", "attention", "attention4", "feed_forward", "gated"),
+        *("plain3", "plain5", "separable3", "separable5", "separable7"),
+        *("atrous3", "atrous5", "light3", "light5", "light7"),
+    )
+
+    search_epochs: float = 1.0
+    """Passes over the train split of a candidate that reaches every hurdle. > 0."""
+    nodes: int = 4
+    """Of a cell. >= 3, for the Transformer. The paper has 6 for it."""
+    most_cells: int = 2
+    """At most so many cells, all alike, follow one another. >= 1."""
+    increments: tuple[float, ...] = (1.0, 1.0, 2.0)
+    """Parts of a candidate's training, before the first hurdle and after each: 60,000, 60,000 and
+    120,000 steps in the paper. > 0 each."""
+    reading: Literal["dynamic", "static"] = "dynamic"
+    """Hurdles for later candidates, as in the paper; or all candidates are drawn at random and
+    trained together, and the mean of those that are left is their hurdle."""
+    candidates: int = 40
+    """Cells that are trained. >= 1."""
+    every: int = 12
+    """Candidates before each new hurdle; 5,000 in the paper. >= 1."""
+    population: int = 10
+    """Candidates that live at once; 100 in the paper. >= 1."""
+    sample: int = 3
+    """Candidates of a tournament; 30 in the paper. >= 1."""
+    mutation: float = 0.025
+    """Probability in (0, 1] that a place of a child is drawn anew."""
+    finalists: int = 3
+    """Candidates of the best scores that are trained through all increments in the end; 20 in the
+    paper. >= 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(
+            self,
+            most_cells=(self.most_cells >= 1, ">= 1"),
+            increments=(min(self.increments, default=0) > 0, "numbers > 0, at least one"),
+            candidates=(self.candidates >= 1, ">= 1"),
+            every=(self.every >= 1, ">= 1"),
+            population=(self.population >= 1, ">= 1"),
+            sample=(self.sample >= 1, ">= 1"),
+            mutation=(0 < self.mutation <= 1, "in (0, 1]"),
+            finalists=(self.finalists >= 1, ">= 1"),
+        )
+        try:
+            self.space.choices(TRANSFORMER)
+        except ValueError as error:
+            raise UserError(
+                f"EvolvedTransformer begins at the Transformer, which is not in its space: {error}"
+                f"; give 3 nodes or more, and {IDENTITY}, positions, attention and feed_forward "
+                "among the operations"
+            ) from error
+
+    @property
+    def token_by_token(self) -> bool:
+        """Its cells read the whole text."""
+        return False
+
+    @property
+    def space(self) -> GraphSpace:
+        """Each node has two branches; the output is of those nobody reads."""
+        return GraphSpace(
+            nodes=self.nodes,
+            operations=self.names,
+            combinations=("add", "product"),
+            cells=tuple(range(1, max(1, self.most_cells) + 1)),  # 0 is refused by its own name
+        )
+
+    def idle(self) -> dict[str, str]:
+        """What acts in evolution alone, where there is none."""
+        evolving = ("every", "population", "sample", "mutation")
+        static = dict.fromkeys(evolving, "reading is static") if self.reading == "static" else {}
+        return super().idle() | static
+
+    def _steps(self, problem: Problem) -> list[int]:
+        """Steps of each increment, one at least."""
+        whole = steps_of(problem, self.search_epochs, self.batch_size) / sum(self.increments)
+        return [max(1, round(whole * part)) for part in self.increments]
+
+    def chosen(self, net: SuperNet, problem: Problem, seed: int, progress: Progress) -> Chosen:
+        """By evolution; the super-net is not trained: candidates begin at copies of its weights."""
+        settings = EvolutionSettings(
+            population=self.population, sample=self.sample, dies="worst", mutation=self.mutation
+        )
+        strategy = Evolution(self.space.places, seed, settings)
+        hurdles, rows = Hurdles(self._steps(problem)), all_alpha(problem)
+        tried: set[Genotype] = set()
+
+        def candidates() -> Iterator[_Candidate]:
+            choices: Mapping[str, Any] = self.space.choices(TRANSFORMER)
+            for number in range(self.candidates):
+                for _ in range(TRIES if number else 0):
+                    [choices] = strategy.propose(1)
+                    if net.genotype(choices) not in tried:
+                        break
+                tried.add(net.genotype(choices))
+                yield self._candidate(net, choices, problem, rows, seed)
+
+        judged: dict[Genotype, Judged] = {}
+        best: list[tuple[float, _Candidate]] = []
+        dynamic = self.reading == "dynamic"
+        judge = hurdles.judge if dynamic else partial(judged_together, hurdles.increments)
+        progress.begin("search", self.candidates)
+        for number, (candidate, result) in enumerate(judge(candidates()), start=1):
+            progress.advance()
+            strategy.learn([(candidate.choices, result.fitness)])
+            judged[net.genotype(candidate.choices)] = result
+            if number >= self.every * (1 + len(hurdles.heights)):
+                hurdles.add(judged[net.genotype(alive)] for alive, _ in strategy.learned)
+            best.append((result.fitness, candidate))
+            best = sorted(best, key=itemgetter(0), reverse=True)[: self.finalists]
+        progress.begin("finalists", len(best))
+        finals = []
+        for _, candidate in best:
+            finals.append((candidate(sum(hurdles.increments)), candidate))
+            progress.advance()
+        _, winner = max(finals, key=itemgetter(0))
+        return Chosen(net.genotype(winner.choices), curve_of("search", winner.losses))
+
+    def _candidate(
+        self,
+        net: SuperNet,
+        choices: Mapping[str, Any],
+        problem: Problem,
+        rows: Sequence[Batch],
+        seed: int,
+    ) -> _Candidate:
+        student, steps = net.extract(choices), sum(self._steps(problem))
+        weights, rate = trainable(student), torch.tensor([self.learning_rate])
+        training = training_steps(
+            problem,
+            weights,
+            lambda batch, _: answers_loss(student(**batch.inputs).logits, batch, problem),
+            PopulationOptimizer(weights, rate, steps, "linear"),
+            range(steps),
+            batch_size=self.batch_size,
+            seed=seed,
+        )
+        flops_loss = float(self.flops_loss(net, self.space.one_hot(choices), problem))
+
+        def score() -> float:
+            return answer_score(lambda own: student(**own), rows, problem) - flops_loss
+
+        return _Candidate(choices, student, training, score)
+
+
+class _Candidate:
+    """A cell that is trained alone, some steps at a time."""
+
+    def __init__(
+        self,
+        choices: Mapping[str, Any],
+        student: CellForSequenceClassification,
+        training: Iterator[Tensor],
+        score: Callable[[], float],
+    ):
+        self.choices = choices
+        self.losses: list[Tensor] = []
+        """Of all its steps so far."""
+        self._student, self._training, self._score = student, training, score
+
+    def __call__(self, steps: int) -> float:
+        """Train it for so many more steps, or for those that are left; gives its score then."""
+        self._student.train()
+        self.losses += islice(self._training, steps)
+        self._student.train(False)
+        return self._score()
