@@ -5,13 +5,13 @@ from optuna.distributions import FloatDistribution
 from maskfront import ElasticSearch, Stage, Study, Task, Teacher, launch
 from studies._quickstart_data import minilm, tweets
 
-elastic = Stage(name="elastic", epochs=10, learning_rate=6e-4, loss="prediction+hidden")
+elastic = Stage(name="elastic", epochs=8, learning_rate=6e-4, loss="prediction+hidden")
 along_the_training = {"flops_weight": 0.9, "grad_rescale": 0.0}
 
 study = Study(
     name="quickstart",
     task=Task(
-        name="tweets", data=tweets, label="sentiment", max_length=48, train=4000, select=1500
+        name="tweets", data=tweets, label="sentiment", max_length=48, train=3000, select=1500
     ),
     teacher=Teacher(checkpoint=minilm(), epochs=2),
     method=ElasticSearch(elastic=elastic),

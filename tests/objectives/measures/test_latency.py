@@ -289,7 +289,7 @@ def test_bfloat16_is_timed_in_whole_models(problem: Problem, tmp_path: Path) -> 
 def test_what_a_layer_takes_in_onnxruntime_is_measured(
     problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latency, "_STEPS", 1)
+    monkeypatch.setattr(latency, "_grid", lambda size: [0, size])  # each model takes seconds
     monkeypatch.setattr(latency, "_LAYERS", 2)
     cost = load(problem, tmp_path, RecordingProgress(), "onnxruntime-int8")
     assert cost.unit == "ms@onnxruntime-int8-cpu-1threads-b1-s16"

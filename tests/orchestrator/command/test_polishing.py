@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,19 +12,24 @@ from rich.console import Console
 from maskfront import Run, RunError, Study, launch, load_run, polish
 from objectives.methods import polish as methods_polish
 from objectives.weights.inherited import inherited
+from orchestrator.study_file import load_study
 
 QUIET = Console(quiet=True)
 
 
+@pytest.fixture(scope="module")
+def launched(tiny_study_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of three trials."""
+    study = replace(load_study(tiny_study_file), trials=3, population=1)
+    out = tmp_path_factory.mktemp("launched") / "run"
+    launch(study, out=out, device="cpu", report=False, console=QUIET)
+    return out
+
+
 @pytest.fixture
-def run(study: Study, tmp_path: Path) -> Run:
-    return launch(
-        replace(study, trials=3, population=1),
-        out=tmp_path / "run",
-        device="cpu",
-        report=False,
-        console=QUIET,
-    )
+def run(launched: Path, tmp_path: Path) -> Run:
+    """A copy of it, which a test may change."""
+    return load_run(shutil.copytree(launched, tmp_path / "run"))
 
 
 def test_the_front_goes_into_a_run_beside_it_and_others_can_be_added(
