@@ -66,41 +66,32 @@ def test_the_kernel_of_cells_is_positive_definite() -> None:
     assert np.linalg.eigvalsh(gram).min() > 0.99e-4
 
 
-def finds(seed: int, everything: list[Genotype], *, by_process: bool) -> bool:
-    """Whether 20 evaluations meet one of the two best of a planted table; without the process each
-    is a morph of any cell that is known. A score is the sum of what the operations are worth, the
-    first and the width in particular, and of 30% noise that belongs to the cell."""
-    generator = np.random.default_rng(seed)
-    each, first = (
-        dict(zip(TOY.names, generator.standard_normal(4), strict=True)) for _ in range(2)
-    )
-    wide, noise = generator.standard_normal(), 0.3 * generator.standard_normal(len(everything))
-    table = {
-        cell: sum(each[name] for name in cell.blocks)
-        + sum(first[name] for name in cell.blocks[:1])
-        + wide * (cell.width == TOY.widest)
-        + own
-        for cell, own in zip(everything, noise, strict=True)
-    }
+def nearest(seed: int, everything: list[Genotype], *, by_process: bool) -> float:
+    """How near 20 evaluations come to a hidden cell, from which scores fall with the distance;
+    without the process each is a morph of any cell that is known."""
+    hidden = {"cell": everything[np.random.default_rng(seed).integers(len(everything))].to_json()}
     tree = MorphTree(TOY, seed)
     tree._settings = replace(tree._settings, cooling=0.7)
     for _ in range(20):
-        [candidate] = tree.propose(1) if by_process or not tree.learned else [any_morph(tree)]
-        tree.learn([(candidate, table[Genotype.from_json(str(candidate["cell"]))])])
-    return max(score for _, score in tree.learned) >= sorted(table.values())[-2]
-
-
-def any_morph(tree: MorphTree) -> Candidate:
-    known, _ = tree.learned[int(tree._rng.integers(len(tree.learned)))]
-    return tree._changed(known, ["cell"])
+        if by_process or not tree.learned:
+            [candidate] = tree.propose(1)
+        else:
+            known, _ = tree.learned[int(tree._rng.integers(len(tree.learned)))]
+            candidate = tree._changed(known, ["cell"])
+        tree.learn([(candidate, -distance(candidate, hidden))])
+    return -max(score for _, score in tree.learned)
 
 
 @pytest.mark.slow
-def test_the_process_finds_the_best_of_a_table_and_random_morphs_do_not() -> None:
+def test_the_process_finds_a_hidden_cell_of_170() -> None:
+    """Over 8 seeds it comes as near as 0.57, and in 4 finds it; random morphs come as near as 1.97,
+    and find it in none."""
     everything = cells()
     assert len(everything) == 170
-    assert sum(finds(seed, everything, by_process=True) for seed in range(6)) >= 4
-    assert sum(finds(seed, everything, by_process=False) for seed in range(6)) <= 2
+    found = [nearest(seed, everything, by_process=True) for seed in range(4)]
+    at_random = [nearest(seed, everything, by_process=False) for seed in range(4)]
+    assert sum(found) < 0.5 * sum(at_random)
+    assert found.count(0) >= 2
 
 
 def test_cells_answer_as_those_they_come_from(
