@@ -62,12 +62,9 @@ def larger(cell: Genotype, morph: Morph) -> Genotype:
 
 def _deeper(graph: Graph, state: int, name: str) -> Growth:
     """With a node after a state; whoever read the state reads the node."""
-    later = [
-        replace(node, inputs=tuple(own + (own >= state) for own in node.inputs))
-        for node in graph.nodes[state:]
-    ]
-    nodes = (*graph.nodes[:state], Node((state, state), (name, IDENTITY)), *later)
-    return Growth(Graph(nodes), (state, 0))
+    nodes = [replace(n, inputs=tuple(s + (s >= state) for s in n.inputs)) for n in graph.nodes]
+    nodes.insert(state, Node((state, state), (name, IDENTITY)))
+    return Growth(Graph(tuple(nodes)), (state, 0))
 
 
 def _skip(graph: Graph, number: int, state: int, name: str) -> Growth:

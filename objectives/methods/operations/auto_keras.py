@@ -35,6 +35,8 @@ from objectives.weights.cells import loss_of, new_cell
 from objectives.weights.independent import not_finite
 from objectives.weights.morphs import SILENT, Morph, inherit, larger, morphs
 
+_genotype = lru_cache(maxsize=10_000)(Genotype.from_json)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AutoKeras(EitherWay):
@@ -108,8 +110,8 @@ class MorphTree(EditDistance):
     one place is the cell, a genotype as JSON."""
 
     def __init__(self, method: AutoKeras, seed: int):
-        places = {"cell": (method.base.to_json(),)}
-        super().__init__(places, seed, DistanceSettings(initial=2), distance)
+        first = {"cell": (method.base.to_json(),)}
+        super().__init__(first, seed, DistanceSettings(initial=2), distance)
         self._method = method
         self.origins: dict[Choice, tuple[Choice, Morph]] = {}
         """Of each cell but the first the one that it was made of last, and how."""
@@ -135,8 +137,3 @@ def distance(one: Candidate, other: Candidate) -> float:
     """The edit distance of the graphs, and |a - b| / max(a, b) of the widths, once."""
     a, b = _genotype(one["cell"]), _genotype(other["cell"])
     return edit_distance(a.graph, b.graph) + abs(a.width - b.width) / max(a.width, b.width)
-
-
-@lru_cache(maxsize=10_000)
-def _genotype(cell: Choice) -> Genotype:
-    return Genotype.from_json(str(cell))
