@@ -1,8 +1,9 @@
 """Searches for operations beside cells picked by hand and cut BERTs, at equal processor seconds.
 
 MiniLM-L6 is fine-tuned on a task once. Each search gets half of the seconds for its super-net (or
-its candidates) and its choice, the other half trains the chosen cell from new weights (AdaBERT's,
-and Auto-Keras', too, which otherwise go on from what they have). What searches nothing has all seconds:
+its candidates) and its choice, the other half trains the chosen cell from new weights (AdaBERT's
+and Auto-Keras', too, which otherwise go on from those of the search). What searches nothing has all
+seconds:
 
     conv5 conv5     `CellSearch` with two convolutions
     random cell     `CellSearch` with one cell drawn at random from the space of Darts

@@ -139,7 +139,7 @@ def scored(
     """Cells with their scores by the super-net's weights: that of the answers, less lambda times
     the FLOPs loss at what the cell costs."""
     for choices in candidates:
-        weights = method.space.one_hot(choices)
+        weights = net.space.one_hot(choices)
         score = answer_score(partial(net, weights=weights), rows, problem)
         yield choices, score - float(method.flops_loss(net, weights, problem))
 

@@ -32,8 +32,7 @@ class Growth(NamedTuple):
     new: tuple[int, int]
 
 
-Morph = Growth | None
-"""None: twice as wide."""
+Morph = Growth | None  # None: twice as wide
 
 
 def morphs(cell: Genotype, names: Sequence[str], nodes: int, widest: int) -> list[list[Morph]]:

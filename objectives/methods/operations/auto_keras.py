@@ -6,8 +6,7 @@ and is scored on alpha. A Gaussian process over edit distances says which is nex
 
 What differs from the paper: it begins with a network of some layers. Here a skip has an operation,
 and a cell is wider as a whole, by a factor of 2. A score is exp(-loss), less the FLOPs loss. Search
-and training take turns, not two threads: a proposal takes about a second, and a trial is one
-process. What else differs is in `places/edit_distance.py`.
+and training take turns, not two threads: a trial is one process, a proposal takes about a second.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from objectives.measures.measured import measured_flops
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
-from objectives.strategies.aimed_search import EitherWay, all_alpha, fit, hinge
+from objectives.strategies.aimed_search import EitherWay, all_alpha, answer_score, hinge
 from objectives.strategies.places.edit_distance import DistanceSettings, EditDistance
 from objectives.strategies.places.strategy import Candidate, Choice
 from objectives.strategies.super_net_search import Chosen
@@ -73,7 +72,6 @@ class AutoKeras(EitherWay):
         curve: list[CurvePoint] = []
 
         def begun(cell: Choice) -> CellForSequenceClassification:
-            """With what it inherits of the nearest cell that was trained."""
             if cell in trained:
                 return trained[cell]
             student = new_cell(_genotype(cell), problem)
@@ -96,8 +94,7 @@ class AutoKeras(EitherWay):
         return Chosen(_genotype(cell), curve, trained[cell])
 
     def _score(self, student: CellForSequenceClassification, problem: Problem) -> float:
-        rows = all_alpha(problem)
-        score = fit((student(**batch.inputs).logits for batch in rows), rows, problem)
+        score = answer_score(lambda inputs: student(**inputs), all_alpha(problem), problem)
         if self.target_ratio is None:
             return score
         flops = measured_flops(student, problem.seq_len)
@@ -106,8 +103,7 @@ class AutoKeras(EitherWay):
 
 
 class MorphTree(EditDistance):
-    """Proposes the first cell, then morphs, and morphs of morphs, of those that it has learned. The
-    one place is the cell, a genotype as JSON."""
+    """Proposes the first cell, then morphs of those it knows; a cell is a genotype as JSON."""
 
     def __init__(self, method: AutoKeras, seed: int):
         first = {"cell": (method.base.to_json(),)}
