@@ -25,8 +25,7 @@ SILENT = tuple(name for name in OPERATIONS if name != "sigmoid")
 
 
 class Growth(NamedTuple):
-    """A graph, its edges spelt in the order of the one before, and where its new operation is: the
-    number of the node, and the place in it."""
+    """A graph whose other edges keep their order, and the node and the place of its new one."""
 
     graph: Graph
     new: tuple[int, int]
