@@ -1,8 +1,9 @@
 """Searches for operations beside cells picked by hand and cut BERTs, at equal processor seconds.
 
 MiniLM-L6 is fine-tuned on a task once. Each search gets half of the seconds for its super-net (or
-its candidates) and its choice, the other half trains the chosen cell from new weights (AdaBERT's,
-too, which otherwise goes on from the super-net's). What searches nothing has all seconds:
+its candidates) and its choice, the other half trains the chosen cell from new weights (AdaBERT's
+and Auto-Keras', too, which otherwise go on from those of the search). What searches nothing has all
+seconds:
 
     conv5 conv5     `CellSearch` with two convolutions
     random cell     `CellSearch` with one cell drawn at random from the space of Darts
@@ -30,6 +31,7 @@ from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
 from benchmarks.tasks import kept, measure, search, workbench
 from maskfront import (
     AdaBert,
+    AutoKeras,
     CellSearch,
     Darts,
     Enas,
@@ -40,13 +42,13 @@ from maskfront import (
     SinglePath,
     Stage,
 )
-from objectives.strategies.super_net_search import SuperNetSearch
+from objectives.strategies.super_net_search import CellChoice
 from objectives.workbench.workbench import Workbench
 
 BATCH = 32
 PROBED = 20
 """Steps whose time says what a step takes."""
-SEARCHES: dict[str, SuperNetSearch] = {
+SEARCHES: dict[str, CellChoice] = {
     "darts": Darts(),
     "darts, second order": Darts(order=2),
     "i-darts": IDarts(pairs=2),
@@ -55,6 +57,7 @@ SEARCHES: dict[str, SuperNetSearch] = {
     "single path, random": SinglePath(strategy="random"),
     "single path, evolution": SinglePath(),
     "evolved transformer": EvolvedTransformer(candidates=12, every=4, population=4, sample=2),
+    "auto-keras": AutoKeras(),
 }
 STAGE = Stage(name="recover", epochs=1, learning_rate=6e-4, loss="prediction+hidden")
 CUT = FisherSearch(tolerance=0.01, stages=(STAGE,), target_ratio=0.05)
@@ -74,7 +77,7 @@ def with_steps(method: SearchMethod, steps: float, rows: int) -> SearchMethod:
     """So many steps of training, of a search those of its super-net, or of each candidate that it
     trains alone, and hardly any after it."""
     epochs = steps * BATCH / rows
-    if isinstance(method, SuperNetSearch):
+    if isinstance(method, CellChoice):
         return replace(method, search_epochs=epochs, epochs=1e-6)
     if isinstance(method, CellSearch):
         return replace(method, epochs=epochs)
@@ -108,7 +111,7 @@ def row_of(bench: Workbench, name: str, seconds: float, seed: int) -> Row:
         spent = time.process_time() - begun
         found = {"searched": spent, "genotype": chosen.to_json()}
         last: SearchMethod = CellSearch(
-            operations=chosen.operations or ("none",), nodes=chosen.nodes
+            width=chosen.width, operations=chosen.operations or ("none",), nodes=chosen.nodes
         )
     else:
         last = by_hand(name, seed)

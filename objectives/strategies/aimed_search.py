@@ -1,4 +1,4 @@
-"""Base of the searches on a super-net whose choice is drawn towards a share of the FLOPs.
+"""Base of the searches whose choice is drawn towards a share of the FLOPs.
 
 R, t and lambda act through the hinge loss of `measures.budget`, on the share that a cell has of the
 teacher's FLOPs.
@@ -22,7 +22,7 @@ from objectives.measures.cost import Flops
 from objectives.measures.evaluate import EVALUATION_BATCH
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.strategies.super_net_search import SuperNetSearch
+from objectives.strategies.super_net_search import CellChoice
 from objectives.students.bert.cutting import shape_of
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE
@@ -32,7 +32,7 @@ from objectives.weights.super_net import SuperNet, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aimed(SuperNetSearch):
+class Aimed(CellChoice):
     """Base of those whose choice is drawn towards a share of the FLOPs."""
 
     usual: ClassVar[tuple[str, ...]]
@@ -139,7 +139,7 @@ def scored(
     """Cells with their scores by the super-net's weights: that of the answers, less lambda times
     the FLOPs loss at what the cell costs."""
     for choices in candidates:
-        weights = method.space.one_hot(choices)
+        weights = net.space.one_hot(choices)
         score = answer_score(partial(net, weights=weights), rows, problem)
         yield choices, score - float(method.flops_loss(net, weights, problem))
 

@@ -23,7 +23,7 @@ from objectives.strategies.aimed_search import Aimed
 from objectives.strategies.bilevel import Tensors, unrolled_gradients
 from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.places.soft_choices import SoftChoices, SoftSettings
-from objectives.strategies.super_net_search import Chosen, alpha_batches
+from objectives.strategies.super_net_search import Chosen, SuperNetSearch, alpha_batches
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.text.data import Batch
@@ -33,7 +33,7 @@ from objectives.weights.super_net import SuperNet
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftSearch(Aimed):
+class SoftSearch(Aimed, SuperNetSearch):
     """Base: a subclass says which weights of alpha add up to one, and which cell is derived."""
 
     usual: ClassVar[tuple[str, ...]] = (

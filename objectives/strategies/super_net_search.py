@@ -1,7 +1,6 @@
-"""Base of the methods that choose a cell with a super-net: search, then train the cell alone.
+"""Bases of the methods that choose a cell, most with a super-net: search, then train it alone.
 
-A trial is a whole search. The super-net and the chosen cell learn from the teacher's answers to
-train, the choice from alpha.
+A trial is a whole search. Weights learn from the teacher's answers to train, the choice from alpha.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.students.cells.operations import OPERATIONS
 from objectives.text.data import Batch
-from objectives.weights.cells import answers_loss, finished, new_cell, train_cells, trainable
+from objectives.weights.cells import finished, loss_of, new_cell, train_cells, trainable
 from objectives.weights.independent import not_finite
 from objectives.weights.super_net import SuperNet
 
@@ -37,21 +36,21 @@ class Chosen(NamedTuple):
 
     genotype: Genotype
     curve: Sequence[CurvePoint]
-    """Of the super-net's training."""
+    """Of what was trained to choose."""
     student: CellForSequenceClassification | None = None
     """Where the cell's own training begins; None: at new weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuperNetSearch(SearchMethod):
-    """Base: a subclass says which cells there are (`space`) and how one is chosen (`chosen`)."""
+class CellChoice(SearchMethod):
+    """Base of the methods that choose a cell, however they do, and then train it alone."""
 
     per_slot: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
 
     width: int = 128
     """D, dimensions of the hidden states: a multiple of 16."""
     search_epochs: float = 4
-    """Passes over the train split while the super-net learns. > 0."""
+    """Passes over the train split while it searches. > 0."""
     epochs: float = 8
     """Passes over it for the chosen cell alone. > 0."""
     learning_rate: float = 3e-3
@@ -59,25 +58,6 @@ class SuperNetSearch(SearchMethod):
     > 0."""
     batch_size: int = 32
     """Sequences of a step. >= 1."""
-
-    @property
-    @abc.abstractmethod
-    def space(self) -> GraphSpace:
-        """The cells that it chooses from."""
-
-    @abc.abstractmethod
-    def chosen(self, net: SuperNet, problem: Problem, seed: int, progress: Progress) -> Chosen:
-        """Train the super-net and choose a cell.
-
-        Args:
-            net: of `space`.
-            problem: what the method works on.
-            seed: of the study.
-            progress: what it tells of its run.
-
-        Returns:
-            The choice. Where a loss was not finite only its curve counts.
-        """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,13 +68,6 @@ class SuperNetSearch(SearchMethod):
             learning_rate=(self.learning_rate > 0, "> 0"),
             batch_size=(self.batch_size >= 1, ">= 1"),
         )
-        check_names("operation", self.space.operations, [*OPERATIONS, IDENTITY, NONE])
-        if not any("cells" not in place for place in self.space.places):
-            raise UserError(
-                f"{type(self).__name__}.operations leaves nothing to choose; name two or more"
-            )
-        if self.base.recurrent:
-            check_position_wise(self.space.operations)
 
     @property
     def base(self) -> Genotype:
@@ -115,20 +88,16 @@ class SuperNetSearch(SearchMethod):
 
     def _found(self, slot: int, problem: Problem, seed: int, progress: Progress) -> Outcome:
         try:
-            net = self.super_net(problem, seed, progress)
+            found = self._searched(problem, seed, progress)
         except FloatingPointError as error:
             return SearchFailure(slot, str(error))
-        found = self.chosen(net, problem, seed, progress)
         if failure := not_finite(slot, found.curve):
             return failure
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             student = found.student or new_cell(found.genotype, problem)
         student.train()
-
-        def loss(batch: Batch, _: int) -> Tensor:
-            return answers_loss(student(**batch.inputs).logits, batch, problem)
-
+        loss = loss_of(student, problem)
         curve = self._train(problem, student, loss, self.epochs, "learn", seed, progress)
         return not_finite(slot, curve) or SearchResult(
             slot=slot,
@@ -137,25 +106,9 @@ class SuperNetSearch(SearchMethod):
             curve=[*found.curve, *curve],
         )
 
-    def super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
-        """The super-net at the start of the search.
-
-        Args:
-            problem: what the method works on.
-            seed: of the study.
-            progress: what it tells of its run.
-
-        Returns:
-            A new one of this trial.
-
-        Raises:
-            FloatingPointError: where it is trained already, and a loss was not finite.
-        """
-        del progress
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            net = SuperNet(self.space, new_cell(self.base, problem))
-        return to_device(net, problem.device)
+    @abc.abstractmethod
+    def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
+        """The choice. Where a loss was not finite only its curve counts."""
 
     def _train(
         self,
@@ -179,6 +132,63 @@ class SuperNetSearch(SearchMethod):
             progress=progress,
             stage=stage,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuperNetSearch(CellChoice):
+    """Base: a subclass says which cells there are (`space`) and how one is chosen (`chosen`)."""
+
+    @property
+    @abc.abstractmethod
+    def space(self) -> GraphSpace:
+        """The cells that it chooses from."""
+
+    @abc.abstractmethod
+    def chosen(self, net: SuperNet, problem: Problem, seed: int, progress: Progress) -> Chosen:
+        """Train the super-net and choose a cell.
+
+        Args:
+            net: of `space`.
+            problem: what the method works on.
+            seed: of the study.
+            progress: what it tells of its run.
+
+        Returns:
+            The choice. Where a loss was not finite only its curve counts.
+        """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_names("operation", self.space.operations, [*OPERATIONS, IDENTITY, NONE])
+        if not any("cells" not in place for place in self.space.places):
+            raise UserError(
+                f"{type(self).__name__}.operations leaves nothing to choose; name two or more"
+            )
+        if self.base.recurrent:
+            check_position_wise(self.space.operations)
+
+    def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
+        return self.chosen(self.super_net(problem, seed, progress), problem, seed, progress)
+
+    def super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
+        """The super-net at the start of the search.
+
+        Args:
+            problem: what the method works on.
+            seed: of the study.
+            progress: what it tells of its run.
+
+        Returns:
+            A new one of this trial.
+
+        Raises:
+            FloatingPointError: where it is trained already, and a loss was not finite.
+        """
+        del progress
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net = SuperNet(self.space, new_cell(self.base, problem))
+        return to_device(net, problem.device)
 
 
 def heaviest(

@@ -71,6 +71,11 @@ def answers_loss(logits_BC: Tensor, batch: Batch, problem: Problem) -> Tensor:
     return prediction_loss(logits_BC[None], problem.teacher_logits[batch.rows]).sum()
 
 
+def loss_of(student: nn.Module, problem: Problem) -> Callable[[Batch, int], Tensor]:
+    """`answers_loss` of a student on a batch, for `train_cells`."""
+    return lambda batch, _: answers_loss(student(**batch.inputs).logits, batch, problem)
+
+
 def trainable(module: nn.Module) -> dict[str, Tensor]:
     """Its weights that learn, by their names."""
     return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}

@@ -26,7 +26,7 @@ from objectives.errors import UserError
 from objectives.measures.cost import CostName
 from objectives.methods.polish import Polish
 from objectives.search_method import SearchMethod
-from objectives.strategies.super_net_search import SuperNetSearch
+from objectives.strategies.super_net_search import CellChoice
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
@@ -87,7 +87,7 @@ METHODS = _classes()
 
 def shares_a_base(method: str) -> bool:
     """Whether all that a study sees of this method is in its base class."""
-    return issubclass(METHODS[method], SuperNetSearch)
+    return issubclass(METHODS[method], CellChoice)
 
 
 def combinations() -> Iterator[Combination]:

@@ -1,7 +1,7 @@
 """The conformance matrix: each combination ends with a model that is read back, or is refused.
 
 `make test` runs one study of each method. `make test-all` runs those in which each method meets
-every cost, precision and kind of answers (of the searches on a super-net, which differ in what they
+every cost, precision and kind of answers (of the searches for a cell, which differ in what they
 choose alone, one is enough), and some on the stand-in for a GPU, where tests/gpu has every other
 method. `make matrix` runs all of them on the CPU and one of each method on the stand-in, with
 MATRIX=pairs those in which each method meets every pair.

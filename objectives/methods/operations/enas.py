@@ -23,7 +23,7 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.aimed_search import EitherWay, all_alpha, best_of, scored
 from objectives.strategies.places.controller import Controller, ControllerSettings
-from objectives.strategies.super_net_search import Chosen, alpha_batches
+from objectives.strategies.super_net_search import Chosen, SuperNetSearch, alpha_batches
 from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
@@ -32,7 +32,7 @@ from objectives.weights.super_net import SuperNet
 
 
 @dataclass(frozen=True, kw_only=True)
-class Enas(EitherWay):
+class Enas(EitherWay, SuperNetSearch):
     """Search by a controller over the cells of a super-net."""
 
     usual: ClassVar[tuple[str, ...]] = (IDENTITY, "separable3", "separable5", "max3", "mean3")

@@ -35,14 +35,14 @@ from objectives.strategies.aimed_search import Aimed, all_alpha, answer_score
 from objectives.strategies.places.evolution import Evolution, EvolutionSettings
 from objectives.strategies.places.hurdles import Hurdles, Judged, judged_together
 from objectives.strategies.places.strategy import TRIES
-from objectives.strategies.super_net_search import Chosen
+from objectives.strategies.super_net_search import Chosen, SuperNetSearch
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE, Graph
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
 from objectives.training.optimisation import PopulationOptimizer
-from objectives.weights.cells import answers_loss, curve_of, steps_of, trainable, training_steps
+from objectives.weights.cells import curve_of, loss_of, steps_of, trainable, training_steps
 from objectives.weights.super_net import SuperNet
 
 TRANSFORMER = Graph.chain(("positions", "attention", "feed_forward"))
@@ -50,7 +50,7 @@ TRANSFORMER = Graph.chain(("positions", "attention", "feed_forward"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvolvedTransformer(Aimed):
+class EvolvedTransformer(Aimed, SuperNetSearch):
     """Search by evolution among cells that are trained alone, the Transformer first."""
 
     usual: ClassVar[tuple[str, ...]] = (
@@ -186,7 +186,7 @@ class EvolvedTransformer(Aimed):
         training = training_steps(
             problem,
             weights,
-            lambda batch, _: answers_loss(student(**batch.inputs).logits, batch, problem),
+            loss_of(student, problem),
             PopulationOptimizer(weights, rate, steps, "linear"),
             range(steps),
             batch_size=self.batch_size,

@@ -22,7 +22,7 @@ from objectives.strategies.places.evolution import Evolution, EvolutionSettings
 from objectives.strategies.places.operation_priority import OperationPriority, PrioritySettings
 from objectives.strategies.places.strategy import Places, Scored, Strategy
 from objectives.strategies.places.uniform import Uniform
-from objectives.strategies.super_net_search import Chosen
+from objectives.strategies.super_net_search import Chosen, SuperNetSearch
 from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.weights.shared_cells import SharedCells, SharedNet, shared_net
@@ -44,7 +44,7 @@ def strategy_of(name: Searcher, places: Places, seed: int, candidates: int) -> S
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinglePath(EitherWay):
+class SinglePath(EitherWay, SuperNetSearch):
     """Search among the cells of one super-net that all trials share."""
 
     usual: ClassVar[tuple[str, ...]] = (

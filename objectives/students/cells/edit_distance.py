@@ -7,6 +7,7 @@ those of the paper; what differs is what a layer has: a kind, and a number, such
 
 from __future__ import annotations
 
+from functools import lru_cache
 from string import digits
 
 import numpy as np
@@ -26,15 +27,17 @@ def edit_distance(one: Graph, other: Graph, edge_weight: float = 1.0) -> float:
     Returns:
         A symmetric distance, >= 0.
     """
-    layers, edges = zip(*map(_described, (one.canonical(), other.canonical())), strict=True)
+    layers, edges = zip(*map(_described, (one, other)), strict=True)
     return _aligned(*layers) + edge_weight * _matched(*edges)
 
 
-def _described(cell: Graph) -> tuple[list[str], list[tuple[int, int, str]]]:
+@lru_cache(maxsize=10_000)
+def _described(graph: Graph) -> tuple[list[str], list[tuple[int, int, str]]]:
     """The operations in their order, and of each edge where it begins, how far it goes and what
     it is combined by."""
     names: list[str] = []
     edges: list[tuple[int, int, str]] = []
+    cell = graph.canonical()
     for number, node in enumerate(cell.nodes, start=cell.inputs):
         names += node.operations
         edges += [(state, number - state, node.combination) for state in node.inputs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from objectives.errors import UserError, did_you_mean
@@ -70,7 +71,7 @@ class Genotype:
         object.__setattr__(self, "nodes", graph.nodes if chain is None else ())
         object.__setattr__(self, "pooling", tuple(n for n in POOLINGS if n in self.pooling))
 
-    @property
+    @cached_property
     def graph(self) -> Graph:
         """The canonical graph."""
         return Graph(self.nodes) if self.nodes else Graph.chain(self.operations).canonical()
