@@ -3,7 +3,8 @@
 A plain transformers model: `save_pretrained`, `from_pretrained`, and after `import
 objectives.students.bert` `AutoModelForSequenceClassification`. Weights bear BERT's own names,
 widths stand in transformers' own `per_layer_config`. A layer without heads adds only the bias of
-its output projection; a layer without FFN neurons likewise. Where Q, K or V read only some
+its output projection; a layer without FFN neurons likewise; one that is `dropped` adds nothing at
+all. Where Q, K or V read only some
 dimensions of the hidden state, a buffer `inputs` beside the weight says which.
 
 This file imports torch, transformers and `packing`: an exported model carries copies of the two.
@@ -55,6 +56,8 @@ class PrunedBertConfig(BertConfig):
     """To which what enters a weight of the layer is rounded; None: not at all."""
     halves: ClassVar[int | None] = None
     """How many matrices of these bits add up to each weight of a layer; None: it is one."""
+    dropped: ClassVar[bool | None] = None
+    """The layer is not there: it gives what enters it."""
     pooler_bits: ClassVar[int | None] = None
     """Of the pooler's weight."""
     pooler_halves: ClassVar[int | None] = None
@@ -244,7 +247,10 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         super().__init__(config)
         assert config.num_labels is not None  # as transformers types it
         self.num_labels: int = config.num_labels
-        layers = [PrunedBertLayer(layer) for layer in config.of_layers()]
+        layers = [
+            nn.Identity() if layer.dropped else PrunedBertLayer(layer)
+            for layer in config.of_layers()
+        ]
         self.bert = nn.ModuleDict(
             {
                 "embeddings": embeddings_of(config),
@@ -286,7 +292,8 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         # Each is let go unless they are asked for.
         states: tuple[Tensor, ...] | None = (hidden,) if output_hidden_states else None
         for layer in self.bert.get_submodule("encoder.layer").children():
-            hidden = layer(hidden, mask)
+            if isinstance(layer, PrunedBertLayer):
+                hidden = layer(hidden, mask)
             states = states and (*states, hidden)
         logits = self.classifier(self.dropout(self.bert["pooler"](hidden)))
         loss = None if labels is None else self.loss_function(labels, logits, self.config)

@@ -72,13 +72,13 @@ def test_a_larger_flops_weight_keeps_fewer_of_the_dear_units(problem: Problem) -
 
 
 def test_every_space_is_searched(problem: Problem) -> None:
-    spaces = ("heads", "ffn", "qk", "v", "input_qkv")
+    spaces = ("heads", "ffn", "qk", "v", "input_qkv", "layers")
     method = replace(QUICK, spaces=spaces, target_ratio=0.45, tolerance=0.02)
     found = search_alone(method, problem)
     flops = problem.budget.cost.exact(found.architecture)
     assert flops == counted_flops(found.model, problem.seq_len)
     assert abs(flops / problem.budget.full - 0.45) <= 0.02 * 0.45
-    layer = found.architecture.layers[0]
+    layer = next(layer for layer in found.architecture.layers if layer.heads)
     assert None not in (layer.query_key, layer.value, layer.query_inputs)
 
 
