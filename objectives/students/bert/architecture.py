@@ -189,6 +189,9 @@ class BertArchitecture:
     """Of each number of the embeddings of words and positions; None: they are not quantised."""
     vocabulary: int | None = None
     """Word pieces that are left, those that the task uses most; None: all."""
+    order: str | None = None
+    """What follows on what: "s" is the attention of the next layer that had none yet, "f" its FFN,
+    once for each layer; None is "sf" over and over, and the only way to say so."""
     shape: BertShape | None = field(default=None, compare=False, repr=False)
     """Of the model that it is cut from, where that is known; its JSON is silent on it."""
 
@@ -291,6 +294,13 @@ class BertArchitecture:
             raise UserError(
                 f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
             )
+        if self.order is not None and sorted(self.order) != sorted("sf" * shape.layers):
+            raise UserError(
+                f"architecture: the order is '{self.order}'; it must have {shape.layers} times "
+                "'s' and as often 'f', once for each layer"
+            )
+        if self.order == "sf" * shape.layers:
+            raise UserError("architecture: the order is that of a plain BERT; leave it out")
         for number, layer in enumerate(self.layers):
             if (layer.weight_bits, layer.input_bits, layer.halves) != (None, None, None):
                 raise UserError(
@@ -322,7 +332,7 @@ class BertArchitecture:
             return {name: value for name, value in owner.items() if value is not None}
 
         layers = [said(asdict(layer)) for layer in self.layers]
-        of_model = said({name: getattr(self, name) for name in _OF_MODEL})
+        of_model = said({name: getattr(self, name) for name in (*_OF_MODEL, "order")})
         return json.dumps({"format": _FORMAT, "layers": layers, **of_model})
 
     @classmethod
@@ -337,11 +347,18 @@ class BertArchitecture:
                 for layer in document["layers"]
             ]
             of_model = {name: _to_tuples(document.get(name)) for name in _OF_MODEL}
-            return cls(tuple(layers), **of_model)
+            if not isinstance(order := document.get("order"), str | None):
+                raise TypeError(f"order is {order!r}")
+            return cls(tuple(layers), **of_model, order=order)
         except UserError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"architecture: not a {_FORMAT} document ({error!r})") from error
+
+
+def sandwich(layers: int, k: int) -> str:
+    """The order of a sandwich transformer, s^k (sf)^(layers - k) f^k (Press et al. 2020)."""
+    return "s" * k + "sf" * (layers - k) + "f" * k
 
 
 def _check_ascending(name: str, kept: tuple[int, ...]) -> None:

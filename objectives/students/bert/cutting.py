@@ -88,6 +88,8 @@ def cut(
             **{name: len(kept) for name, kept in inputs.items() if kept is not None},
             **({"dropped": True} if layer.dropped else {}),
         }
+    if architecture.order is not None:
+        own["sublayers"] = architecture.order
     pruned_config = PrunedBertConfig.from_dict(
         {**own, "head_dim": shape.head_dim, "per_layer_config": sizes}
     )

@@ -47,15 +47,15 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceClassification | None:
     """The same model as transformers' own class, or None where that cannot be said: BERT knows one
     number of FFN neurons for all layers, at least one, and heads that fill the hidden size; and no
-    pooler or embeddings but its own. Layers that are dropped are no layers of it."""
+    pooler, embeddings or order of sublayers but its own. It has the layers that are not dropped."""
     config, widths = model.config, widths_of(model.config)
     hidden, heads = config.hidden_size, config.hidden_size // config.head_dim
     stays = [number for number, layer in enumerate(widths) if layer.layers]
     ffn = max(layer.ffn for layer in widths)
     whole = Widths(heads, hidden, hidden, hidden, hidden, hidden, ffn, 1)
-    own = (config.embedding_size, config.embedding_bits, config.pooler_bits)
+    own = (config.embedding_size, config.embedding_bits, config.pooler_bits, config.sublayers)
     bits = any(layer.weight_bits for layer in config.of_layers())
-    as_bert_does = config.pooler_act == "tanh" and own == (None,) * 3 and not bits
+    as_bert_does = config.pooler_act == "tanh" and own == (None,) * 4 and not bits
     if not ffn or not as_bert_does or any(widths[n] != whole for n in stays):
         return None
     said = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}
