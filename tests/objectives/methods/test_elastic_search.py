@@ -229,6 +229,7 @@ def test_a_width_of_a_layer_is_a_knob() -> None:
     for method, said in (
         (replace(whole, heads=(4, 4)), r"heads is \(4, 4\); the student has 3 layers of 4 heads"),
         (replace(whole, ffn=(48, 49, 0)), "give one number from 0 to 48 per layer"),
+        (ElasticSearch.dynabert(depths=(0.1, 0.5)), "0.1 of 3 layers is none; leave it out"),
     ):
         with pytest.raises(UserError, match=said):
             method.check_shapes(tiny, tiny)
