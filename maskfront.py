@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.methods.operations.i_darts import IDarts as IDarts
     from objectives.methods.operations.single_path import SinglePath as SinglePath
     from objectives.methods.polish import Polish as Polish
+    from objectives.methods.sandwich import Sandwich as Sandwich
     from objectives.methods.ternary_bert import TernaryBert as TernaryBert
     from objectives.methods.width_search import WidthSearch as WidthSearch
     from objectives.problem import Problem as Problem

@@ -15,7 +15,7 @@ from objectives.device import Precision
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import discretise
 from objectives.problem import Problem
-from objectives.students.bert.architecture import SPACES, BertArchitecture, check_spaces
+from objectives.students.bert.architecture import SPACES_OF_LAYERS, BertArchitecture, check_spaces
 from objectives.students.bert.cutting import shape_of
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.training.flops_lost import flops_lost, flops_to_lose
@@ -28,7 +28,7 @@ class Budgeted(BertMethod):
     """Base of the methods that choose units within a budget."""
 
     per_slot: ClassVar[frozenset[str]] = BertMethod.per_slot | {"target_ratio", "tolerance"}
-    searchable: ClassVar[tuple[str, ...]] = SPACES
+    searchable: ClassVar[tuple[str, ...]] = SPACES_OF_LAYERS
     """What `spaces` may name."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")

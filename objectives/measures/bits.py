@@ -17,7 +17,7 @@ from torch import Tensor
 
 from objectives.measures.cost import Cost, Count, Flops
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits, Widths
-from objectives.students.bert.linears import INPUTS, LINEARS, Linear, areas, matmuls
+from objectives.students.bert.linears import ALWAYS, INPUTS, LINEARS, Linear, areas, matmuls
 from objectives.students.bert.quantising import ROUNDED_EMBEDDINGS, WORDS
 
 _TYPES = {8: "I64", 4: "F32", 1: "U8"}
@@ -57,7 +57,8 @@ class Bytes(Cost):
         return int(self.exact(whole) - layers)
 
     def layer(self, widths: Widths[Count]) -> Count:
-        return 4 * areas(LINEARS, widths, bias=1, hidden=self.shape.hidden)
+        hidden = self.shape.hidden
+        return 4 * (areas(LINEARS, widths, bias=1, hidden=hidden) + ALWAYS * hidden)
 
     def exact(self, architecture: BertArchitecture) -> int:
         return bytes_of(dict(self._tensors(architecture)))
@@ -74,6 +75,8 @@ class Bytes(Cost):
             else:
                 yield name, _empty(*shape)
         for number, units in enumerate(architecture.layers):
+            if units.dropped:
+                continue
             layer = f"bert.encoder.layer.{number}."
             sizes = units.widths(self.shape)._asdict() | {"hidden": hidden}
             for linear in LINEARS:

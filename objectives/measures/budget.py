@@ -17,6 +17,9 @@ from objectives.students.bert.architecture import BertArchitecture, Widths
 TargetSchedule = Literal["geometric", "linear", "cubic", "constant"]
 """How the target ratio falls while a search goes on."""
 
+_MAY_BE_EMPTY = ("heads", "ffn", "layers")
+"""Of these spaces a layer may keep nothing."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -80,7 +83,8 @@ def discretise(
     is kept whole. Heads, neurons and inputs are decided one by one; the dimensions of "qk" and "v"
     in steps, so that the heads of a layer keep equally many: the r-th step opens the r-th best
     dimension of each head, and its score is the mean of theirs. A layer with heads keeps at least
-    one step, and one input, of each kind; without heads they cost nothing and are dropped.
+    one step, and one input, of each kind; without heads they cost nothing and are dropped. What
+    lies in a layer that is not kept costs nothing and goes with it.
 
     Steps above `threshold` are kept if that already lies in the band [(1 - t) R, (1 + t) R] around
     `target`. Otherwise the steps are taken in the order of their scores, each that still fits below
@@ -200,7 +204,7 @@ class _Lanes:
     def prices(self, counts: Tensor) -> Tensor:
         """The same for many models: (..., lanes) to (...), in float64, as a tensor of int64 would
         be compared with the limit in float32."""
-        layers: Tensor = self.cost.layer(self._widths(counts)).double()
+        layers: Tensor = self.cost.layer(widths := self._widths(counts)).double() * widths.layers
         return layers.sum(-1) + self.cost.fixed
 
     def architecture(self, counts: Tensor) -> BertArchitecture:
@@ -213,14 +217,15 @@ class _Lanes:
         masks = {}
         for space, own in self.of_space.items():
             kept = counts[own].view(self.rows[space])
-            kept = kept[:, 0] if space in ("heads", "ffn") else kept.clamp_min(1)
+            kept = kept[:, 0] if space in _MAY_BE_EMPTY else kept.clamp_min(1)
             masks[space] = places(self.scores[space]) < kept[..., None]
         return masks
 
     def _widths(self, counts: Tensor) -> Widths[Tensor]:
         """How much is left of each layer: each (..., layers)."""
         shape, slices = self.cost.shape, self.of_space
-        whole = {"heads": shape.heads, "ffn": shape.ffn, "qk": shape.head_dim, "v": shape.head_dim}
+        whole = {"heads": shape.heads, "ffn": shape.ffn, "layers": 1}
+        whole |= dict.fromkeys(("qk", "v"), shape.head_dim)
 
         def kept(space: str) -> Tensor:
             """(..., layers, rows)"""
@@ -240,6 +245,7 @@ class _Lanes:
             key_inputs=inputs[..., 1],
             value_inputs=inputs[..., 2],
             ffn=kept("ffn")[..., 0],
+            layers=kept("layers")[..., 0],
         )
 
 

@@ -24,11 +24,10 @@ from objectives.students.bert.architecture import (
     SPACES,
     BertArchitecture,
     BertShape,
-    LayerUnits,
     Widths,
     units_of,
 )
-from objectives.students.bert.linears import LINEARS, PRODUCTS, areas, matmuls
+from objectives.students.bert.linears import ALWAYS, LINEARS, PRODUCTS, areas, matmuls
 
 CostName = Literal["flops", "params", "units", "latency", "bytes", "bitops"]
 """What a study may count; "latency" is `objectives.measures.latency.Latency`, the last two are in
@@ -63,8 +62,8 @@ class Cost(abc.ABC):
 
     @abc.abstractmethod
     def layer(self, widths: Widths[Count]) -> Count:
-        """What one layer costs; it never falls where a width grows. Ints give an int, tensors a
-        tensor of their shape, differentiable."""
+        """What one layer costs that is there; it never falls where a width grows. Ints give an int,
+        tensors a tensor of their shape, differentiable."""
 
     @cached_property
     def full(self) -> float:
@@ -73,7 +72,8 @@ class Cost(abc.ABC):
 
     def exact(self, architecture: BertArchitecture) -> float:
         """What the model costs that is cut to `architecture`."""
-        return sum(self.layer(widths) for widths in architecture.widths(self.shape)) + self.fixed
+        layers = architecture.widths(self.shape)
+        return sum(self.layer(widths) for widths in layers if widths.layers) + self.fixed
 
     def expected(self, masks: Mapping[str, Tensor]) -> Tensor:
         """The cost at the sums of soft masks; `exact` at an architecture's masks of 0 and 1.
@@ -86,6 +86,8 @@ class Cost(abc.ABC):
         check_priced(self.unit, self.priced, tuple(masks))
         students_and_layers = next(iter(masks.values())).shape[:2]
         layers = self.layer(_expected_widths(masks, self.shape)).expand(students_and_layers)
+        if "layers" in masks:
+            layers = layers * masks["layers"].double().squeeze(-1)
         return layers.sum(-1) + self.fixed
 
     def of_one_unit(self) -> dict[str, float]:
@@ -142,14 +144,12 @@ class Params(Cost):
 
     @cached_property
     def fixed(self) -> int:
-        nothing = BertArchitecture((LayerUnits((), ()),) * self.shape.layers)
         alone = replace(self.shape, embedding=None)  # its projection is one of the embeddings'
-        linears = sum(matmul.params for matmul in matmuls(nothing, alone, seq_len=1))
-        norms = self.shape.layers * 2 * (2 * self.shape.hidden)
-        return self.embeddings + linears + norms
+        return self.embeddings + sum(m.params for m in matmuls(BertArchitecture(()), alone, 1))
 
     def layer(self, widths: Widths[Count]) -> Count:
-        return areas(LINEARS, widths, bias=1, hidden=self.shape.hidden)
+        hidden = self.shape.hidden
+        return areas(LINEARS, widths, bias=1, hidden=hidden) + ALWAYS * hidden
 
     def exact(self, architecture: BertArchitecture) -> float:
         gone = 0 if architecture.vocabulary is None else self.vocabulary - architecture.vocabulary
@@ -181,6 +181,7 @@ class Units(Cost):
             # A layer without heads reads nothing, whatever its masks of inputs say.
             "input": attends * widths.query_inputs,
             "input_qkv": attends * (widths.query_inputs + widths.key_inputs + widths.value_inputs),
+            "layers": widths.layers,
         }
         return sum((counts[space] for space in self.spaces), 0 * heads)
 
@@ -211,4 +212,5 @@ def _expected_widths(masks: Mapping[str, Tensor], shape: BertShape) -> Widths[Te
         key_inputs=key,
         value_inputs=value,
         ffn=total("ffn"),
+        layers=torch.ones((), dtype=torch.float64),
     )

@@ -74,7 +74,7 @@ class Latency(Cost):
     """Milliseconds of one forward pass of a batch: bilinear between the widths of a table, never
     falling where a width grows."""
 
-    priced: ClassVar[tuple[str, ...]] = ("heads", "ffn")
+    priced: ClassVar[tuple[str, ...]] = ("heads", "ffn", "layers")
 
     conditions: Conditions
     heads: tuple[int, ...]

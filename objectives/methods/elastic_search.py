@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
+from objectives.cache import content_key
 from objectives.device import matmul_dtype
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import places
@@ -39,10 +40,12 @@ from objectives.training.stages import Stage
 from objectives.weights.alpha import Chosen
 from objectives.weights.elastic import ElasticTraining, SharedStudent, shared_student
 from objectives.weights.independent import staged_search
-from objectives.weights.slices import Order, along, uniform
+from objectives.weights.slices import Model, Order, along, layers_at, uniform
 
 ELASTIC = Stage(name="elastic", epochs=18, learning_rate=6e-4, loss="prediction+hidden")
 """The training that all trials share. Commit 4a646a4 has its rate beside others."""
+
+DEPTH = replace(ELASTIC, name="depth")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,14 @@ class ElasticSearch(StagedMethod):
     shares: tuple[float, ...] = ()
     """In place of `sizes` the widths that each step trains at: of every layer the same share of its
     heads and of its neurons, in (0, 1], rising. All layers of a trial are then cut alike, too."""
+    depths: tuple[float, ...] = ()
+    """After that training the depths of one more, at each of these widths: shares of the layers in
+    (0, 1), rising. Each model learns from the student of the training before, at its own width."""
+    deepen: Stage = DEPTH
+    """The training of the depths."""
+    depth: float = 1.0
+    """Share m of the layers that a trial keeps, one of `depths` or 1: layer floor(i / m) for each
+    i < round(m layers)."""
     trained_flops_weight: float = 0.9
     """The flops_weight of the sizes that are trained. >= 0."""
     stages: tuple[Stage, ...] = ()
@@ -91,37 +102,46 @@ class ElasticSearch(StagedMethod):
                 all(a < b for a, b in pairwise((0, *self.shares, 1 + 1e-9))),
                 "shares in (0, 1], rising",
             ),
+            depths=(
+                all(a < b for a, b in pairwise((0, *self.depths, 1)))
+                and bool(self.shares or not self.depths),
+                "shares in (0, 1), rising; and none without `shares`",
+            ),
+            depth=(self.depth in (*self.depths, 1), "1 or one of `depths`"),
         )
         for space, widths in self._widths().items():
             if space not in self.spaces:
                 raise UserError(f"ElasticSearch.{space} is set, but spaces is {self.spaces!r}")
             check_ranges(self, **{space: (min(widths) >= 0, ">= 0 in each layer")})
-        if self.elastic.loss == "intermediate" or self.elastic.searches or self.elastic.quantised:
-            raise UserError(
-                "ElasticSearch.elastic: the training of many sizes cannot search or be "
-                "quantised, and its loss must be 'prediction' or 'prediction+hidden'"
-            )
-        for name, only in (("keep", "last"), ("start", "previous")):
-            if (given := getattr(self.elastic, name)) != only:
+        for field, stage in (("elastic", self.elastic), ("deepen", self.deepen)):
+            if stage.loss == "intermediate" or stage.searches or stage.quantised:
                 raise UserError(
-                    f"ElasticSearch.elastic.{name} is {given!r}; the training of many sizes begins "
-                    "with the student and ends with its last weights: leave it out"
+                    f"ElasticSearch.{field}: the training of many sizes cannot search or be "
+                    "quantised, and its loss must be 'prediction' or 'prediction+hidden'"
                 )
+            for name, only in (("keep", "last"), ("start", "previous")):
+                if (given := getattr(stage, name)) != only:
+                    raise UserError(
+                        f"ElasticSearch.{field}.{name} is {given!r}; the training of many sizes "
+                        "begins with the student and ends with its last weights: leave it out"
+                    )
 
     @classmethod
     def dynabert(cls, **changes: Any) -> Self:
-        """The width phase of DynaBERT (Hou et al. 2020), in the ways of this package.
+        """DynaBERT (Hou et al. 2020), in the ways of this package.
 
         As there: heads and neurons in the order of their importance, the widths 1/4, 1/2, 3/4 and 1
         of all layers in each step, the logits' loss and a tenth of the hidden states', 3 epochs at
-        a rate of 2e-5.
+        a rate of 2e-5. Then as many of the depths 1/2, 3/4 and 1 at each width, with all of the
+        hidden states' loss, taught by the student of the first phase at the same width (its code
+        takes the whole one). `depths=()` leaves this phase out. `depth` and `target_ratio` are the
+        knobs of a trial.
 
         Other than there: units are ordered by the Fisher information of the answers on the `alpha`
         split, not by gradients on the labels of the dev set (which its code adds up over batches
         without zeroing them). Each width has rows of its own. The loss of the hidden states is that
         of the cut layers, without the embeddings'. No dropout, no clipping; embeddings are frozen.
-        The depth phase is not here, nor data augmentation (see `Study.augmentation`) nor a last
-        fine-tuning on labels.
+        There is no data augmentation (see `Study.augmentation`) and no last fine-tuning on labels.
 
         Args:
             **changes: other fields, such as target_ratio=0.25.
@@ -130,18 +150,27 @@ class ElasticSearch(StagedMethod):
             The method.
         """
         stage = replace(ELASTIC, epochs=3, learning_rate=2e-5, hidden_weight=0.1)
-        return cls(**{"shares": (0.25, 0.5, 0.75, 1.0), "elastic": stage, **changes})
+        widths = {"shares": (0.25, 0.5, 0.75, 1.0), "elastic": stage}
+        deepen = replace(stage, name="depth", hidden_weight=1.0)
+        return cls(**{**widths, "depths": (0.5, 0.75), "deepen": deepen, **changes})
 
     def shortened(self, share: float) -> Self:
         """With this share of the epochs of the training of all, too."""
-        elastic = replace(self.elastic, epochs=self.elastic.epochs * share)
-        return replace(super().shortened(share), elastic=elastic)
+        elastic, deepen = (
+            replace(stage, epochs=stage.epochs * share) for stage in (self.elastic, self.deepen)
+        )
+        return replace(super().shortened(share), elastic=elastic, deepen=deepen)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """The losses can compare the student with the teacher, and it is as wide as is asked."""
         super().check_shapes(student, teacher)
         shape = shape_of(student)
         check_comparable(self.elastic.loss, shape, shape_of(teacher))
+        if round(min(self.depths, default=1) * shape.layers) < 1:
+            raise UserError(
+                f"ElasticSearch.depths is {self.depths}: {self.depths[0]} of {shape.layers} layers "
+                "is none; leave it out"
+            )
         for space, widths in self._widths().items():
             (units,) = units_of(shape, space)
             if len(widths) != shape.layers or max(widths) > units:
@@ -156,6 +185,8 @@ class ElasticSearch(StagedMethod):
         if self.shares:
             of_path = ("flops_weight", "grad_rescale", "trained_flops_weight", "sizes", "smallest")
             idle |= dict.fromkeys(of_path, "shares cut all layers alike")
+        if not self.depths:
+            idle |= dict.fromkeys(("deepen", "depth"), "there are no depths")
         if self._all_given():
             of_choice = ("target_ratio", "tolerance", "flops_weight", "grad_rescale")
             idle |= dict.fromkeys(of_choice, "all widths are given")
@@ -208,26 +239,54 @@ class ElasticSearch(StagedMethod):
             "seed": seed,
         }
 
-        def prepare() -> ElasticTraining:
-            cost = problem.budget.cost
-            scores = self._ranked(self._importance(problem), problem, self.trained_flops_weight)
-            models = (
-                uniform(self.shares, self.spaces, cost.shape)
-                if self.shares
-                else along(scores, self.smallest, cost)
-            )
+        cost = problem.budget.cost
+        widths = uniform(self.shares, self.spaces, cost.shape)
+
+        def scores() -> dict[str, Tensor]:
+            return self._ranked(self._importance(problem), problem, self.trained_flops_weight)
+
+        def training(
+            problem: Problem, models: Sequence[Model], stage: Stage, **own: Any
+        ) -> ElasticTraining:
+            order = Order.by_scores(cost.shape, scores())
+            sizes = len(models) if self.shares else self.sizes
+            batch_size = self.batch_size
             return ElasticTraining(
                 problem,
-                Order.by_scores(cost.shape, scores),
+                order,
                 models,
-                self.elastic,
-                sizes=len(self.shares) or self.sizes,
-                batch_size=self.batch_size,
+                stage,
+                sizes=sizes,
+                batch_size=batch_size,
                 seed=seed,
                 dtype=dtype,
+                **own,
             )
 
-        return shared_student(problem, ingredients, prepare, progress)
+        def prepare() -> ElasticTraining:
+            return training(problem, widths or along(scores(), self.smallest, cost), self.elastic)
+
+        wide = shared_student(problem, ingredients, prepare, progress)
+        if not self.depths:
+            return wide
+        of_wide = problem.once(
+            ("wide", content_key(ingredients)),
+            lambda: replace(problem, student=wide.model, teacher=wide.model),
+        )
+
+        def prepare_depths() -> ElasticTraining:
+            taught_by = {
+                model: whole
+                for depth in (*self.depths, 1.0)
+                for model, whole in zip(
+                    uniform(self.shares, self.spaces, cost.shape, depth), widths, strict=True
+                )
+            }
+            return training(of_wide, [*taught_by], self.deepen, taught_by=taught_by)
+
+        ingredients |= {"depths": self.depths, "deepen": asdict(self.deepen)}
+        deep = shared_student(of_wide, ingredients, prepare_depths, progress)
+        return deep._replace(curve=[*wide.curve, *deep.curve])
 
     def choose(self, problem: Problem, shared: SharedStudent) -> BertArchitecture:
         """The units of highest score; within t of R they end where scores fall most. Of a space
@@ -241,6 +300,9 @@ class ElasticSearch(StagedMethod):
             The units that stay.
         """
         scores = self._scores(problem, shared)
+        if self.depth < 1:
+            scores["layers"] = torch.full((problem.shape.layers, 1), -math.inf)
+            scores["layers"][layers_at(self.depth, problem.shape.layers)] = math.inf
         for space, widths in self._widths().items():
             stays = places(scores[space]) < torch.tensor(widths)[:, None]
             scores[space] = torch.where(stays, math.inf, -math.inf)

@@ -24,6 +24,7 @@ from objectives.problem import Problem
 from objectives.strategies.importance import Squares, importance_of_student
 from objectives.strategies.one_shot import OneShot
 from objectives.strategies.ranking import per_cost
+from objectives.students.bert.architecture import SPACES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +36,14 @@ class FisherSearch(OneShot):
     """
 
     per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"flops_weight"}
+    searchable: ClassVar[tuple[str, ...]] = SPACES
 
     flops_weight: float = 0.9
     """lambda: the power of its cost that a unit's score is divided by; 1 ranks by score per FLOP,
     less favours heads, the expensive units, more favours neurons. >= 0."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
-    """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""
+    """Kinds of units to search, of heads, ffn, qk, v, input (or input_qkv) and layers."""
     squares: Squares = "logits"
     """Whose squared gradient is a unit's score: that of the "loss" on the labels, as Kwon et al.,
     or of the "logits", how far the answer moves."""

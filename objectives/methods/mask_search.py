@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ from objectives.strategies.descending_alpha import (
 )
 from objectives.strategies.importance import importance_of_student
 from objectives.strategies.relaxation import ranked_alpha, sigmoid_masks, softmax_masks
-from objectives.students.bert.architecture import BertArchitecture, units_of
+from objectives.students.bert.architecture import SPACES, BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, task_loss
@@ -100,6 +100,8 @@ class MaskSearch(DescendingMethod):
     which ranks the units once (docs/comparison.md).
     """
 
+    searchable: ClassVar[tuple[str, ...]] = SPACES
+
     flops_weight: float = 1.0
     """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0. Under the optimiser
     "sign" only 0 or not counts."""
@@ -108,7 +110,7 @@ class MaskSearch(DescendingMethod):
     cancel; under "sgd" it is one and the same. > 0."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
-    """Kinds of units to search, of heads, ffn, qk, v and input (or input_qkv)."""
+    """Kinds of units to search, of heads, ffn, qk, v, input (or input_qkv) and layers."""
     initial_alpha: float = 5.0
     """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, all but open."""
     start: Literal["uniform", "fisher"] = "fisher"

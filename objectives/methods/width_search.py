@@ -1,21 +1,24 @@
 """Width search: each layer chooses among candidate widths, two sampled at a time.
 
 After transformable architecture search (TAS, Dong & Yang 2019), which shrinks convolutions. Here a
-layer's widths are its number of heads and of FFN neurons; width 0 leaves the part out, so that
-depth is searched too. alpha says how likely each candidate is. Every step draws two of them by
-Gumbel-softmax for each layer, mixes them, and trains the weights by distillation; then alpha
-learns, on other data and with draws of its own, from the task loss plus lambda times the FLOPs
-hinge. The temperature falls all along. At the end the likeliest widths are cut, and distilled.
+layer's widths are its number of heads and of FFN neurons; width 0 leaves the part out. The width of
+the space "layers" is the depth: the number of layers that stay whole. alpha says how likely each
+candidate is. Every step draws two of them by Gumbel-softmax for each layer, mixes them, and trains
+the weights by distillation; then alpha learns, on other data and with draws of its own, from the
+task loss plus lambda times the FLOPs hinge. The temperature falls all along. At the end the
+likeliest widths are cut, and distilled.
 
 What differs from the paper: it trains its network from scratch, so that a layer's first channels
 are as good as any; here the units of a pretrained layer are ordered by Fisher information first.
 Its two widths end in different channels, which interpolation must align; in BERT the output
-projection maps every width to the hidden size, and the units that the narrower lacks are 0
-(commit 4a646a4 has numbers for interpolation). There is no batch norm, so none for each candidate.
-It searches by cross-entropy and distils at temperature 4 when it trains the result anew; here the
-weights learn from the teacher at temperature 1 all along. And its alpha takes steps of 0.001 with
-momentum 0.5 and weight decay, over hundreds of epochs; here, over two, of 0.1, with Adam's own
-momentum and no decay.
+projection maps every width to the hidden size, and the units that the narrower lacks are 0 (commit
+4a646a4 has numbers for interpolation). Its depths are the first blocks of a stage, whose outputs it
+mixes; here they are the layers of most Fisher information, and each layer mixes what it gives with
+what enters it, by how likely the model is deep enough to have it. There is no batch norm, so none
+for each candidate. It searches by cross-entropy and distils at temperature 4 when it trains the
+result anew; here the weights learn from the teacher at temperature 1 all along. And its alpha takes
+steps of 0.001 with momentum 0.5 and weight decay, over hundreds of epochs; here, over two, of 0.1,
+with Adam's own momentum and no decay.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from objectives.search_method import Outcome
 from objectives.strategies.descending_alpha import AlphaAdam, DescendingAlpha, DescendingMethod
 from objectives.strategies.importance import importance_of_student
 from objectives.strategies.relaxation import gumbel_noise, two_sampled
-from objectives.students.bert.architecture import BertArchitecture, units_of
+from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.training.losses import task_loss
 from objectives.training.stage_training import StageTraining
@@ -53,13 +56,14 @@ class WidthSearch(DescendingMethod):
     On CoLA it is behind `FisherSearch`, which ranks the units once (docs/comparison.md).
     """
 
-    searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
+    searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn", "layers")
 
     flops_weight: float = 2.0
     spaces: tuple[str, ...] = ("heads", "ffn")
-    """heads, ffn, or both."""
+    """heads, ffn and layers, or some of them."""
     shares: tuple[float, ...] = (0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)
-    """The candidates, shares of a layer's units: rising from >= 0 to 1, two at least."""
+    """The candidates, shares of a layer's units, and of the layers: rising from >= 0 to 1, two at
+    least."""
     temperature: tuple[float, float] = (10.0, 0.1)
     """Of the Gumbel-softmax at the start and at the end of the search, linear between. > 0."""
 
@@ -73,11 +77,12 @@ class WidthSearch(DescendingMethod):
         """Each space has two candidates at least."""
         super().check_shapes(student, teacher)
         for space in self.spaces:
-            (units,) = units_of(shape_of(student), space)
+            units = _units(shape_of(student), space)
             if len(_candidates(self.shares, units)) < 2:
+                where = "" if space == "layers" else " of a layer"
                 raise UserError(
                     f"WidthSearch.shares is {self.shares}: all of them keep the same number of the "
-                    f"{units} {space} of a layer, so there is nothing to search"
+                    f"{units} {space}{where}, so there is nothing to search"
                 )
 
     @classmethod
@@ -90,9 +95,11 @@ class WidthSearch(DescendingMethod):
 
 
 class WidthAlpha(DescendingAlpha["WidthSearch"]):
-    """The alpha of a population: (K, layers, candidates) of each space.
+    """The alpha of a population: (K, rows, candidates) of each space, a row for each layer, and one
+    in all for the depth.
 
-    A layer of width c keeps its c units of highest Fisher information.
+    A layer of width c keeps its c units of highest Fisher information, a model of depth c its c
+    layers.
     """
 
     from_train = False
@@ -102,7 +109,7 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
         shape, spaces, device = problem.shape, self.method.spaces, problem.device
         self.widths = {
-            space: torch.tensor(_candidates(self.method.shares, units_of(shape, space)[0]))
+            space: torch.tensor(_candidates(self.method.shares, _units(shape, space)))
             for space in spaces
         }
         """The candidates of each space, rising."""
@@ -112,18 +119,22 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         }
         """1 for each place that lies within a candidate, else 0: (candidates, units)."""
         importance = importance_of_student(problem, spaces, "loss")
-        self.ranks = {space: places(value).to(device) for space, value in importance.items()}
-        """The place of each unit in its layer, 0 the best: (layers, units)."""
+        self.ranks = {
+            space: places(value.mT if space == "layers" else value).to(device)
+            for space, value in importance.items()
+        }
+        """The place of each unit in its row, 0 the best: (rows, units)."""
         self.alpha = {}
         for space, widths in self.widths.items():
             # All but equal, and the same for all students; 0.01 N(0, 1) as the paper's code.
-            start = 0.01 * torch.randn(shape.layers, len(widths), generator=self.generator)
+            rows = len(self.ranks[space])
+            start = 0.01 * torch.randn(rows, len(widths), generator=self.generator)
             every = start.expand(len(members), -1, -1).clone()
             self.alpha[space] = every.to(device).requires_grad_()
         self.optimizer = AlphaAdam(self.alpha, self.step_size)
 
     def masks(self, progress: float) -> dict[str, Tensor]:
-        """A sample: two widths of each layer, mixed."""
+        """A sample: two widths of each layer, mixed; and all depths, as in the paper."""
         first, last = self.method.temperature
         temperature = first + (last - first) * progress
         sampled = {}
@@ -131,8 +142,11 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             # The same draws for all students, so that no trial depends on its neighbours.
             drawn = gumbel_noise((2, *alpha.shape[1:]), self.generator)
             noise, lots = on_device(drawn, self.problem.device)
-            survival = self._survival(space, two_sampled(alpha, noise, lots, temperature))
-            sampled[space] = self._of_units(space, survival)
+            if space == "layers":
+                shares = ((alpha.log_softmax(-1) + noise) / temperature).softmax(-1)
+            else:
+                shares = two_sampled(alpha, noise, lots, temperature)
+            sampled[space] = self._of_units(space, self._survival(space, shares))
         return sampled
 
     def learn(
@@ -148,7 +162,9 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             for space, share in shares.items()
         }
         expected, actual = (
-            budget.cost.expected({s: self._survival(s, part) for s, part in parts.items()})
+            budget.cost.expected(
+                {s: self._of_units(s, self._survival(s, part)) for s, part in parts.items()}
+            )
             for parts in (shares, chosen)
         )
         hinge = hinge_loss(expected, actual, self.target_ratio * budget.full, self.tolerance)
@@ -166,13 +182,13 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         the next it falls evenly, so that widths between candidates can meet a budget exactly.
         """
         scores = {
-            space: self.places(space, value.double()).gather(-1, self.ranks[space].cpu())
+            space: self._of_units(space, self.places(space, value.double())[None])[0]
             for space, value in self.of(place).items()
         }
         return self.members[place].within_budget(scores, self.problem, threshold=1.0)
 
     def places(self, space: str, alpha: Tensor) -> Tensor:
-        """Scores of the places 0, 1, ... in each layer, (layers, units): above 1 those within the
+        """Scores of the places 0, 1, ... in each row, (rows, units): above 1 those within the
         likeliest width, strictly falling from place to place."""
         widths, share = self.widths[space], alpha.softmax(-1)
         place = torch.arange(int(widths[-1]))
@@ -184,12 +200,19 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         return wider - share[:, candidate] * way + (place < likeliest[:, None])
 
     def _survival(self, space: str, shares: Tensor) -> Tensor:
-        """The share of the candidates that are wider than each place: (K, layers, units)."""
+        """The share of the candidates that are wider than each place: (K, rows, units)."""
         return shares @ self.reach[space].to(shares.dtype)
 
     def _of_units(self, space: str, places: Tensor) -> Tensor:
-        """(K, layers, places) as (K, layers, units)."""
-        return places.gather(-1, self.ranks[space].expand(len(places), -1, -1))
+        """(K, rows, places) as (K, layers, *units_of)."""
+        ranks = self.ranks[space].to(places.device)
+        of_units = places.gather(-1, ranks.expand(len(places), -1, -1))
+        return of_units.mT if space == "layers" else of_units
+
+
+def _units(shape: BertShape, space: str) -> int:
+    """Among how many a width is chosen."""
+    return shape.layers if space == "layers" else units_of(shape, space)[0]
 
 
 def _candidates(shares: Sequence[float], units: int) -> list[int]:

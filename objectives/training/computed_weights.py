@@ -23,10 +23,12 @@ _POOLER = "bert.pooler.dense.weight"
 def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights, by BERT's names, with which K students compute what they do under masks.
 
-    `masks` maps a space to (K, layers, *units_of).
+    `masks` maps a space to (K, layers, *units_of); those of whole layers are in no weight.
     """
     masked = dict(weights)
     for space, of_layers in masks.items():
+        if space == "layers":
+            continue
         for layer, mask in enumerate(of_layers.unbind(1)):
             _mask(masked, f"bert.encoder.layer.{layer}.", space, mask)
     return masked
@@ -62,7 +64,9 @@ def rounded_weights(
         bits = [architecture.layers[layer].weight_bits for architecture in architectures]
         for linear in LINEARS:
             name = f"bert.encoder.layer.{layer}.{linear.name}.weight"
-            found[name] = _rounded(weights[name], bits, architectures[0].layers[layer].halves)
+            if name in weights:  # of a layer that some student has
+                halves = architectures[0].layers[layer].halves
+                found[name] = _rounded(weights[name], bits, halves)
     pooler = [architecture.pooler_bits for architecture in architectures]
     halves = architectures[0].pooler_halves
     return {**found, _POOLER: _rounded(weights[_POOLER], pooler, halves)}

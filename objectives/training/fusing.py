@@ -4,7 +4,8 @@ A unit that only pads has zeros on both sides: in the rows that make it and in t
 it. It gives nothing, and since each gradient is a product with one of the two, it stays nothing
 under any optimiser that leaves a zero with a zero gradient alone. That holds for an FFN neuron
 whose activation is 0 at 0, for a dimension of Q and K, for one of V, and so for a head, which is
-made of these. A dimension of the hidden state that only pads is read as 0.
+made of these. A dimension of the hidden state that only pads is read as 0. A layer that only pads
+is all zeros, and whoever runs it leaves what it gives aside.
 """
 
 from __future__ import annotations
@@ -53,16 +54,16 @@ def fuse(
     And what a projection reads, (K, inputs) int64 under its name, where `hidden` stands for a zero;
     it is missing where all models read all.
     """
-    weights = {
-        name: torch.stack(
-            [
-                _resized(name, s[name], model, wide, hidden)
-                for s, model in zip(states, models, strict=True)
-            ]
-        )
-        for name in states[0]
-        if not name.endswith(".inputs")
-    }
+    weights, names = {}, dict.fromkeys(name for state in states for name in state)
+    for name in names:
+        if name.endswith(".inputs"):
+            continue
+        own = [
+            _resized(name, state[name], model, wide, hidden) if name in state else None
+            for state, model in zip(states, models, strict=True)
+        ]
+        zeros = torch.zeros_like(next(weight for weight in own if weight is not None))
+        weights[name] = torch.stack([zeros if weight is None else weight for weight in own])
     reads = {}
     for layer, widths in enumerate(wide):
         for linear in LINEARS:
@@ -91,7 +92,9 @@ def take(
     `own` are its widths, `wide` those that the stack was padded to.
     """
     state = {
-        name: _resized(name, weight[slot], wide, own, hidden) for name, weight in weights.items()
+        name: _resized(name, weight[slot], wide, own, hidden)
+        for name, weight in weights.items()
+        if not (match := _LAYER.fullmatch(name)) or own[int(match[1])].layers
     }
     for name, rows in reads.items():
         _, (inputs,) = _axes(name + ".weight", own, hidden)

@@ -85,7 +85,9 @@ def hidden_loss(
     Layer m of the student learns from `teaching_layer` g(m) of the teacher; the mean squared
     errors are summed over the layers. Padding counts for nothing (TinyBERT's code counts hidden
     states there, so that its loss depends on how a batch was padded). Embeddings are frozen: they
-    are compared only where a projection learns from them.
+    are compared only where a projection learns from them. What enters a layer counts by the mask of
+    that layer, and what the last gives in full (DynaBERT, Hou et al. 2020): so what a dropped layer
+    would read is compared with nothing.
 
     `attended_BS` is False on padding. `fit` is empty where both have one hidden size; otherwise the
     projection of all hidden states, "weight" (K, E, D) and "bias" (K, E).
@@ -100,6 +102,8 @@ def hidden_loss(
             own = own + fit["bias"][:, None, None]
         wanted_KBSE = teacher.hidden[teaching_layer(layer, *layers)].expand_as(own)
         errors_KBS = functional.mse_loss(own, wanted_KBSE, reduction="none").sum(-1)
+        if layer < len(student.kept) and (kept_KB := student.kept[layer]) is not None:
+            errors_KBS = errors_KBS * kept_KB.detach()[..., None]
         total = total + (errors_KBS * weight_BS).sum((-1, -2))
     return total
 

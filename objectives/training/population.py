@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers.activations import ACT2FN
 from transformers.models.bert.modeling_bert import BertEmbeddings
 
-from objectives.device import autocast
+from objectives.device import autocast, on_device
 from objectives.errors import UserError
 from objectives.students.bert.architecture import BertArchitecture, Widths
 from objectives.students.bert.cutting import shape_of, widths_of
@@ -39,6 +39,8 @@ class Trace:
     scores: list[Tensor | None] = field(default_factory=list)
     """(K, B, H, S, S) of each layer: attention scores before padding is masked and before the
     softmax. None in a layer without heads."""
+    kept: list[Tensor | None] = field(default_factory=list)
+    """(K, B) or (K, 1) of each layer, the mask of it; None where all students have it."""
     with_scores: bool = True
 
 
@@ -51,10 +53,11 @@ class Population:
 
     A mask multiplies a unit: the context of a head, an FFN neuron after its activation, a dimension
     of the value or of the query after its bias, an input of Q, K and V (not of the residual path).
-    A dimension of query and key is masked in the query alone: in both the mask would act squared,
-    and its gradient would vanish at 0. The student at masks of 0 and 1 is therefore exactly the
-    model cut to them. There is no dropout: a trial's result depends on nothing but its fields, its
-    seed and its data.
+    The mask of a layer is the share of what its attention, and then its FFN, gives; the rest is
+    what enters. A dimension of query and key is masked in the query alone: in both the mask would
+    act squared, and its gradient would vanish at 0. The student at masks of 0 and 1 is therefore
+    exactly the model cut to them. There is no dropout: a trial's result depends on nothing but its
+    fields, its seed and its data.
     """
 
     weights: dict[str, Tensor]
@@ -67,6 +70,8 @@ class Population:
     """How much is left of each layer of each student, without the padding."""
     padded: tuple[Widths[int], ...]
     """And with it."""
+    sublayers: tuple[tuple[str, int], ...]
+    """What follows on what: the attention, "s", or the FFN, "f", of a layer."""
     head_dim: int
     """Of a whole head: its root scales the scores."""
     activation: nn.Module
@@ -112,6 +117,7 @@ class Population:
             embeddings=embeddings.eval().requires_grad_(False),
             widths=widths,
             padded=padded,
+            sublayers=in_order(getattr(config, "sublayers", None) or "sf" * len(padded)),
             head_dim=config.head_dim if is_cut(models[0]) else shape_of(config).head_dim,
             activation=activation,
             pooler_activation=models[0].get_submodule("bert.pooler.activation"),
@@ -146,29 +152,73 @@ class Population:
         masks for each sequence; a space that is in neither is fully open. Masks are for unpruned
         students. What the layers do on the way is added to `trace`.
         """
+        of_rows = dict(row_masks or {})
+        if masks and "layers" in masks:
+            of_rows["layers"] = masks["layers"][:, None]
         with autocast(self.matmul_dtype, batch.input_ids.device.type):
             weights = masked_weights(self.weights, masks) if masks else self.weights
             students = replace(self, weights=rounded_weights(weights, self.rounding))
-            return _float32(students._logits(batch, row_masks or {}, trace))
+            return _float32(students._logits(batch, of_rows, trace))
 
     def _logits(self, batch: Batch, masks: Mapping[str, Tensor], trace: Trace | None) -> Tensor:
         B, S = batch.input_ids.shape
         hidden_KTD = self.embedded(batch).flatten(1, 2)
         unseen_N11S = self._unseen(batch.attention_mask, hidden_KTD.dtype)
-        for number in range(len(self.padded)):
-            own = {space: mask[:, :, number] for space, mask in masks.items()}
-            if trace is not None:
+        # The classifier reads the first position only; a trace wants all.
+        last = max((n for n, widths in enumerate(self.padded) if widths.layers), default=None)
+        for number, (letter, layer) in enumerate(self.sublayers):
+            own = {space: mask[:, :, layer] for space, mask in masks.items()}
+            if trace is not None and number % 2 == 0:
                 trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
-            # The classifier reads the first position only; a trace wants all.
-            first_only = trace is None and number == len(self.padded) - 1
-            hidden_KTD = self._attention(
-                number, hidden_KTD, unseen_N11S, own, trace, first_only=first_only
+            first_only = trace is None and (letter, layer) == ("s", last)
+            hidden_KTD = self._sublayer(
+                letter, layer, hidden_KTD, unseen_N11S, own, trace, first_only=first_only
             )
-            hidden_KTD = self._feed_forward(number, hidden_KTD, own, B)
         if trace is not None:
             trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
+        if trace is not None or last is None:
             hidden_KTD = _first(hidden_KTD, B)
         return self._classified(hidden_KTD)
+
+    def _sublayer(
+        self,
+        letter: str,
+        layer: int,
+        hidden_KTD: Tensor,
+        unseen_N11S: Tensor,
+        masks: Mapping[str, Tensor],
+        trace: Trace | None = None,
+        *,
+        first_only: bool = False,
+    ) -> Tensor:
+        """What the attention or the FFN of a layer gives, or what enters it, or as much of both as
+        the mask of the layer says. The FFN takes first positions alone, too."""
+        sequences, mask_KB = len(unseen_N11S) // self.size, None
+        there = [widths[layer].layers for widths in self.widths]
+        if "layers" in masks:
+            mask_KB = masks["layers"].squeeze(-1)
+        elif not all(there):
+            mask_KB = on_device(torch.tensor(there)[:, None], str(hidden_KTD.device))
+        if trace is not None and letter == "s":
+            trace.kept.append(mask_KB)
+        if not self.padded[layer].layers:
+            if trace is not None and trace.with_scores and letter == "s":
+                trace.scores.append(None)
+            return hidden_KTD
+        if letter == "f":
+            given_KTD = self._feed_forward(layer, hidden_KTD, masks, sequences)
+        else:
+            given_KTD = self._attention(
+                layer, hidden_KTD, unseen_N11S, masks, trace, first_only=first_only
+            )
+        if mask_KB is None:
+            return given_KTD
+        entered_KTD = _first(hidden_KTD, sequences) if first_only else hidden_KTD
+        entered_KBSD, given_KBSD = (
+            states.unflatten(1, (sequences, -1)) for states in (entered_KTD, given_KTD)
+        )
+        share_KB11 = mask_KB[..., None, None].to(given_KTD.dtype)
+        return torch.lerp(entered_KBSD, given_KBSD, share_KB11).flatten(1, 2)
 
     def embedded(self, batch: Batch) -> Tensor:
         """What enters the first layer of every student, (K, B, S, D)."""
@@ -181,7 +231,7 @@ class Population:
     def through(
         self, layers: Sequence[int], hidden_KBSD: Tensor, attended_BS: Tensor
     ) -> tuple[list[Tensor], Tensor | None]:
-        """A part of a forward pass: some layers, one after another, at all positions.
+        """A part of a plain BERT's forward pass: some layers, one after another, at all positions.
 
         Returns what entered the first of them and what each gave, (K, B, S, D), and, if the last
         layer of all is one of them, the logits (K, B, C).
@@ -192,9 +242,10 @@ class Population:
             unseen_N11S = self._unseen(attended_BS, hidden_KBSD.dtype)
             found = [hidden_KBSD]
             for layer in layers:
-                hidden_KTD = students._attention(layer, found[-1].flatten(1, 2), unseen_N11S, {})
-                fed_KTD = students._feed_forward(layer, hidden_KTD, {}, sequences)
-                found.append(fed_KTD.unflatten(1, (sequences, -1)))
+                given_KTD = found[-1].flatten(1, 2)
+                for letter in "sf":
+                    given_KTD = students._sublayer(letter, layer, given_KTD, unseen_N11S, {})
+                found.append(given_KTD.unflatten(1, (sequences, -1)))
             if len(self.padded) - 1 not in layers:
                 return found, None
             return found, _float32(students._classified(found[-1][:, :, 0]))
@@ -312,6 +363,12 @@ class Population:
             return functional.layer_norm(inputs_KTD, shape, scale_KD[0], shift_KD[0], eps)
         normed_KTD = functional.layer_norm(inputs_KTD, shape, eps=eps)
         return torch.addcmul(shift_KD[:, None], normed_KTD, scale_KD[:, None])
+
+
+def in_order(letters: str) -> tuple[tuple[str, int], ...]:
+    """The sublayers that an order stands for: the attention, "s", or the FFN, "f", of the next
+    layer that had none yet."""
+    return tuple((letter, letters[:n].count(letter)) for n, letter in enumerate(letters))
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, unseen: Tensor, scale: float) -> Tensor:

@@ -111,10 +111,16 @@ class StageTraining:
         return Trace(with_scores=with_scores), teacher
 
     def compared(
-        self, logits: Tensor, student: Trace | None, teacher: Trace | None, batch: Batch
+        self,
+        logits: Tensor,
+        student: Trace | None,
+        teacher: Trace | None,
+        batch: Batch,
+        wanted: Tensor | None = None,
     ) -> Tensor:
-        """The loss of students that answer so on this batch, (K,)."""
-        wanted = self.problem.teacher_logits[batch.rows]
+        """The loss of students that answer so on this batch, (K,), where `wanted`, (B, C), are the
+        teacher's logits unless others are given."""
+        wanted = self.problem.teacher_logits[batch.rows] if wanted is None else wanted
         if student is None or teacher is None:
             return prediction_loss(logits, wanted)
         attended = batch.attention_mask

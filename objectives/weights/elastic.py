@@ -86,7 +86,10 @@ def rows_of(batch: Batch, turn: int, turns: int) -> Batch:
 
 
 def _rows_of_trace(trace: Trace | None, turn: int, turns: int) -> Trace | None:
-    return trace and Trace(hidden=[hidden_KBSD[:, turn::turns] for hidden_KBSD in trace.hidden])
+    return trace and Trace(
+        hidden=[hidden_KBSD[:, turn::turns] for hidden_KBSD in trace.hidden],
+        kept=[kept_KB if kept_KB is None else kept_KB[:, turn::turns] for kept_KB in trace.kept],
+    )
 
 
 class ElasticTraining:
@@ -103,13 +106,16 @@ class ElasticTraining:
         batch_size: int,
         seed: int,
         dtype: torch.dtype,
+        taught_by: Mapping[Model, Model] | None = None,
     ):
         """`models` are those that a step draws from, by rising size; the last one is whole. Each of
-        the `sizes` of a step has `batch_size` rows."""
+        the `sizes` of a step has `batch_size` rows. `taught_by` names for each model that of the
+        student, as it is before the training, which it learns from in place of the teacher."""
         self.problem, self.order, self.models, self.sizes = problem, order, models, sizes
         student = copy.deepcopy(problem.student)
         student.load_state_dict(order.applied(problem.student.state_dict()))
-        self.population = Population.of([student], dtype)
+        self.population, self.taught_by = Population.of([student], dtype), taught_by
+        self.whole = Population.of([student], dtype) if taught_by else None
         self.training = StageTraining(
             problem,
             [0],
@@ -128,7 +134,7 @@ class ElasticTraining:
 
         Raises FloatingPointError after a pass in which a loss was not finite.
         """
-        if self.training.stage.loss == "prediction+hidden":
+        if self.training.stage.loss == "prediction+hidden" and self.whole is None:
             keep_states(self.problem, self.population.matmul_dtype, progress)
         done = self._resume(checkpoint, progress)
         an_epoch = steps_in(1, self.problem, self.training.batch_size)
@@ -192,7 +198,9 @@ class ElasticTraining:
     ) -> Tensor:
         """Add the gradient of one of the sizes, sliced, to the `whole`; its loss, (1,)."""
         student = smaller(self.population, model)
-        loss = self.training.loss(student, batch, {})
+        trace, teacher, wanted = self._taught(batch, [model])
+        logits = student.logits(batch, trace=trace)
+        loss = self.training.compared(logits, trace, teacher, batch, wanted)
         (loss / sizes).backward()
         for name, part in sliced(whole, model).items():
             if (own := student.weights[name].grad) is not None:  # a layer without heads has none
@@ -201,9 +209,9 @@ class ElasticTraining:
 
     def _of_all(self, batch: Batch, drawn: Sequence[Model], parts: Sequence[Batch]) -> Tensor:
         """The loss of each of the sizes, (sizes,), masked in one pass."""
-        student, teacher = self.training.traces(batch)
-        (whole,), turns = self.population.widths, len(drawn)
-        masks = row_masks(drawn, whole, len(batch.rows), self.problem.device)
+        student, teacher, wanted = self._taught(batch, drawn)
+        turns = len(drawn)
+        masks = self._row_masks(drawn, batch)
         logits = self.population.logits(batch, trace=student, row_masks=masks)
         losses = [
             self.training.compared(
@@ -211,10 +219,29 @@ class ElasticTraining:
                 _rows_of_trace(student, turn, turns),
                 _rows_of_trace(teacher, turn, turns),
                 part,
+                wanted[turn::turns],
             )
             for turn, part in enumerate(parts)
         ]
         return torch.cat(losses)
+
+    def _row_masks(self, drawn: Sequence[Model], batch: Batch) -> dict[str, Tensor]:
+        (whole,) = self.population.widths
+        return row_masks(drawn, whole, len(batch.rows), self.problem.device)
+
+    def _taught(
+        self, batch: Batch, drawn: Sequence[Model]
+    ) -> tuple[Trace | None, Trace | None, Tensor]:
+        """For models that take turns on the rows of a batch: a trace for them to fill, that of who
+        teaches them, and its logits, (B, C)."""
+        if self.whole is None or self.taught_by is None:
+            return *self.training.traces(batch), self.problem.teacher_logits[batch.rows]
+        traced = self.training.stage.loss != "prediction"
+        own, teacher = (Trace(with_scores=False) if traced else None for _ in range(2))
+        masks = self._row_masks([self.taught_by[model] for model in drawn], batch)
+        with torch.no_grad():
+            (logits_BC,) = self.whole.logits(batch, trace=teacher, row_masks=masks)
+        return own, teacher, logits_BC
 
     def state(self) -> dict[str, Tensor]:
         """The state of the whole student, its units where they were."""

@@ -143,12 +143,15 @@ class _Run:
                 architectures[slot] = self.alpha.architecture(slot)
             except FloatingPointError as error:
                 yield SearchFailure(slot, str(error))
-        if not architectures:
-            return
+        # Those of one order of sublayers together: they are one program.
+        for order in dict.fromkeys(units.order for units in architectures.values()):
+            yield from self._finish({s: u for s, u in architectures.items() if u.order == order})
+
+    def _finish(self, architectures: Architectures) -> Iterator[Outcome]:
         models = self._cut(
             architectures, self.population.slot if self.search_steps else self._begun_with
         )
-        if self.search_steps and self.slots[-1] in slots:
+        if self.search_steps and self.slots[-1] in architectures:
             del self.population
         models = self._distil(models, architectures)
         for slot, model in models.items():

@@ -1,7 +1,7 @@
 """Smaller models as slices of one student, whose units lie in the order of their scores.
 
-A model of any size is the first heads and the first neurons of each layer: views of the weights of
-the whole student, or masks of its units.
+A model of any size is the first heads and the first neurons of each layer that it has: views of the
+weights of the whole student, or masks of its units.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> 
     """The same as masks of sequences of the whole student, (1, rows, layers, units) of each space:
     the models take turns."""
     masks = {}
-    for space in ("heads", "ffn"):
+    deep = all(layer.layers for model in models for layer in model)
+    for space in ("heads", "ffn") if deep else ("heads", "ffn", "layers"):
         kept = torch.tensor([[getattr(layer, space) for layer in model] for model in models])
         of_rows = kept[torch.arange(rows) % len(models)]
         units = torch.arange(getattr(whole[0], space))
@@ -126,13 +127,23 @@ def along(scores: Mapping[str, Tensor], smallest: float, cost: Cost) -> list[Mod
     return found
 
 
-def uniform(shares: Sequence[float], spaces: Sequence[str], shape: BertShape) -> list[Model]:
-    """The models of which each layer keeps these shares of its units of the spaces, rounded."""
-    found = []
+def uniform(
+    shares: Sequence[float], spaces: Sequence[str], shape: BertShape, depth: float = 1.0
+) -> list[Model]:
+    """The models of which each layer keeps these shares of its units of the spaces, rounded; and of
+    the layers those of this depth."""
+    found, stays, gone = [], layers_at(depth, shape.layers), LayerUnits((), (), dropped=True)
     for share in shares:
         heads, ffn = (
             tuple(range(round(share * units) if space in spaces else units))
             for space, units in (("heads", shape.heads), ("ffn", shape.ffn))
         )
-        found.append((LayerUnits(heads, ffn).widths(shape),) * shape.layers)
+        units = [LayerUnits(heads, ffn) if n in stays else gone for n in range(shape.layers)]
+        found.append(tuple(layer.widths(shape) for layer in units))
     return found
+
+
+def layers_at(depth: float, layers: int) -> list[int]:
+    """The layers that stay at a depth, a share m of all in (0, 1]: floor(i / m) for i < round(m
+    layers) (DynaBERT, Hou et al. 2020)."""
+    return [int(i / depth) for i in range(round(depth * layers))]

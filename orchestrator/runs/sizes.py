@@ -20,8 +20,10 @@ _WORDS = {
     "value_inputs": "inputs of V",
     "weight_bits": "bits of weights",
     "input_bits": "bits of what enters them",
+    "layers": "layers",
 }
-_FULL_BITS = 32  # of a layer that is not quantised. The unpruned model has none that is
+_OF_WHOLE = {"weight_bits": 32, "input_bits": 32, "layers": 1}
+"""What the unpruned model has of kinds that its sizes are silent on."""
 _OF_HEADS, _OF_ATTENTION = ("query_key", "value"), ("query_inputs", "key_inputs", "value_inputs")
 """Kinds that leave with each head, and with the last."""
 
@@ -38,8 +40,8 @@ def shown(models: Sequence[Sizes], full: Sizes) -> dict[str, tuple[int, ...]]:
     found = {}
     for kind in dict.fromkeys((*_WORDS, *chain(*models))):
         having = [sizes for sizes in models if kind in sizes]
-        if kind.endswith("_bits") and having:
-            found[kind] = tuple(_FULL_BITS for _ in having[0][kind])
+        if kind in _OF_WHOLE and having:
+            found[kind] = (_OF_WHOLE[kind],) * len(having[0][kind])
         elif not all(_left_with_heads(kind, sizes, full) for sizes in having):
             most = zip_longest(*(sizes[kind] for sizes in having), fillvalue=0)
             found[kind] = tuple(full[kind] if kind in full else map(max, most))

@@ -45,6 +45,7 @@ from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import PRESETS, MaskSearch
 from objectives.methods.mrem import Mrem
 from objectives.methods.polish import Polish
+from objectives.methods.sandwich import Sandwich
 from objectives.methods.ternary_bert import TernaryBert
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
@@ -81,19 +82,28 @@ RANKED = {"start": "fisher"}
 METHODS: dict[str, BertMethod | CellSearch] = {
     "FisherSearch": FisherSearch(stages=(RECOVER,)),
     "FisherSearch, all spaces": FisherSearch(
-        stages=(RECOVER,), spaces=("heads", "ffn", "qk", "v", "input_qkv")
+        stages=(RECOVER,), spaces=("heads", "ffn", "qk", "v", "input_qkv", "layers")
     ),
     "MaskSearch": MaskSearch(stages=(SEARCH, INTERMEDIATE)),
     "MaskSearch, all spaces": MaskSearch(
-        stages=(SEARCH, RECOVER), spaces=("heads", "ffn", "qk", "v", "input_qkv")
+        stages=(SEARCH, RECOVER), spaces=("heads", "ffn", "qk", "v", "input_qkv", "layers")
     ),
     "MaskSearch, seed": MaskSearch(stages=(SEARCH_INSIDE, BEST), **PRESETS["seed"] | RANKED),
     "MaskSearch, dap": MaskSearch(stages=(SEARCH, RECOVER), **PRESETS["dap"] | RANKED),
     "MaskSearch, milliseconds": MaskSearch(stages=(SEARCH, RECOVER)),
-    "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER)),
+    "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER), spaces=("heads", "ffn", "layers")),
     "ElasticSearch": ELASTIC,
     "ElasticSearch, heads given": replace(ELASTIC, heads=(2, 1, 3), grad_rescale=0.3),
     "ElasticSearch, neurons given": replace(ELASTIC, ffn=(10, 20, 30)),
+    # The whole width begins as the teacher, with gradients of rounding alone: next to no steps.
+    "ElasticSearch, depths": replace(
+        ELASTIC,
+        elastic=replace(RECOVER, name="elastic", learning_rate=1e-9),
+        shares=(0.5, 1.0),
+        depths=(0.67,),
+        deepen=replace(RECOVER, name="depth"),
+        depth=0.67,
+    ),
     "CrossDistillation": CrossDistillation(stages=(RECOVER,), rows=64),
     "FisherPruning": FisherPruning(stages=(RECOVER,)),
     "HeadImportance": HeadImportance(stages=(RECOVER,)),
@@ -103,6 +113,7 @@ METHODS: dict[str, BertMethod | CellSearch] = {
     "Mrem": Mrem(
         weight_bits=32, input_bits=32, embedding_bits=32, rows=64, modules=2, steps=3, batch_size=16
     ),
+    "Sandwich": Sandwich(stages=(RECOVER,)),
     "Polish": Polish(trials="trials", stages=(RECOVER,)),
     "CellSearch": CellSearch(
         width=16, operations=("conv3", "attention", "max3"), epochs=0.375, learning_rate=1e-3

@@ -58,6 +58,8 @@ def masks_of(
             own = mask[0, number]
             if space in ("heads", "ffn"):
                 own[list(getattr(layer, space))] = 1
+            elif space == "layers":
+                own[0] = not layer.dropped
             elif space in ("qk", "v"):
                 rows = layer.query_key if space == "qk" else layer.value
                 for place, head in enumerate(layer.heads):
@@ -74,10 +76,11 @@ COMBINATIONS = [
     for number in range(1, len(SPACES))
     for spaces in combinations(SPACES, number)
     if not {"input", "input_qkv"} <= set(spaces)
+    if "layers" not in spaces or number in (1, 3, 6)
 ]
-"""Everything that a search may be over."""
+"""What a search may be over: everything without "layers", and some with it."""
 EACH_COMBINATION = [
-    pytest.param(spaces, marks=() if len(spaces) in (1, 4) else pytest.mark.slow)
+    pytest.param(spaces, marks=() if len(spaces) in (1, 4, 6) else pytest.mark.slow)
     for spaces in COMBINATIONS
 ]
 """The same as cases of a test: one kind alone and most together are quick."""

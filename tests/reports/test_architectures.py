@@ -36,6 +36,16 @@ def test_a_student_with_fewer_layers_leaves_cells_empty(make_run: Any, make_tria
     assert list(architectures_figure(view).data[0].text[0]) == [2, ""]
 
 
+def test_layers_that_are_gone_are_shown_as_such(make_run: Any, make_trial: Any) -> None:
+    trial = make_trial(0, 500_000, 0.8)
+    shallow = {**widths_of((2, 0), (8, 0)), "layers": (1, 0)}
+    view = architectures_view(
+        make_run([replace(trial, result=replace(trial.result, widths=shallow))])
+    )
+    assert view.kinds[-1].unit == "layers"
+    assert view.kinds[-1].shares == ((1.0, 0.0),)
+
+
 def test_models_that_are_no_bert_have_kinds_of_their_own(make_run: Any, make_trial: Any) -> None:
     """Where no model of the front has an operation there is nothing to have a share of."""
     trials = [make_trial(0, 500_000, 0.8), make_trial(1, 600_000, 0.9)]

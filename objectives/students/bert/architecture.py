@@ -14,7 +14,10 @@ _FORMAT = "maskfront-architecture-1"
 _OF_MODEL = ("embedding_bits", "vocabulary")
 """What an architecture says of no layer."""
 
-SPACES = ("heads", "ffn", "qk", "v", "input", "input_qkv")
+SPACES_OF_LAYERS = ("heads", "ffn", "qk", "v", "input", "input_qkv")
+"""The kinds of units that lie in a layer."""
+
+SPACES = (*SPACES_OF_LAYERS, "layers")
 """The kinds of units that can be searched.
 
 heads       attention heads
@@ -23,6 +26,7 @@ qk          dimensions that query and key of a head share
 v           dimensions of the value of a head
 input       dimensions of the hidden state that enter Q, K and V: one set for all three
 input_qkv   the same with a set for each of Q, K and V; a search has one of the two at most
+layers      whole layers, with their biases and norms: each layer is one unit
 """
 
 FULL_BITS = 32
@@ -69,6 +73,7 @@ def units_of(shape: BertShape, space: str) -> tuple[int, ...]:
         "v": (shape.heads, shape.head_dim),
         "input": (1, shape.hidden),
         "input_qkv": (3, shape.hidden),
+        "layers": (1,),
     }[space]
 
 
@@ -88,6 +93,8 @@ class Widths(NamedTuple, Generic[Count]):
     key_inputs: Count
     value_inputs: Count
     ffn: Count
+    layers: Count
+    """1, or 0 of a layer that is gone with its biases and norms: then all else is 0, too."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +119,15 @@ class LayerUnits:
     """Of each number that enters a weight of the layer."""
     halves: int | None = None
     """How many matrices of `weight_bits` add up to each weight of the layer; None: it is one."""
+    dropped: bool | None = None
+    """True: the layer is gone with its biases and norms, and gives what enters it."""
 
     def __post_init__(self) -> None:
+        if self.dropped and (self.heads or self.ffn):
+            raise UserError(
+                f"architecture: a layer is dropped, but keeps {len(self.heads)} heads and "
+                f"{len(self.ffn)} FFN neurons; leave these out"
+            )
         _check_ascending("heads", self.heads)
         _check_ascending("ffn", self.ffn)
         for name, rows in (("query_key", self.query_key), ("value", self.value)):
@@ -161,18 +175,23 @@ class LayerUnits:
             key_inputs=inputs(self.key_inputs),
             value_inputs=inputs(self.value_inputs),
             ffn=len(self.ffn),
+            layers=0 if self.dropped else 1,
         )
 
 
 @dataclass(frozen=True)
 class BertArchitecture:
-    """Which units survive in each layer. A layer may keep no head, no FFN neuron, or neither."""
+    """Which units survive in each layer. A layer may keep no head, no FFN neuron, or neither,
+    or be dropped."""
 
     layers: tuple[LayerUnits, ...]
     embedding_bits: int | None = None
     """Of each number of the embeddings of words and positions; None: they are not quantised."""
     vocabulary: int | None = None
     """Word pieces that are left, those that the task uses most; None: all."""
+    order: str | None = None
+    """What follows on what: "s" is the attention of the next layer that had none yet, "f" its FFN,
+    once for each layer; None is "sf" over and over, and the only way to say so."""
     shape: BertShape | None = field(default=None, compare=False, repr=False)
     """Of the model that it is cut from, where that is known; its JSON is silent on it."""
 
@@ -185,8 +204,8 @@ class BertArchitecture:
     def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> BertArchitecture:
         """From booleans, True keeps the unit: for each space (layers, *units_of), as lists.
 
-        A space that is missing is whole. What belongs to a closed head goes with it. Raises
-        UserError where two heads of a layer keep different numbers of dimensions.
+        A space that is missing is whole. What belongs to a closed head or layer goes with it.
+        Raises UserError where two heads of a layer keep different numbers of dimensions.
         """
         layers = tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers))
         return cls(layers, shape=shape)
@@ -206,11 +225,14 @@ class BertArchitecture:
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """By the names of `Widths`; heads and FFN neurons alone where the shape is not known. And
-        the bits, if there are any but `FULL_BITS`."""
+        which layers there are, if any is dropped; the bits, if there are any but `FULL_BITS`."""
         sizes = {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer}
         if self.shape is not None:
             of_layers = zip(*self.widths(self.shape), strict=True)
             sizes = dict(zip(Widths._fields, of_layers, strict=True))
+            del sizes["layers"]
+        if any(layer.dropped for layer in self.layers):
+            sizes["layers"] = tuple(0 if layer.dropped else 1 for layer in self.layers)
         for name, bits in (
             ("weight_bits", [layer.bits_of_a_weight for layer in self.layers]),
             ("input_bits", [layer.input_bits for layer in self.layers]),
@@ -272,6 +294,13 @@ class BertArchitecture:
             raise UserError(
                 f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
             )
+        if self.order is not None and sorted(self.order) != sorted("sf" * shape.layers):
+            raise UserError(
+                f"architecture: the order is '{self.order}'; it must have {shape.layers} times "
+                "'s' and as often 'f', once for each layer"
+            )
+        if self.order == "sf" * shape.layers:
+            raise UserError("architecture: the order is that of a plain BERT; leave it out")
         for number, layer in enumerate(self.layers):
             if (layer.weight_bits, layer.input_bits, layer.halves) != (None, None, None):
                 raise UserError(
@@ -303,7 +332,7 @@ class BertArchitecture:
             return {name: value for name, value in owner.items() if value is not None}
 
         layers = [said(asdict(layer)) for layer in self.layers]
-        of_model = said({name: getattr(self, name) for name in _OF_MODEL})
+        of_model = said({name: getattr(self, name) for name in (*_OF_MODEL, "order")})
         return json.dumps({"format": _FORMAT, "layers": layers, **of_model})
 
     @classmethod
@@ -318,11 +347,18 @@ class BertArchitecture:
                 for layer in document["layers"]
             ]
             of_model = {name: _to_tuples(document.get(name)) for name in _OF_MODEL}
-            return cls(tuple(layers), **of_model)
+            if not isinstance(order := document.get("order"), str | None):
+                raise TypeError(f"order is {order!r}")
+            return cls(tuple(layers), **of_model, order=order)
         except UserError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"architecture: not a {_FORMAT} document ({error!r})") from error
+
+
+def sandwich(layers: int, k: int) -> str:
+    """The order of a sandwich transformer, s^k (sf)^(layers - k) f^k (Press et al. 2020)."""
+    return "s" * k + "sf" * (layers - k) + "f" * k
 
 
 def _check_ascending(name: str, kept: tuple[int, ...]) -> None:
@@ -335,6 +371,8 @@ def _check_ascending(name: str, kept: tuple[int, ...]) -> None:
 def _layer_from_masks(
     shape: BertShape, masks: Mapping[str, Sequence[Any]], number: int
 ) -> LayerUnits:
+    if "layers" in masks and not masks["layers"][number][0]:
+        return LayerUnits((), (), dropped=True)
     heads, ffn = (
         _indices(masks[space][number]) if space in masks else tuple(range(size))
         for space, size in (("heads", shape.heads), ("ffn", shape.ffn))
@@ -362,6 +400,8 @@ def _layer_mask(shape: BertShape, layer: LayerUnits, space: str) -> list[Any]:
         units = set(range(size) if kept is None else kept)
         return [unit in units for unit in range(size)]
 
+    if space == "layers":
+        return [not layer.dropped]
     if space in ("heads", "ffn"):
         return row(getattr(layer, space), *units_of(shape, space))
     if space in ("qk", "v"):
@@ -381,4 +421,4 @@ def _to_tuples(units: Any) -> Any:
     """Lists of a JSON document as tuples, their members as ints; null stays None."""
     if isinstance(units, list):
         return tuple(_to_tuples(member) for member in units)
-    return None if units is None else int(units)
+    return units if units is None or isinstance(units, bool) else int(units)

@@ -61,6 +61,7 @@ def _widths(layer: PrunedBertConfig) -> Widths[int]:
         key_inputs=layer.key_inputs or whole,
         value_inputs=layer.value_inputs or whole,
         ffn=layer.intermediate_size,
+        layers=0 if layer.dropped else 1,
     )
 
 
@@ -85,7 +86,10 @@ def cut(
             "intermediate_size": len(layer.ffn),
             **{name: len(rows[0]) for name, rows in per_head.items() if rows is not None},
             **{name: len(kept) for name, kept in inputs.items() if kept is not None},
+            **({"dropped": True} if layer.dropped else {}),
         }
+    if architecture.order is not None:
+        own["sublayers"] = architecture.order
     pruned_config = PrunedBertConfig.from_dict(
         {**own, "head_dim": shape.head_dim, "per_layer_config": sizes}
     )
@@ -93,7 +97,8 @@ def cut(
         model = PrunedBertForSequenceClassification(pruned_config)
     kept = dict(weights)
     for number, layer in enumerate(architecture.layers):
-        kept |= _cut_layer(weights, f"bert.encoder.layer.{number}.", layer, shape.head_dim)
+        if not layer.dropped:
+            kept |= _cut_layer(weights, f"bert.encoder.layer.{number}.", layer, shape.head_dim)
     model.load_state_dict({name: kept[name].detach().cpu() for name in model.state_dict()})
     model.train(False)
     return model

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -20,6 +21,7 @@ from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassifica
 
 _OWN_NAMES = ("model_type", "architectures", "per_layer_config", "head_dim", "full_vocab_size")
 """What a cut model's configuration says and BERT's does not, or says otherwise."""
+_LAYERS = "bert.encoder.layer."
 
 
 def save_model(model: PreTrainedModel, folder: Path) -> None:
@@ -45,20 +47,24 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceClassification | None:
     """The same model as transformers' own class, or None where that cannot be said: BERT knows one
     number of FFN neurons for all layers, at least one, and heads that fill the hidden size; and no
-    pooler or embeddings but its own."""
+    pooler, embeddings or order of sublayers but its own. It has the layers that are not dropped."""
     config, widths = model.config, widths_of(model.config)
     hidden, heads = config.hidden_size, config.hidden_size // config.head_dim
-    ffn = widths[0].ffn
-    whole = Widths(heads, hidden, hidden, hidden, hidden, hidden, ffn)
-    own = (config.embedding_size, config.embedding_bits, config.pooler_bits)
+    stays = [number for number, layer in enumerate(widths) if layer.layers]
+    ffn = max(layer.ffn for layer in widths)
+    whole = Widths(heads, hidden, hidden, hidden, hidden, hidden, ffn, 1)
+    own = (config.embedding_size, config.embedding_bits, config.pooler_bits, config.sublayers)
     bits = any(layer.weight_bits for layer in config.of_layers())
-    as_bert_does = config.pooler_act == "tanh" and own == (None,) * 3 and not bits
-    if not ffn or not as_bert_does or any(layer != whole for layer in widths):
+    as_bert_does = config.pooler_act == "tanh" and own == (None,) * 4 and not bits
+    if not ffn or not as_bert_does or any(widths[n] != whole for n in stays):
         return None
     said = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}
     said |= {"num_attention_heads": heads, "intermediate_size": ffn}
+    said["num_hidden_layers"] = len(stays)
     with no_init_weights():  # they are loaded below
         plain = BertForSequenceClassification(BertConfig.from_dict(said))
-    plain.load_state_dict(model.state_dict())
+    layers = nn.ModuleList(model.get_submodule(f"bert.encoder.layer.{number}") for number in stays)
+    rest = {n: w for n, w in model.state_dict().items() if not n.startswith(_LAYERS)}
+    plain.load_state_dict(rest | layers.state_dict(prefix=_LAYERS))
     plain.train(False)
     return plain

@@ -48,8 +48,12 @@ AXES = {
     "v": ("value",),
     "input": ("query_inputs", "key_inputs", "value_inputs"),
     "input_qkv": ("query_inputs", "key_inputs", "value_inputs"),
+    "layers": (),
 }
 """Along which axes the units of a space lie."""
+ALWAYS = 6
+"""Numbers for each dimension of the hidden state that a layer has whatever is cut from it: two
+biases of what is added to it, and two norms."""
 PER_HEAD, INPUTS = AXES["heads"], AXES["input"]
 """Axes that run over the dimensions of one head after another, and axes of the hidden state."""
 

@@ -3,8 +3,10 @@
 A plain transformers model: `save_pretrained`, `from_pretrained`, and after `import
 objectives.students.bert` `AutoModelForSequenceClassification`. Weights bear BERT's own names,
 widths stand in transformers' own `per_layer_config`. A layer without heads adds only the bias of
-its output projection; a layer without FFN neurons likewise. Where Q, K or V read only some
-dimensions of the hidden state, a buffer `inputs` beside the weight says which.
+its output projection; a layer without FFN neurons likewise; one that is `dropped` adds nothing at
+all. Attention and FFN of the layers may follow one another in another order, `sublayers`. Where Q,
+K or V read only some dimensions of the hidden state, a buffer `inputs` beside the weight says
+which.
 
 This file imports torch, transformers and `packing`: an exported model carries copies of the two.
 """
@@ -12,6 +14,7 @@ This file imports torch, transformers and `packing`: an exported model carries c
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
 import torch
@@ -55,12 +58,17 @@ class PrunedBertConfig(BertConfig):
     """To which what enters a weight of the layer is rounded; None: not at all."""
     halves: ClassVar[int | None] = None
     """How many matrices of these bits add up to each weight of a layer; None: it is one."""
+    dropped: ClassVar[bool | None] = None
+    """The layer is not there: it gives what enters it."""
     pooler_bits: ClassVar[int | None] = None
     """Of the pooler's weight."""
     pooler_halves: ClassVar[int | None] = None
     """Of the pooler's weight."""
     embedding_bits: ClassVar[int | None] = None
     """Of each number of the embeddings of words and positions."""
+    sublayers: ClassVar[str | None] = None
+    """What follows on what: "s" is the attention of the next layer that had none yet, "f" its FFN;
+    None: "sf" over and over."""
     full_vocab_size: ClassVar[int | None] = None
     """Word pieces of the model that it was cut from, where it lost some; it computes nothing."""
 
@@ -218,13 +226,18 @@ class PrunedBertLayer(GradientCheckpointingLayer):
         self.output = PrunedBertOutput(config, self.ffn)
         self.activation = ACT2FN[config.hidden_act]
 
-    def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
-        attended = self.attention(hidden_BSD, mask_B11S)
-        fed = attended[..., :0]
-        if self.ffn:
-            fed = self.activation(self.intermediate["dense"](attended))
-        hidden: Tensor = self.output(fed, attended)
-        return hidden
+    def forward(
+        self, hidden_BSD: Tensor, mask_B11S: Tensor | None, sublayers: str = "sf"
+    ) -> Tensor:
+        """Both, or one alone: the attention, "s", or the FFN, "f"."""
+        if "s" in sublayers:
+            hidden_BSD = self.attention(hidden_BSD, mask_B11S)
+        if "f" in sublayers:
+            fed = hidden_BSD[..., :0]
+            if self.ffn:
+                fed = self.activation(self.intermediate["dense"](hidden_BSD))
+            hidden_BSD = self.output(fed, hidden_BSD)
+        return hidden_BSD
 
 
 class PrunedBertForSequenceClassification(BertPreTrainedModel):
@@ -244,7 +257,10 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         super().__init__(config)
         assert config.num_labels is not None  # as transformers types it
         self.num_labels: int = config.num_labels
-        layers = [PrunedBertLayer(layer) for layer in config.of_layers()]
+        layers = [
+            nn.Identity() if layer.dropped else PrunedBertLayer(layer)
+            for layer in config.of_layers()
+        ]
         self.bert = nn.ModuleDict(
             {
                 "embeddings": embeddings_of(config),
@@ -285,15 +301,29 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         # Each is let go unless they are asked for.
         states: tuple[Tensor, ...] | None = (hidden,) if output_hidden_states else None
-        for layer in self.bert.get_submodule("encoder.layer").children():
-            hidden = layer(hidden, mask)
-            states = states and (*states, hidden)
+        done = 0
+        for layer, sublayers in self._turns():
+            if isinstance(layer, PrunedBertLayer):
+                hidden = layer(hidden, mask, sublayers)
+            done += len(sublayers)
+            if done % 2 == 0:
+                states = states and (*states, hidden)
         logits = self.classifier(self.dropout(self.bert["pooler"](hidden)))
         loss = None if labels is None else self.loss_function(labels, logits, self.config)
         output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=states)
         if not (self.config.return_dict if return_dict is None else return_dict):
             return output.to_tuple()
         return output
+
+    def _turns(self) -> Iterator[tuple[nn.Module, str]]:
+        """The layers, or one sublayer of each after the other."""
+        layers = [*self.bert.get_submodule("encoder.layer").children()]
+        if self.config.sublayers is None:
+            yield from zip(layers, ["sf"] * len(layers), strict=True)
+            return
+        of_letter = {letter: iter(layers) for letter in "sf"}
+        for letter in self.config.sublayers:
+            yield next(of_letter[letter]), letter
 
     def get_input_embeddings(self) -> nn.Module:
         return self.bert.get_submodule("embeddings.word_embeddings")

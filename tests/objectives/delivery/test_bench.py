@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 RAGGED = BertArchitecture(
     (
         LayerUnits((0, 2), (1, 5, 40), query_key=((0, 3), (1, 2)), query_inputs=(0, 9)),
-        LayerUnits((), tuple(range(30))),
-        LayerUnits((3,), ()),
+        LayerUnits((), ()),
+        LayerUnits((), (), dropped=True),
     )
 )
 

@@ -229,7 +229,8 @@ def test_units_are_counted_once_and_only_where_they_are_searched() -> None:
     layer = LayerUnits((0, 2), (5,), query_key=((0, 1), (0, 3)), query_inputs=(0, 1, 2, 3, 7))
     architecture = BertArchitecture((layer, LayerUnits((), ())))
     counted = {space: Units(shape, (space,)).exact(architecture) for space in SPACES}
-    assert counted == {"heads": 2, "ffn": 1, "qk": 4, "v": 8, "input": 5, "input_qkv": 5 + 8 + 8}
+    of_heads = {"qk": 4, "v": 8, "input": 5, "input_qkv": 5 + 8 + 8}
+    assert counted == {"heads": 2, "ffn": 1, **of_heads, "layers": 2}
     assert Units(shape, ("heads", "qk")).exact(architecture) == 6
     assert Units(shape, ("ffn", "heads")).full == 2 * (3 + 6)
 

@@ -48,7 +48,7 @@ TABLE = Latency(
 
 
 def time_of(cost: Latency, heads: int, ffn: int) -> float:
-    return cost.layer(Widths(heads, 2 * heads, 2 * heads, 8, 8, 8, ffn))
+    return cost.layer(Widths(heads, 2 * heads, 2 * heads, 8, 8, 8, ffn, 1))
 
 
 @st.composite
@@ -161,6 +161,7 @@ def test_a_unit_costs_its_share_of_what_all_of_its_kind_cost() -> None:
     assert prices == {
         "heads": pytest.approx((11.5 - 3.5) / 4),
         "ffn": pytest.approx((11.5 - 6.0) / 10),
+        "layers": pytest.approx(11.5),
     }
 
 

@@ -229,6 +229,7 @@ def test_a_width_of_a_layer_is_a_knob() -> None:
     for method, said in (
         (replace(whole, heads=(4, 4)), r"heads is \(4, 4\); the student has 3 layers of 4 heads"),
         (replace(whole, ffn=(48, 49, 0)), "give one number from 0 to 48 per layer"),
+        (ElasticSearch.dynabert(depths=(0.1, 0.5)), "0.1 of 3 layers is none; leave it out"),
     ):
         with pytest.raises(UserError, match=said):
             method.check_shapes(tiny, tiny)
@@ -254,7 +255,7 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
 
     monkeypatch.setattr(ElasticTraining, "step", noting)
     stage = replace(ElasticSearch.dynabert().elastic, epochs=0.5)
-    method = ElasticSearch.dynabert(elastic=stage, batch_size=16, tolerance=0.0)
+    method = ElasticSearch.dynabert(elastic=stage, depths=(), batch_size=16, tolerance=0.0)
     masks = {"heads": [[True, True, False, False]] * 3, "ffn": [[True] * 24 + [False] * 24] * 3}
     half = fresh.budget.cost.exact(BertArchitecture.from_masks(fresh.budget.cost.shape, masks))
     found = search_alone(replace(method, target_ratio=half / fresh.budget.full), fresh)
@@ -265,6 +266,36 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
     assert drawn
     assert all(models == all_widths for models in drawn)
     assert "flops_weight" in method.idle()
+
+
+def test_dynaberts_depths_are_trained_at_each_width_after_the_widths(
+    fresh: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Sequence[Model]] = []
+    step = ElasticTraining.step
+
+    def noting(training: ElasticTraining, batch: Batch, models: Sequence[Model]) -> None:
+        drawn.append(models)
+        step(training, batch, models)
+
+    monkeypatch.setattr(ElasticTraining, "step", noting)
+    whole = ElasticSearch.dynabert(batch_size=16, tolerance=0.05).shortened(0.02)
+    assert (whole.elastic.epochs, whole.deepen.epochs) == (0.06, 0.06)
+    shape = fresh.budget.cost.shape
+    widths = uniform(whole.shares, whole.spaces, shape)
+    found = search_alone(replace(whole, depth=0.5, target_ratio=0.4), fresh)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert [layer.dropped for layer in found.architecture.layers] == [None, True, None]
+    assert abs(fresh.budget.ratio(found.architecture) - 0.4) <= 0.05 * 0.4
+    first, _, last = found.architecture.widths(shape)
+    assert abs(first.heads - last.heads) + abs(first.ffn - last.ffn) <= 2
+    half, most = (uniform(whole.shares, whole.spaces, shape, depth) for depth in (0.5, 0.75))
+    assert drawn == [widths, [*half, *most, *widths]]
+    assert {point["stage"] for point in found.curve} == {"elastic", "depth"}
+    drawn.clear()
+    other = search_alone(replace(whole, target_ratio=0.9), replace(fresh))
+    assert not any(layer.dropped for layer in other.architecture.layers)  # type: ignore[attr-defined]
+    assert not drawn
 
 
 @pytest.mark.parametrize(
@@ -283,6 +314,10 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
         ({"elastic": replace(TRAINING, searches=True)}, "cannot search"),
         ({"elastic": replace(TRAINING, loss="intermediate")}, "its loss must be 'prediction'"),
         ({"elastic": replace(TRAINING, keep="best")}, "keep is 'best'; .* leave it out"),
+        ({"deepen": replace(TRAINING, keep="best")}, "deepen.keep is 'best'; .* leave it out"),
+        ({"depths": (0.5,)}, r"depths is \(0.5,\); it must be .* none without `shares`"),
+        ({"shares": (1.0,), "depths": (0.5, 1.0)}, r"must be shares in \(0, 1\), rising"),
+        ({"depth": 0.5}, "depth is 0.5; it must be 1 or one of `depths`"),
         ({"elastic": replace(TRAINING, start="student")}, "start is 'student'; .* leave it out"),
     ],
 )

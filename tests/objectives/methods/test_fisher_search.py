@@ -9,12 +9,18 @@ from typing import Any
 import pytest
 
 from objectives.errors import UserError
-from objectives.measures.budget import discretise
+from objectives.measures.bits import Bytes
+from objectives.measures.budget import Budget, discretise
+from objectives.measures.cost import Cost, Params, Units
+from objectives.measures.latency import Conditions, Latency
+from objectives.measures.measured import measured_costs
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
 from objectives.strategies.importance import importance_of_student
+from objectives.students.bert.cutting import cut
 from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
+from tests.conftest import TINY
 from tests.objectives.conformance import (
     PruningConformance,
     counted_flops,
@@ -24,6 +30,16 @@ from tests.objectives.planted import PLANTED, planted_problem
 
 RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
 QUICK = FisherSearch(batch_size=16, tolerance=0.1, stages=(RECOVER,))
+
+
+LATENCY = Latency(
+    TINY,
+    Conditions("cpu", 2, 1, 24),
+    heads=(0, 1, 4),
+    ffn=(0, 48),
+    milliseconds=((0.1, 1.0), (1.0, 2.0), (2.5, 3.5)),
+    rest=0.5,
+)
 
 
 class TestConformance(PruningConformance):
@@ -72,14 +88,41 @@ def test_a_larger_flops_weight_keeps_fewer_of_the_dear_units(problem: Problem) -
 
 
 def test_every_space_is_searched(problem: Problem) -> None:
-    spaces = ("heads", "ffn", "qk", "v", "input_qkv")
+    spaces = ("heads", "ffn", "qk", "v", "input_qkv", "layers")
     method = replace(QUICK, spaces=spaces, target_ratio=0.45, tolerance=0.02)
     found = search_alone(method, problem)
     flops = problem.budget.cost.exact(found.architecture)
     assert flops == counted_flops(found.model, problem.seq_len)
     assert abs(flops / problem.budget.full - 0.45) <= 0.02 * 0.45
-    layer = found.architecture.layers[0]
+    layer = next(layer for layer in found.architecture.layers if layer.heads)
     assert None not in (layer.query_key, layer.value, layer.query_inputs)
+
+
+@pytest.mark.parametrize("cost", ["flops", "params", "units", "bytes", "latency"])
+def test_layers_leave_beside_heads_and_neurons_whatever_is_counted(
+    problem: Problem, cost: str
+) -> None:
+    state, spaces = problem.student.state_dict(), ("heads", "ffn", "layers")
+    tables = {n: tuple(w.shape) for n, w in state.items() if n.startswith("bert.embeddings.")}
+    sizes = sum(math.prod(shape) for shape in tables.values())
+    own: Cost = {
+        "flops": problem.budget.cost,
+        "params": Params(TINY, sizes, tables["bert.embeddings.word_embeddings.weight"][0]),
+        "units": Units(TINY, spaces),
+        "bytes": Bytes(TINY, tables),
+        "latency": LATENCY,
+    }[cost]
+    counted = replace(problem, budget=Budget(own, own.full))
+    method = replace(QUICK, spaces=spaces, target_ratio=0.8 if own.fixed > own.full / 2 else 0.4)
+    found = method.choose(counted, 0)
+    assert abs(counted.budget.ratio(found) - method.target_ratio) <= 0.1 * method.target_ratio
+    scores = method.scores(counted, 0)
+    scores["layers"][1] = -math.inf
+    shallow = method.within_budget(scores, counted)
+    assert shallow.layers[1].dropped
+    model = cut(state, problem.student.config, shallow)
+    measured = measured_costs(model, problem.seq_len)
+    assert own.exact(shallow) == measured.get(own.unit, own.exact(shallow))
 
 
 def test_the_planted_units_survive(workbench: Workbench, problem: Problem) -> None:

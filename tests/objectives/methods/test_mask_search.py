@@ -517,6 +517,24 @@ def test_all_spaces_are_searched_at_once(problem: Problem, inputs: str) -> None:
     assert tied == (inputs == "input")
 
 
+def test_layers_learn_to_leave(problem: Problem) -> None:
+    """Their alphas move apart, and a third of the FLOPs is one of three layers."""
+    method = replace(QUICK, spaces=("layers",), target_ratio=0.334, tolerance=0.05)
+    alpha = GradientAlpha([method], problem, seed=0)
+    before = alpha.alpha["layers"].detach().clone()
+    assert before.shape == (1, 3, 1)
+    training = training_of(problem)
+    for progress in (0.0, 0.5):
+        measured = alpha.learn(training, alpha.masks(progress), progress)
+    moved = alpha.alpha["layers"].detach() - before
+    assert (moved != 0).all()
+    assert 0.3 < measured["expected_ratio"].item() <= 1
+    found = search_alone(method, problem)
+    assert sorted(bool(layer.dropped) for layer in found.architecture.layers) == [False, True, True]
+    flops = problem.budget.cost.exact(found.architecture)
+    assert flops == counted_flops(found.model, problem.seq_len)
+
+
 def test_alpha_learns_from_the_labels_of_alpha_and_weights_from_none(problem: Problem) -> None:
     method = replace(QUICK, start="uniform", grad_rescale=0.5)
     found = search_alone(method, problem)

@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from objectives.errors import UserError
+from objectives.methods.baselines.head_importance import HeadImportance
+from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
 from objectives.methods.baselines.random_pruning import RandomPruning
+from objectives.methods.mrem import Mrem
 from objectives.problem import Problem
 from objectives.strategies.ranking import evenly
 from objectives.training.stages import Stage
@@ -56,6 +59,16 @@ def test_scope_layer_keeps_the_first_of_equals() -> None:
     assert scores["heads"].tolist() == [[0.75, 0.5, 0.25, 0.0]] * 2
     order = scores["ffn"].argsort(dim=-1, descending=True)[0].tolist()
     assert order == sorted(range(32), key=lambda unit: (-many[0, unit].item(), unit))
+
+
+def test_layers_leave_whole_and_only_where_they_can_compete(problem: Problem) -> None:
+    chosen = replace(QUICK, spaces=("layers",), target_ratio=0.34).choose(problem, 0)
+    assert sorted(bool(layer.dropped) for layer in chosen.layers) == [False, True, True]
+    with pytest.raises(UserError, match="scope is 'layer'; it must be 'global' if spaces has 'la"):
+        replace(QUICK, spaces=("layers",), scope="layer")
+    for method in (HeadImportance, MagnitudePruning, Mrem):
+        with pytest.raises(UserError, match=r"spaces is \('layers',\); it must name some of heads"):
+            method(spaces=("layers",))
 
 
 def test_what_acts_in_stages_alone_is_idle_without(problem: Problem) -> None:

@@ -79,6 +79,47 @@ def test_the_gradient_of_the_expected_cost_is_that_of_finite_differences(problem
     assert torch.autograd.gradcheck(cost, (start,), atol=1e-3)
 
 
+DEEP = replace(QUICK, spaces=("heads", "ffn", "layers"), shares=(0, 0.34, 0.67, 1))
+
+
+def test_the_expected_cost_of_a_depth_is_that_of_the_layers_that_are_likely_there(
+    problem: Problem,
+) -> None:
+    """Each layer by the reversed cumulative sum of the depths; exact where one depth is certain."""
+    alpha, cost = WidthAlpha([DEEP], problem, seed=0), problem.budget.cost
+    assert alpha.widths["layers"].tolist() == [0, 1, 2, 3]
+    shares = torch.tensor([[[0.1, 0.2, 0.3, 0.4]]])
+    survival = alpha._survival("layers", shares)
+    torch.testing.assert_close(survival, torch.tensor([[[0.9, 0.7, 0.4]]]))
+    expected = cost.expected({"layers": alpha._of_units("layers", survival)})
+    assert expected.item() == pytest.approx(cost.fixed + 2 / 3 * (cost.full - cost.fixed))
+    for depth in range(4):
+        certain = alpha._survival("layers", torch.eye(4)[depth].expand(1, 1, 4))
+        (mask,) = alpha._of_units("layers", certain)
+        assert mask.shape == (3, 1)
+        assert {int(n) for n in mask[:, 0].nonzero()} == {
+            int(n) for n in (alpha.ranks["layers"][0] < depth).nonzero()
+        }
+        units = BertArchitecture.from_masks(TINY, {"layers": mask.bool().tolist()})
+        assert cost.expected({"layers": mask[None]}).item() == cost.exact(units)
+
+
+def test_a_depth_is_searched_beside_the_widths(problem: Problem) -> None:
+    alpha = WidthAlpha([replace(DEEP, target_ratio=0.3, tolerance=0.6)], problem, seed=0)
+    masks = alpha.masks(0.5)
+    assert masks["layers"].shape == (1, 3, 1)
+    assert ((masks["layers"] > 0) & (masks["layers"] < 1)).any()
+    with torch.no_grad():
+        for space, value in alpha.alpha.items():
+            value[..., 2 if space == "layers" else 1] += 20
+    found = alpha.architecture(0)
+    gone = [n for n, layer in enumerate(found.layers) if layer.dropped]
+    assert gone == [int(alpha.ranks["layers"][0].argmax())]
+    result = search_alone(replace(DEEP, target_ratio=0.4), problem)
+    ratio = problem.budget.ratio(result.architecture)  # type: ignore[arg-type]
+    assert abs(ratio - 0.4) <= 0.1 * 0.4
+
+
 def test_masks_are_two_widths_of_the_best_units(problem: Problem) -> None:
     alpha = fresh(problem)
     for _ in range(5):
@@ -182,7 +223,10 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
-        ({"spaces": ("heads", "qk")}, "WidthSearch.spaces is .*; it must name some of heads, ffn$"),
+        (
+            {"spaces": ("heads", "qk")},
+            "WidthSearch.spaces is .*; it must name some of heads, ffn, la",
+        ),
         ({"stages": (RECOVER,)}, "none of them searches"),
     ],
 )

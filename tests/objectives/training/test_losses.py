@@ -213,3 +213,13 @@ def test_hidden_states_of_layers_that_do_not_map_evenly_by_hand() -> None:
     student = Trace([0 * hidden, 2 * hidden, 5 * hidden])
     loss = hidden_loss(student, teacher, torch.ones(1, 2, dtype=torch.bool), {})
     torch.testing.assert_close(loss, torch.tensor([1.0 + 4.0]))
+
+
+def test_what_enters_a_dropped_layer_is_compared_with_nothing() -> None:
+    """The first student has the layers 0 and 2 of three; the other one has all."""
+    hidden = torch.ones(2, 1, 2, 2)
+    teacher = Trace([n * hidden[:1] for n in range(4)])
+    kept = [None, torch.tensor([[0.0], [1.0]]), None]
+    student = Trace([0 * hidden, 3 * hidden, 3 * hidden, 6 * hidden], kept=kept)
+    loss = hidden_loss(student, teacher, torch.ones(1, 2, dtype=torch.bool), {})
+    torch.testing.assert_close(loss, torch.tensor([1.0 + 9.0, 4.0 + 1.0 + 9.0]))

@@ -22,7 +22,7 @@ from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.training.stages import Loss, Stage
 from objectives.weights.elastic import ElasticTraining, rows_of
-from objectives.weights.slices import Model, Order, row_masks, smaller
+from objectives.weights.slices import Model, Order, layers_at, row_masks, smaller
 from tests.conftest import TINY
 from tests.objectives.conformance import KilledAt, KilledError, RecordingProgress
 
@@ -30,10 +30,12 @@ ATOL = 1e-5
 COUNTS = (
     ((4, 48), (4, 48), (4, 48)),
     ((3, 20), (1, 48), (2, 1)),
+    ((2, 9), None, (4, 30)),
     ((0, 5), (4, 0), (1, 17)),
     ((1, 1), (0, 0), (0, 0)),
 )
-"""Heads and neurons of each layer of the tiny model, of models from whole to next to nothing."""
+"""Heads and neurons of each layer of the tiny model, None of one that is dropped; of models from
+whole to next to nothing."""
 
 
 def stage(loss: Loss = "prediction+hidden", learning_rate: float = 1e-3) -> Stage:
@@ -45,17 +47,21 @@ def order(problem: Problem) -> Order:
     return Order.by_scores(TINY, importance_of_student(problem, ("heads", "ffn"), "logits"))
 
 
-def first_units(order: Order, counts: Sequence[tuple[int, int]]) -> BertArchitecture:
+Counts = Sequence[tuple[int, int] | None]
+
+
+def first_units(order: Order, counts: Counts) -> BertArchitecture:
     """The architecture that keeps so many heads and neurons of each layer, the first in order."""
     masks: dict[str, list[list[bool]]] = {"heads": [], "ffn": []}
-    for layer, (heads, neurons) in enumerate(counts):
+    for layer, (heads, neurons) in enumerate(own or (0, 0) for own in counts):
         for space, units, kept in (("heads", order.heads, heads), ("ffn", order.ffn, neurons)):
             first = set(units[layer, :kept].tolist())
             masks[space].append([unit in first for unit in range(units.shape[1])])
-    return BertArchitecture.from_masks(TINY, masks)
+    layers = [[own is not None] for own in counts]
+    return BertArchitecture.from_masks(TINY, {**masks, "layers": layers})
 
 
-def model_of(order: Order, counts: Sequence[tuple[int, int]]) -> Model:
+def model_of(order: Order, counts: Counts) -> Model:
     return first_units(order, counts).widths(TINY)
 
 
@@ -89,7 +95,7 @@ def test_an_order_changes_no_answer_and_can_be_undone(
 
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_a_slice_is_a_mask_is_a_cut(
-    problem: Problem, order: Order, batch: Batch, counts: tuple[tuple[int, int], ...]
+    problem: Problem, order: Order, batch: Batch, counts: Counts
 ) -> None:
     architecture = first_units(order, counts)
     population = training_of(problem, order, [], stage()).population
@@ -113,6 +119,49 @@ def gradients(training: ElasticTraining) -> dict[str, Tensor]:
     for weight in weights.values():
         weight.grad = None
     return found
+
+
+def test_the_layers_at_a_depth_are_dynaberts() -> None:
+    assert layers_at(0.5, 12) == [0, 2, 4, 6, 8, 10]
+    assert layers_at(0.75, 12) == [0, 1, 2, 4, 5, 6, 8, 9, 10]
+    assert layers_at(1.0, 12) == list(range(12))
+    assert [layers_at(0.5, layers) for layers in (1, 3, 6)] == [[], [0, 2], [0, 2, 4]]
+
+
+def test_who_learns_a_depth_is_taught_by_the_student_before_it_at_its_width(
+    problem: Problem, order: Order, batch: Batch
+) -> None:
+    """At first a model of all layers has nothing to learn; sliced or masked is the same."""
+    wide, narrow = (model_of(order, counts) for counts in (COUNTS[0], ((2, 24),) * 3))
+    shallow = model_of(order, ((2, 24), None, (2, 24)))
+    taught_by = {shallow: narrow, narrow: narrow, wide: wide}
+    training = ElasticTraining(
+        problem,
+        order,
+        [*taught_by],
+        stage(),
+        sizes=3,
+        batch_size=16,
+        seed=0,
+        dtype=torch.float32,
+        taught_by=taught_by,
+    )
+    before = smaller(training.population, narrow).logits(batch).detach()
+    own, teacher, wanted = training._taught(batch, [shallow])
+    torch.testing.assert_close(wanted, before[0], atol=ATOL, rtol=0)
+    assert own is not None
+    assert teacher is not None
+    losses = training.gradients(batch, [*taught_by])
+    sliced_gradients = gradients(training)
+    parts = [rows_of(batch, turn, 3) for turn in range(3)]
+    training._of_all(batch, [*taught_by], parts).mean().backward()
+    for name, gradient in gradients(training).items():
+        torch.testing.assert_close(gradient, sliced_gradients[name], atol=ATOL, rtol=0)
+    for turn, model in enumerate((narrow, wide), start=1):
+        said = smaller(training.population, model).logits(parts[turn])[0].softmax(-1)
+        assert losses[turn].item() == pytest.approx(
+            -(said * said.log()).sum(-1).mean().item(), abs=1e-4
+        )
 
 
 @pytest.mark.parametrize("loss", ["prediction", "prediction+hidden"])

@@ -32,16 +32,17 @@ def test_json_and_masks_give_back_an_equal_architecture(
     assert architecture.masks(TINY, spaces) == masks
 
 
-@given(architectures(TINY, ("heads", "ffn", "qk", "v", "input_qkv")))
+@given(architectures(TINY, ("heads", "ffn", "qk", "v", "input_qkv", "layers")))
 def test_widths_count_the_masks(architecture: BertArchitecture) -> None:
-    spaces = ("heads", "ffn", "qk", "v", "input_qkv")
+    spaces = ("heads", "ffn", "qk", "v", "input_qkv", "layers")
     masks = masks_of(architecture, TINY, spaces)
-    heads, ffn, qk, v, inputs = (masks[space][0] for space in spaces)
+    heads, ffn, qk, v, inputs, layers = (masks[space][0] for space in spaces)
     columns = (heads.sum(1), qk.sum((1, 2)), v.sum((1, 2)), *inputs.sum(2).unbind(1), ffn.sum(1))
+    columns = (*columns, layers[:, 0])
     counted = list(zip(*(column.int().tolist() for column in columns), strict=True))
     assert [tuple(widths) for widths in architecture.widths(TINY)] == counted
     assert architecture.heads_per_layer == tuple(row[0] for row in counted)
-    assert architecture.ffn_per_layer == tuple(row[-1] for row in counted)
+    assert architecture.ffn_per_layer == tuple(row[-2] for row in counted)
 
 
 def test_sizes_are_those_of_the_layers_that_are_left() -> None:
@@ -53,6 +54,18 @@ def test_sizes_are_those_of_the_layers_that_are_left() -> None:
     read = BertArchitecture.from_json(found.to_json())
     assert read == found
     assert read.sizes() == {"heads": (2, 2, 2), "ffn": (5, 5, 5)}
+
+
+def test_a_layer_that_is_dropped_keeps_nothing_and_is_said_only_where_there_is_one() -> None:
+    whole = BertArchitecture.full(TINY)
+    assert "dropped" not in whole.to_json()
+    gone = LayerUnits((), (), dropped=True)
+    shallow = BertArchitecture((whole.layers[0], gone, whole.layers[2]))
+    assert BertArchitecture.from_json(shallow.to_json()).layers[1].dropped is True
+    assert shallow.sizes() == {"heads": (4, 0, 4), "ffn": (48, 0, 48), "layers": (1, 0, 1)}
+    assert shallow != BertArchitecture((whole.layers[0], LayerUnits((), ()), whole.layers[2]))
+    with pytest.raises(UserError, match="a layer is dropped, but keeps 1 heads and 0 FFN neurons"):
+        LayerUnits((0,), (), dropped=True)
 
 
 def test_bits_are_kept_and_nothing_is_cut_to_them() -> None:

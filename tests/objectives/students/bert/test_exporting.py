@@ -47,6 +47,20 @@ def test_layers_of_one_ffn_width_and_whole_heads_are_a_plain_bert(
     torch.testing.assert_close(*logits, atol=1e-5, rtol=0)
 
 
+def test_layers_that_are_dropped_are_no_layers_of_a_plain_bert(problem: Problem) -> None:
+    layers = (
+        LayerUnits(HEADS, (3, 4)),
+        LayerUnits((), (), dropped=True),
+        LayerUnits(HEADS, (0, 9)),
+    )
+    model = cut(problem.student.state_dict(), problem.student.config, BertArchitecture(layers))
+    plain = plain_bert(model)
+    assert plain is not None
+    assert plain.config.num_hidden_layers == 2
+    logits = predict(plain, problem.alpha, "cpu"), predict(model, problem.alpha, "cpu")
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=0)
+
+
 def test_a_disk_that_fills_up_while_a_model_is_written_is_an_oserror(
     problem: Problem, tmp_path: Path
 ) -> None:
@@ -96,6 +110,7 @@ def test_a_pipeline_gives_the_number_of_a_regression_and_cuts_long_text(
         (replace(WHOLE, heads=(0, 1)),) * 3,
         (WHOLE, WHOLE, replace(WHOLE, heads=())),
         (replace(WHOLE, ffn=()),) * 3,
+        (LayerUnits((), (), dropped=True),) * 3,
         (replace(WHOLE, query_key=((0, 1),) * TINY.heads),) * 3,
         (replace(WHOLE, value=((0, 1),) * TINY.heads),) * 3,
         (replace(WHOLE, key_inputs=(0, 1)),) * 3,
