@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.methods.mask_search import MaskSearch as MaskSearch
     from objectives.methods.mrem import Mrem as Mrem
     from objectives.methods.operations.ada_bert import AdaBert as AdaBert
+    from objectives.methods.operations.auto_bert_zero import AutoBertZero as AutoBertZero
     from objectives.methods.operations.auto_keras import AutoKeras as AutoKeras
     from objectives.methods.operations.darts import Darts as Darts
     from objectives.methods.operations.enas import Enas as Enas

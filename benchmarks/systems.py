@@ -31,6 +31,7 @@ from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
 from benchmarks.tasks import kept, measure, search, workbench
 from maskfront import (
     AdaBert,
+    AutoBertZero,
     AutoKeras,
     CellSearch,
     Darts,
@@ -58,6 +59,7 @@ SEARCHES: dict[str, CellChoice] = {
     "single path, evolution": SinglePath(),
     "evolved transformer": EvolvedTransformer(candidates=12, every=4, population=4, sample=2),
     "auto-keras": AutoKeras(),
+    "autobert-zero": AutoBertZero(),
 }
 STAGE = Stage(name="recover", epochs=1, learning_rate=6e-4, loss="prediction+hidden")
 CUT = FisherSearch(tolerance=0.01, stages=(STAGE,), target_ratio=0.05)

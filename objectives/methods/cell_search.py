@@ -16,7 +16,6 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from objectives.device import to_device
 from objectives.errors import UserError, check_ranges
@@ -25,12 +24,10 @@ from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype, check_position_wise
-from objectives.students.cells.graph import Graph, Node
+from objectives.students.cells.graph import Node
 from objectives.text.data import Batch
-from objectives.training.losses import teaching_layer
-from objectives.training.population import Trace
-from objectives.training.teacher_states import keep_states, teacher_trace
-from objectives.weights.cells import answers_loss, finished, new_cell, train_cells, trainable
+from objectives.training.teacher_states import keep_states
+from objectives.weights.cells import finished, new_cell, taught_loss, train_cells, trainable
 from objectives.weights.independent import not_finite
 from objectives.weights.shared_cells import SharedCells, shared_net
 
@@ -173,13 +170,7 @@ class CellSearch(SearchMethod):
 
         def loss(batch: Batch, _: int) -> Tensor:
             answer = student(**batch.inputs, output_hidden_states=True)
-            loss = answers_loss(answer.logits, batch, problem)
-            if not self.hidden_weight:
-                return loss
-            teacher = teacher_trace(problem, batch, torch.float32, with_scores=False)
-            states = answer.hidden_states
-            hidden = _hidden_loss(states, student.graph, teacher, batch.attention_mask, fits)
-            return loss + self.hidden_weight * hidden
+            return taught_loss(answer, student.graph, batch, problem, fits, self.hidden_weight)
 
         student.train()
         return train_cells(
@@ -192,23 +183,3 @@ class CellSearch(SearchMethod):
             seed=seed,
             progress=progress,
         )
-
-
-def _hidden_loss(
-    states_BSD: Sequence[Tensor],
-    graph: Graph,
-    teacher: Trace,
-    attended_BS: Tensor,
-    fits: nn.ModuleList,
-) -> Tensor:
-    """Squared errors of what each node gives, mapped, against the normed hidden states of the
-    teacher's layer at its depth: a scalar, means over tokens and dimensions, summed over nodes."""
-    layers, depths = len(teacher.hidden) - 1, graph.depths
-    share_BS = attended_BS / attended_BS.sum()
-    total = share_BS.new_zeros(())
-    for state, fit in enumerate(fits, start=1):
-        wanted_BSE = teacher.hidden[teaching_layer(depths[state], max(depths), layers)][0]
-        wanted_BSE = functional.layer_norm(wanted_BSE, wanted_BSE.shape[-1:])
-        errors_BS = (fit(states_BSD[state]) - wanted_BSE).square().mean(-1)
-        total = total + (errors_BS * share_BS).sum()
-    return total

@@ -21,10 +21,9 @@ from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchM
 from objectives.strategies.places.derivation import EdgeWeights, strongest_edges
 from objectives.strategies.places.strategy import Choice
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
-from objectives.students.cells.genotype import Genotype, check_names, check_position_wise
-from objectives.students.cells.graph import IDENTITY, NONE
+from objectives.students.cells.genotype import Genotype, check_operations, check_position_wise
+from objectives.students.cells.graph import NONE
 from objectives.students.cells.graph_space import GraphSpace
-from objectives.students.cells.operations import OPERATIONS
 from objectives.text.data import Batch
 from objectives.weights.cells import finished, loss_of, new_cell, train_cells, trainable
 from objectives.weights.independent import not_finite
@@ -159,7 +158,7 @@ class SuperNetSearch(CellChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_names("operation", self.space.operations, [*OPERATIONS, IDENTITY, NONE])
+        check_operations(self.space.operations)
         if not any("cells" not in place for place in self.space.places):
             raise UserError(
                 f"{type(self).__name__}.operations leaves nothing to choose; name two or more"

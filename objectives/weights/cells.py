@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from objectives.checkpoint import read_checkpoint, write_checkpoint
 from objectives.device import to_device
@@ -17,9 +19,11 @@ from objectives.progress import Progress
 from objectives.search_method import CurvePoint
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import Graph
 from objectives.text.data import Batch
-from objectives.training.losses import prediction_loss
+from objectives.training.losses import prediction_loss, teaching_layer
 from objectives.training.optimisation import PopulationOptimizer
+from objectives.training.teacher_states import teacher_trace
 
 _POINTS = 100
 """Rows of a learning curve, at most."""
@@ -74,6 +78,33 @@ def answers_loss(logits_BC: Tensor, batch: Batch, problem: Problem) -> Tensor:
 def loss_of(student: nn.Module, problem: Problem) -> Callable[[Batch, int], Tensor]:
     """`answers_loss` of a student on a batch, for `train_cells`."""
     return lambda batch, _: answers_loss(student(**batch.inputs).logits, batch, problem)
+
+
+def taught_loss(
+    answer: SequenceClassifierOutput,
+    graph: Graph,
+    batch: Batch,
+    problem: Problem,
+    fits: Iterable[Callable[[Tensor], Tensor]],
+    hidden_weight: float,
+) -> Tensor:
+    """The loss of answers with hidden states: `answers_loss`, and so many times the squared errors
+    of what each node gives, mapped by its `fit`, against the normed hidden states of the teacher's
+    layer at its depth: a scalar, means over tokens and dimensions, summed over nodes."""
+    assert answer.logits is not None  # as transformers types it
+    assert answer.hidden_states is not None
+    total = answers_loss(answer.logits, batch, problem)
+    if not hidden_weight:
+        return total
+    teacher = teacher_trace(problem, batch, torch.float32, with_scores=False)
+    layers, depths = len(teacher.hidden) - 1, graph.depths
+    share_BS = batch.attention_mask / batch.attention_mask.sum()
+    for state, fit in enumerate(fits, start=1):
+        wanted_BSE = teacher.hidden[teaching_layer(depths[state], max(depths), layers)][0]
+        wanted_BSE = functional.layer_norm(wanted_BSE, wanted_BSE.shape[-1:])
+        errors_BS = (fit(answer.hidden_states[state]) - wanted_BSE).square().mean(-1)
+        total = total + hidden_weight * (errors_BS * share_BS).sum()
+    return total
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:

@@ -20,10 +20,9 @@ from objectives.errors import UserError, check_ranges, check_types
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
-from objectives.students.cells.genotype import Genotype, check_names
-from objectives.students.cells.graph import IDENTITY, NONE, Graph
+from objectives.students.cells.genotype import Genotype, check_operations
+from objectives.students.cells.graph import Graph
 from objectives.students.cells.graph_space import GraphSpace
-from objectives.students.cells.operations import OPERATIONS
 from objectives.text.data import Batch
 from objectives.weights.cells import answers_loss, new_cell, train_cells, trainable
 from objectives.weights.independent import not_finite
@@ -55,7 +54,7 @@ class SharedCells:
             learning_rate=(self.learning_rate > 0, "> 0"),
             batch_size=(self.batch_size >= 1, ">= 1"),
         )
-        check_names("operation", self.space.operations, [*OPERATIONS, IDENTITY, NONE])
+        check_operations(self.space.operations)
 
     def choices(self, cell: Graph) -> dict[str, Any]:
         """The choices of a cell.

@@ -8,12 +8,15 @@ parent at one place, whose choice is drawn from a softmax over upper confidence 
 where mean_i is the mean score of the candidates that have choice i at that place, N_i how many
 these are, and N the sum of the N_i. What the paper leaves open is decided so: a choice that was
 never tried comes first; scores are standardised, so that `exploration` and `temperature` mean the
-same on every task; and a child that was scored before is drawn again.
+same on every task; and a child that was scored before or is rejected is drawn again. What was
+learned may lack places, those that do not act in it: they count for no bound, and each child has
+them drawn anew.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +55,14 @@ class PrioritySettings:
 class OperationPriority(Remembering):
     """`learned` is all that was scored. Children of the parents take turns."""
 
-    def __init__(self, places: Places, seed: int, settings: PrioritySettings = PrioritySettings()):
+    def __init__(
+        self,
+        places: Places,
+        seed: int,
+        settings: PrioritySettings = PrioritySettings(),
+        accepts: Callable[[Candidate], bool] = lambda child: True,
+    ):
+        """`accepts` says whether a child can be a model at all."""
         super().__init__(places, seed)
         for name in settings.uniform:
             if name not in places:
@@ -60,7 +70,9 @@ class OperationPriority(Remembering):
                     f"PrioritySettings.uniform names '{name}', which is not a place"
                     f"{did_you_mean(name, list(places))}"
                 )
-        self._settings = settings
+        self._settings, self._accepts = settings, accepts
+        self._rejected: set[tuple[str, Choice]] = set()
+        """Choices that a child was rejected with, which are tried, though nobody has a score."""
         self._guided = [
             name
             for name, choices in self.places.items()
@@ -87,34 +99,45 @@ class OperationPriority(Remembering):
 
         Returns:
             Of each choice, (choices,), in standard deviations above the mean score; infinite where
-            it was never tried.
+            it was never tried, and that of one mean score where it was rejected.
         """
-        choices, scores = self.places[name], np.array([score for _, score in self.learned])
-        scores = (scores - scores.mean()) / (scores.std() or 1.0)
-        column = [choices.index(candidate[name]) for candidate, _ in self.learned]
+        choices, every = self.places[name], np.array([score for _, score in self.learned])
+        own = [row for row, (candidate, _) in enumerate(self.learned) if name in candidate]
+        scores = ((every - every.mean()) / (every.std() or 1.0))[own]
+        column = np.array([choices.index(self.learned[row][0][name]) for row in own], dtype=int)
         counts = np.bincount(column, minlength=len(choices))
         sums = np.bincount(column, weights=scores, minlength=len(choices))
         tried = np.maximum(counts, 1)
-        widths = np.sqrt(2 * math.log(len(scores)) / tried)
-        return np.where(counts == 0, np.inf, sums / tried + self._settings.exploration * widths)
+        widths = np.sqrt(2 * math.log(max(1, len(scores))) / tried)
+        untried = [
+            not n and (name, own) not in self._rejected
+            for n, own in zip(counts, choices, strict=True)
+        ]
+        return np.where(untried, np.inf, sums / tried + self._settings.exploration * widths)
 
     def _child(self, parent: Candidate, known: set[tuple[Choice, ...]]) -> Candidate:
-        child = parent
+        child, odds = parent, dict[str, NDArray[np.float64]]()
+        uniform = [name for name in self._settings.uniform if name in parent]
+        guided = [name for name in self._guided if name in parent]
         for _ in range(TRIES):
-            child = self._changed(parent, self._settings.uniform)
-            if self._guided:
-                name = self._guided[int(self._rng.integers(len(self._guided)))]
-                child = {**child, name: self._preferred(name)}
+            child, name = self._changed(parent, uniform), ""
+            if guided:
+                name = guided[int(self._rng.integers(len(guided)))]
+                child = {**child, name: self._preferred(name, odds)}
+            child = {**self._drawn(), **child}
             if self._key(child) not in known:
-                break
+                if self._accepts(child):
+                    break
+                self._rejected.add((name, child.get(name)))
+                odds.pop(name, None)
         return child
 
-    def _preferred(self, name: str) -> Choice:
-        bounds = self.bounds(name)
-        untried = np.isinf(bounds)
-        if untried.any():
-            weights = untried.astype(float)
-        else:
-            weights = np.exp((bounds - bounds.max()) / self._settings.temperature)
-        index = self._rng.choice(len(weights), p=weights / weights.sum())
-        return self.places[name][int(index)]
+    def _preferred(self, name: str, odds: dict[str, NDArray[np.float64]]) -> Choice:
+        """A choice drawn by priority; `odds` has the probabilities of the places that were seen."""
+        if name not in odds:
+            bounds = self.bounds(name)
+            odds[name] = np.isinf(bounds).astype(float)
+            if not odds[name].any():
+                odds[name] = np.exp((bounds - bounds.max()) / self._settings.temperature)
+        weights = odds[name]
+        return self.places[name][int(self._rng.choice(len(weights), p=weights / weights.sum()))]

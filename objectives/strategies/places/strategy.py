@@ -97,4 +97,4 @@ class Remembering(Strategy[Scored]):
 
     def _key(self, candidate: Candidate) -> tuple[Choice, ...]:
         """By which two equal candidates are known."""
-        return tuple(candidate[name] for name in self.places)
+        return tuple(candidate.get(name) for name in self.places)

@@ -24,8 +24,9 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from .formulas import operation_of
 from .graph import IDENTITY, NONE, Graph
-from .operations import FAR, OPERATIONS
+from .operations import FAR
 from .recurrence import over_tokens
 
 
@@ -38,7 +39,7 @@ class CellConfig(PreTrainedConfig):
     type_vocab_size: int = 2
     hidden_size: int = 128
     operations: tuple[str, ...] | list[str] = ()
-    """Of a chain: names of `OPERATIONS`."""
+    """Of a chain: names of `OPERATIONS`, or formulas."""
     nodes: tuple[dict[str, Any], ...] | list[dict[str, Any]] = ()
     """Of any other graph its nodes, as `Graph.to_list` has them."""
     pooling: tuple[str, ...] | list[str] = ("mean", "max")
@@ -66,7 +67,7 @@ class CellBlock(nn.Module):
     def __init__(self, width: int, operation: str):
         super().__init__()
         self.LayerNorm = nn.LayerNorm(width)
-        self.operation = OPERATIONS[operation](width)
+        self.operation = operation_of(width, operation)
 
     def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
         """Padding becomes 0."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from objectives.errors import UserError, did_you_mean
 from objectives.students.cells.cell_classifier import POOLINGS
+from objectives.students.cells.formulas import is_formula, parts_of
 from objectives.students.cells.graph import IDENTITY, NONE, Graph, Node
 from objectives.students.cells.operations import HEAD_DIM, OPERATIONS, POSITION_WISE, READS
 
@@ -21,8 +22,8 @@ class Genotype:
     width: int
     """D, dimensions of its hidden states: a multiple of `HEAD_DIM`."""
     operations: tuple[str, ...] = ()
-    """Of a chain, one for each block, in their order: names of `OPERATIONS`, `IDENTITY`, or `NONE`
-    for no block."""
+    """Of a chain, one for each block, in their order: names of `OPERATIONS`, formulas, `IDENTITY`,
+    or `NONE` for no block."""
     nodes: tuple[Node, ...] = ()
     """Of any graph, in place of `operations`. A model has one genotype, whose JSON is its canonical
     form: a graph that is a chain becomes one."""
@@ -42,7 +43,7 @@ class Genotype:
         if self.width < 1 or self.width % HEAD_DIM:
             raise UserError(f"width is {self.width}; it must be a multiple of {HEAD_DIM}, > 0")
         names = [*self.operations, *(name for node in self.nodes for name in node.operations)]
-        check_names("operation", names, [*OPERATIONS, IDENTITY, NONE])
+        check_operations(names)
         if self.recurrent:
             check_position_wise([*names, *self.reads])
         if self.reads and (not self.recurrent or len(self.reads) != len(READS) or self.window < 1):
@@ -120,10 +121,21 @@ class Genotype:
 
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
         """The width of each block, under the name of its operation; 0 where it has another."""
+        names = ["formula" if is_formula(name) else name for name in self.blocks]
         return {
-            name: tuple(self.width if name == own else 0 for own in self.blocks)
-            for name in dict.fromkeys(self.blocks)
+            name: tuple(self.width if name == own else 0 for own in names)
+            for name in dict.fromkeys(names)
         }
+
+
+def check_operations(names: Sequence[str]) -> None:
+    """Raises UserError for the first that is no operation, `IDENTITY` or `NONE`."""
+    check_names("operation", [n for n in names if not is_formula(n)], [*OPERATIONS, IDENTITY, NONE])
+    for name in filter(is_formula, names):
+        try:
+            parts_of(name)
+        except ValueError as error:
+            raise UserError(f"operation '{name}' is not a formula: {error}") from error
 
 
 def check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:

@@ -178,6 +178,8 @@ def neighbours(hidden_BSD: Tensor, kernel: int, beyond: float) -> Tensor:
 
 
 _KERNELS = (3, 5, 7)
+LIGHT_KERNELS = (3, 5, 7, 9, 15, 31, 65)
+"""Of light convolutions (Gao et al. 2022)."""
 _ACTIVATIONS = {
     "tanh": torch.tanh,
     "relu": torch.relu,
@@ -198,7 +200,7 @@ OPERATIONS: dict[str, Callable[[int], nn.Module]] = {
     **{f"plain{kernel}": partial(Convolution, kernel=kernel) for kernel in _KERNELS},
     **{f"atrous{kernel}": partial(Convolution, kernel=kernel, dilation=2) for kernel in _KERNELS},
     **{f"separable{k}": partial(Convolution, kernel=k, separable=True) for k in _KERNELS},
-    **{f"light{kernel}": partial(LightConvolution, kernel=kernel) for kernel in _KERNELS},
+    **{f"light{kernel}": partial(LightConvolution, kernel=kernel) for kernel in LIGHT_KERNELS},
     **{f"dynamic{k}": partial(LightConvolution, kernel=k, dynamic=True) for k in _KERNELS},
     "attention": Attention,
     "attention1": partial(Attention, heads=1),

@@ -69,7 +69,7 @@ def test_a_choice_is_drawn_by_the_softmax_of_the_bounds() -> None:
     """A chi square of one degree of freedom is above 10.8 with probability 0.001."""
     strategy = priority(exploration=0.0, temperature=2.0)
     strategy.places = {"kind": PLACES["kind"]}
-    drawn = Counter(strategy._preferred("kind") for _ in range(1000))
+    drawn = Counter(strategy._preferred("kind", {}) for _ in range(1000))
     gap = 3 / math.sqrt(2.5) / 2.0
     share = 1 / (1 + math.exp(-gap))
     expected = np.array([1000 * (1 - share), 1000 * share])
@@ -99,3 +99,23 @@ def test_a_child_that_was_scored_is_not_proposed_again() -> None:
     known = {tuple(one.values()) for one, _ in strategy.learned}
     children = [tuple(child.values()) for child in strategy.propose(2)]
     assert len({*children} - known) == 2
+
+
+def test_a_place_that_does_not_act_counts_for_no_bound_and_is_drawn_anew() -> None:
+    without = {"kind": "attention", "op": "add"}
+    strategy = priority(parents=1, exploration=0.0)
+    before = strategy.bounds("scale")
+    strategy.learn([(without, 3.0)])  # the mean of all: nothing else changes but the deviation
+    assert strategy.bounds("scale")[0] * math.sqrt(2.0) == pytest.approx(before[0] * math.sqrt(2.5))
+    strategy.learn([(without, 9.0)])
+    assert {child["scale"] for child in strategy.propose(30)} == {"a", "b"}
+
+
+def test_a_rejected_child_is_drawn_again_and_its_choice_is_no_longer_untried() -> None:
+    strategy = OperationPriority(
+        PLACES, 0, PrioritySettings(initial=4), lambda child: child["op"] != "softmax"
+    )
+    strategy.learn(FOUR)
+    assert np.isinf(strategy.bounds("op")[2])
+    assert all(child["op"] != "softmax" for child in strategy.propose(2))
+    assert strategy.bounds("op")[2] == pytest.approx(0.3 * math.sqrt(2 * math.log(4)))

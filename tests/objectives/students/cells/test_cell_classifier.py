@@ -59,6 +59,14 @@ BRANCHED = Graph(
 )
 
 
+EVERY_FUNCTION = (
+    "matmul(softmax(scale(matmul(Q,transpose(neg(logsigmoid(neg(K))))))),add(K,Q))",
+    "matmul(softmax(neg(euclidean(Q,K))),softsign(V))",
+    "transpose(matmul(cosine(transpose(P),transpose(K)),softmax(transpose(P))))",
+)
+"""Formulas that have all functions among them."""
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_padding_changes_no_answer(operation: str) -> None:
     model = cell(operation, operation, pooling=("mean", "max", "min"))
@@ -97,7 +105,7 @@ def test_saves_and_loads(operation: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_operation_and_combination_runs_in_onnx(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="NOT TESTED: ONNX; the extra onnx is not installed")
-    chain = Graph.chain(list(OPERATIONS)).nodes
+    chain = Graph.chain([*OPERATIONS, *EVERY_FUNCTION]).nodes
     combined = Node((0, len(chain)), (IDENTITY, IDENTITY), "product")
     graph = Graph((*chain, combined, *BRANCHED.nodes))
     model = cell(nodes=graph.to_list(), pooling=("min", "mean"), bigrams=64)

@@ -1,0 +1,171 @@
+"""Formulas of attention: graphs of a few functions of Q, K, V and P (AutoBERT-Zero, Gao et al.
+2022).
+
+A formula is written as nested calls, such as `FORMULAS["attention"]`. What stands there twice is
+computed once. A value is a matrix of each head, whose sides are n tokens or d dimensions; an input
+is n x d, and so must the result be. What the paper leaves open is decided so: `scale` divides by
+the root of d whatever the sides, as the formulas that it found need; `cosine` and `euclidean`
+compare each row of one matrix with each row of the other.
+
+This file imports torch and files beside it: an exported model carries copies.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .operations import HEAD_DIM, OPERATIONS
+
+INPUTS = ("Q", "K", "V", "P")
+"""Linear maps of the hidden states."""
+UNARY = ("neg", "transpose", "scale", "softmax", "logsigmoid", "softsign")
+BINARY = ("add", "matmul", "cosine", "euclidean")
+OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
+"""Of each function."""
+_SMOOTH = 1e-3
+"""Under the root of a Euclidean distance: no gradient is infinite at 0, and no rounding shows."""
+FORMULAS = {
+    "attention": "matmul(softmax(scale(matmul(Q,transpose(K)))),V)",
+    "layer 2": "matmul(softmax(scale(matmul(Q,transpose(neg(logsigmoid(neg(K))))))),add(K,Q))",
+    "layer 12": "matmul(softmax(scale(matmul(Q,transpose(add(V,scale(K)))))),V)",
+}
+"""Standard attention, and the two that the paper found and prints."""
+
+
+def is_formula(operation: str) -> bool:
+    """Whether the name of an operation is a formula."""
+    return "(" in operation
+
+
+def applied(function: str, *operands: str) -> str:
+    """A function of formulas, in its one spelling: `add` has its operands in alphabetical order,
+    and `neg` and `transpose` undo themselves."""
+    if function in ("neg", "transpose") and operands[0].startswith(f"{function}("):
+        return operands[0][len(function) + 1 : -1]
+    return f"{function}({','.join(sorted(operands) if function == 'add' else operands)})"
+
+
+def shape_of(function: str, shapes: Sequence[str]) -> str | None:
+    """The sides of a function of matrices, "nd" for n x d; None where it has no value."""
+    first, last = shapes[0], shapes[-1]
+    if function == "add":
+        return first if first == last else None
+    if function == "matmul":
+        return first[0] + last[1] if first[1] == last[0] else None
+    if function in ("cosine", "euclidean"):
+        return first[0] + last[0] if first[1] == last[1] else None
+    return first[::-1] if function == "transpose" else first
+
+
+class Part(NamedTuple):
+    """Of a formula."""
+
+    function: str
+    """Or an input, which has no operands."""
+    operands: tuple[str, ...]
+    shape: str
+    """Its sides."""
+
+
+def parts_of(text: str) -> dict[str, Part]:
+    """The parts of a formula by how they are written, each after its operands. Raises ValueError
+    for what is no formula, and for another spelling of one."""
+    parts: dict[str, Part] = {}
+
+    def part(node: ast.AST) -> str:
+        call = isinstance(node, ast.Call) and not node.keywords
+        args, own = (node.args, node.func) if call else ([], node)  # type: ignore[attr-defined]
+        name = own.id if isinstance(own, ast.Name) else ""
+        if len(args) != OPERANDS.get(name, 0 if name in INPUTS else None):
+            raise ValueError(
+                f"'{ast.unparse(node)}' is neither an input ({', '.join(INPUTS)}) nor one of "
+                f"{', '.join(UNARY)} of one operand or {', '.join(BINARY)} of two"
+            )
+        operands = tuple(map(part, args))
+        shapes = [parts[operand].shape for operand in operands]
+        shape = shape_of(name, shapes) if operands else "nd"
+        if shape is None:
+            raise ValueError(f"there is no {name} of {' and '.join(shapes)}")
+        text = applied(name, *operands) if operands else name
+        parts.setdefault(text, Part(name, operands, shape))
+        return text
+
+    try:
+        whole = part(ast.parse(text, mode="eval").body)
+    except SyntaxError as error:
+        raise ValueError("it cannot be read") from error
+    if parts[whole].shape != "nd":
+        raise ValueError(f"it gives {parts[whole].shape}, and must give nd")
+    if whole != text:
+        raise ValueError(f"write it as '{whole}'")
+    return parts
+
+
+class Formula(nn.Module):
+    """What a formula makes of linear maps of the hidden states, one for each of its inputs, in
+    heads of `HEAD_DIM` dimensions; a linear layer follows."""
+
+    def __init__(self, width: int, text: str):
+        super().__init__()
+        self.parts = parts_of(text)
+        names = [name for name in INPUTS if name in self.parts]
+        self.maps = nn.ModuleDict({name: nn.Linear(width, width) for name in names})
+        self.out = nn.Linear(width, width)
+
+    def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+        """Wherever tokens are added up or compared padding is left out; else each entry of a value
+        comes of its own row and column, and what those of padding are does not matter."""
+        beyond_B11S = mask_BS1.transpose(1, 2)[:, None] == 0
+        values: dict[str, Tensor] = {}
+        for name, (function, operands, _) in self.parts.items():
+            if operands:
+                given = [values[own] for own in operands]
+                along_tokens = self.parts[operands[0]].shape[1] == "n"
+                values[name] = _value(function, given, beyond_B11S if along_tokens else None)
+            else:
+                heads_BSHD = self.maps[name](hidden_BSD).unflatten(-1, (-1, HEAD_DIM))
+                values[name] = heads_BSHD.transpose(1, 2)
+        out: Tensor = self.out(values[name].transpose(1, 2).flatten(2))
+        return out
+
+
+def _value(function: str, given: Sequence[Tensor], beyond_B11S: Tensor | None) -> Tensor:
+    """A function of matrices, (B, H, ., .); what lies beyond the text along the rows of the first
+    is left out, if they run along tokens."""
+    x, y = given[0], given[-1]
+    if function in _ENTRYWISE:
+        return _ENTRYWISE[function](*given)
+    if function == "softmax":
+        shown = x if beyond_B11S is None else x.masked_fill(beyond_B11S, torch.finfo(x.dtype).min)
+        return shown.softmax(-1)
+    if beyond_B11S is not None:
+        x = x.masked_fill(beyond_B11S, 0)
+    if function == "matmul":
+        return x @ y
+    if beyond_B11S is not None:
+        y = y.masked_fill(beyond_B11S, 0)
+    if function == "cosine":
+        return functional.normalize(x, dim=-1) @ functional.normalize(y, dim=-1).mT
+    squares = x.square().sum(-1)[..., :, None] + y.square().sum(-1)[..., None, :]
+    return ((squares - 2 * x @ y.mT).clamp_min(0) + _SMOOTH).sqrt()
+
+
+_ENTRYWISE: dict[str, Callable[..., Tensor]] = {
+    "neg": torch.neg,
+    "transpose": lambda x: x.mT,
+    "scale": lambda x: x / HEAD_DIM**0.5,
+    "logsigmoid": functional.logsigmoid,
+    "softsign": functional.softsign,
+    "add": torch.add,
+}
+
+
+def operation_of(width: int, name: str) -> nn.Module:
+    """What a formula or an entry of `OPERATIONS` does with hidden states of this width."""
+    return Formula(width, name) if is_formula(name) else OPERATIONS[name](width)
