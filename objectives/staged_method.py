@@ -138,7 +138,8 @@ class Staged(BertMethod):
         """The share of each stage's learning rate at which a student is trained.
 
         A student that is near its teacher stays there, and one that lost nothing is not trained.
-        One that begins as another checkpoint has all to learn.
+        One that begins as another checkpoint, or with its sublayers in another order, has all to
+        learn.
 
         Args:
             problem: what the method works on.
@@ -147,7 +148,7 @@ class Staged(BertMethod):
         Returns:
             In [0, 1]: by default the share of the FLOPs that it lost.
         """
-        if problem.student_is_new or architecture is None:
+        if problem.student_is_new or architecture is None or architecture.order:
             return 1.0
         return flops_lost(problem, architecture)
 

@@ -69,7 +69,7 @@ class Study:
     cost: CostName = "flops"
     """What is minimised beside the metric, and what budgets and ratios are of: "flops"; "params",
     embeddings included; "units" of the method's spaces; "latency", milliseconds on the device of
-    the launch, for the spaces heads and ffn; "bytes" of the file of the model's weights; or
+    the launch, for the spaces heads, ffn and layers; "bytes" of the file of the model's weights; or
     "bitops", FLOPs times bits. The last two count bits, which a budget does not: with them
     `target_ratio` is a share of the FLOPs. FLOPs, parameters and bytes are recorded in any case."""
     engine: Engine = "eager"

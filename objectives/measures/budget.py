@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -89,10 +89,10 @@ def discretise(
     Steps above `threshold` are kept if that already lies in the band [(1 - t) R, (1 + t) R] around
     `target`. Otherwise the steps are taken in the order of their scores, each that still fits below
     the target beside what is kept already. If the result is below the band, because the cheap steps
-    are used up or the gap is smaller than a step, the number of units of the most expensive kind is
-    changed by as little as possible until cheaper ones can fill the rest. With "heads" and "ffn"
-    that finds the band wherever it can be reached; the caller compares `cost.exact` with it. A unit
-    of score +inf is kept and one of -inf is not, whatever the budget.
+    are used up or the gap is smaller than a step, the number of units of one kind, first of the
+    most expensive, is changed by as little as possible until the others can fill the rest. With
+    "heads" and "ffn" that finds the band wherever it can be reached; the caller compares
+    `cost.exact` with it. A unit of score +inf is kept and one of -inf is not, whatever the budget.
     """
     lanes = _Lanes(scores, cost)
     low, high = (1 - tolerance) * target, (1 + tolerance) * target
@@ -103,8 +103,8 @@ def discretise(
     below = lanes.fill(lanes.forced, lanes.ranked, target)
     if lanes.cost_of(below) >= low:
         return lanes.architecture(below)
-    other = _other_costly_ones(lanes, below, low, high)
-    return lanes.architecture(below if other is None else other)
+    every = (_other_costly_ones(lanes, costly, below, low, high) for costly in lanes.kinds())
+    return lanes.architecture(next((one for one in every if one is not None), below))
 
 
 def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) -> dict[str, Tensor]:
@@ -114,10 +114,11 @@ def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) ->
     return lanes.masks(lanes.fill(lanes.forced, lanes.ranked, limit))
 
 
-def _other_costly_ones(lanes: _Lanes, below: Tensor, low: float, high: float) -> Tensor | None:
-    """The counts inside the band whose number of units of the costliest kind is nearest to that of
-    `below`, and which cheaper ones fill up; None if there are none."""
-    costly = lanes.of_costliest_kind()
+def _other_costly_ones(
+    lanes: _Lanes, costly: Tensor, below: Tensor, low: float, high: float
+) -> Tensor | None:
+    """The counts inside the band whose number of units of a kind, (lanes,) bool, is nearest to that
+    of `below`, and which the others fill up; None if there are none."""
     costliest, others = lanes.ranked[costly[lanes.ranked]], lanes.ranked[~costly[lanes.ranked]]
     numbers, everything_else = range(len(costliest) + 1), lanes.forced + lanes.count(others)
     fewest = bisect_left(
@@ -170,14 +171,16 @@ class _Lanes:
         """How many of the steps lie in each lane."""
         return steps.bincount(minlength=len(self.lengths))
 
-    def of_costliest_kind(self) -> Tensor:
-        """(lanes,) bool: those of the space whose step the whole model would miss most in cost."""
+    def kinds(self) -> Iterator[Tensor]:
+        """(lanes,) bool: those of each space with steps to decide, first of the one whose step the
+        whole model would miss most in cost."""
         own = list(self.of_space.values())
         one_less = self.lengths - torch.eye(len(self.lengths), dtype=torch.int64)
-        firsts = [lanes.start for lanes in own]
-        costly = torch.zeros(len(self.lengths), dtype=torch.bool)
-        costly[own[int(self.prices(one_less[firsts]).argmin())]] = True
-        return costly
+        for kind in self.prices(one_less[[lanes.start for lanes in own]]).argsort(stable=True):
+            costly = torch.zeros(len(self.lengths), dtype=torch.bool)
+            costly[own[int(kind)]] = True
+            if costly[self.ranked].any():
+                yield costly
 
     def fill(self, counts: Tensor, steps: Tensor, limit: float) -> Tensor:
         """Take the steps in order, each that fits below the limit beside what is taken. Costs never

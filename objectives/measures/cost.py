@@ -85,10 +85,10 @@ class Cost(abc.ABC):
         assert masks, "expected() needs the masks of at least one space"
         check_priced(self.unit, self.priced, tuple(masks))
         students_and_layers = next(iter(masks.values())).shape[:2]
-        layers = self.layer(_expected_widths(masks, self.shape)).expand(students_and_layers)
+        layers = self.layer(_expected_widths(masks, self.shape))
         if "layers" in masks:
             layers = layers * masks["layers"].double().squeeze(-1)
-        return layers.sum(-1) + self.fixed
+        return layers.expand(students_and_layers).sum(-1) + self.fixed
 
     def of_one_unit(self) -> dict[str, float]:
         """What the model loses with a unit of each space: the mean over all, the others whole."""

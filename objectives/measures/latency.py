@@ -100,7 +100,7 @@ class Latency(Cost):
         return self._interpolated(*numbers).item()
 
     def exact(self, architecture: BertArchitecture) -> float:
-        """Raises UserError where something else than heads and FFN neurons was cut."""
+        """Raises UserError where something else than heads, FFN neurons and layers was cut."""
         cut = (
             space
             for space in ("qk", "v", "input")

@@ -83,7 +83,7 @@ class ElasticSearch(StagedMethod):
     """The training of the depths."""
     depth: float = 1.0
     """Share m of the layers that a trial keeps, one of `depths` or 1: layer floor(i / m) for each
-    i < round(m layers)."""
+    i < round(m layers). An R above what these hold cannot be met."""
     trained_flops_weight: float = 0.9
     """The flops_weight of the sizes that are trained. >= 0."""
     stages: tuple[Stage, ...] = ()
@@ -139,7 +139,8 @@ class ElasticSearch(StagedMethod):
 
         Other than there: units are ordered by the Fisher information of the answers on the `alpha`
         split, not by gradients on the labels of the dev set (which its code adds up over batches
-        without zeroing them). Each width has rows of its own. The loss of the hidden states is that
+        without zeroing them). Each model of a step has rows of its own: in 3 epochs a width sees
+        3/4 of the rows, then each depth at a width 1/4. The loss of the hidden states is that
         of the cut layers, without the embeddings'. No dropout, no clipping; embeddings are frozen.
         There is no data augmentation (see `Study.augmentation`) and no last fine-tuning on labels.
 

@@ -59,7 +59,3 @@ class Sandwich(OneShot):
         """The units of highest score inside the budget, in the order of the sandwich."""
         order = sandwich(problem.shape.layers, self.k) if self.k else None
         return replace(super().choose(problem, seed), order=order)
-
-    def rate_share(self, problem: Problem, architecture: BertArchitecture | None) -> float:
-        """All of the rate where the order is another one."""
-        return 1.0 if self.k else super().rate_share(problem, architecture)

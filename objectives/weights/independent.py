@@ -143,16 +143,16 @@ class _Run:
                 architectures[slot] = self.alpha.architecture(slot)
             except FloatingPointError as error:
                 yield SearchFailure(slot, str(error))
+        searched = self.population.slot if self.search_steps else self._begun_with
+        models = self._cut(architectures, searched)
+        if self.search_steps and self.slots[-1] in slots:
+            del self.population
         # Those of one order of sublayers together: they are one program.
         for order in dict.fromkeys(units.order for units in architectures.values()):
-            yield from self._finish({s: u for s, u in architectures.items() if u.order == order})
+            own = {slot: units for slot, units in architectures.items() if units.order == order}
+            yield from self._finish({slot: models.pop(slot) for slot in own}, own)
 
-    def _finish(self, architectures: Architectures) -> Iterator[Outcome]:
-        models = self._cut(
-            architectures, self.population.slot if self.search_steps else self._begun_with
-        )
-        if self.search_steps and self.slots[-1] in architectures:
-            del self.population
+    def _finish(self, models: Models, architectures: Architectures) -> Iterator[Outcome]:
         models = self._distil(models, architectures)
         for slot, model in models.items():
             if failure := not_finite(slot, self.curves[slot]):

@@ -20,7 +20,7 @@ _WORDS = {
     "value_inputs": "inputs of V",
     "weight_bits": "bits of weights",
     "input_bits": "bits of what enters them",
-    "layers": "layers",
+    "layers": "the layer itself",
 }
 _OF_WHOLE = {"weight_bits": 32, "input_bits": 32, "layers": 1}
 """What the unpruned model has of kinds that its sizes are silent on."""

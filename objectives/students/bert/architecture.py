@@ -94,7 +94,7 @@ class Widths(NamedTuple, Generic[Count]):
     value_inputs: Count
     ffn: Count
     layers: Count
-    """1, or 0 of a layer that is gone with its biases and norms: then all else is 0, too."""
+    """1, or 0 of a layer that is gone with its biases and norms; then nothing else counts."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,11 @@ class LayerUnits:
     """True: the layer is gone with its biases and norms, and gives what enters it."""
 
     def __post_init__(self) -> None:
+        if self.dropped not in (None, True):
+            raise UserError(
+                f"architecture: 'dropped' of a layer is {self.dropped!r}; it must be true, or left "
+                "out"
+            )
         if self.dropped and (self.heads or self.ffn):
             raise UserError(
                 f"architecture: a layer is dropped, but keeps {len(self.heads)} heads and "
@@ -257,7 +262,9 @@ class BertArchitecture:
         return self._of_pooler().halves
 
     def _of_pooler(self) -> LayerUnits:
-        return max(self.layers, key=lambda layer: layer.bits_of_a_weight or FULL_BITS)
+        there = (layer for layer in self.layers if not layer.dropped)
+        most = max(there, key=lambda own: own.bits_of_a_weight or FULL_BITS, default=None)
+        return most or LayerUnits((), ())
 
     def with_bits(
         self, weights: Sequence[int], inputs: Sequence[int], embeddings: int
@@ -270,7 +277,11 @@ class BertArchitecture:
             return None if bits == FULL_BITS else bits
 
         layers = tuple(
-            replace(layer, weight_bits=few(own), input_bits=few(own) and few(into), halves=None)
+            layer
+            if layer.dropped
+            else replace(
+                layer, weight_bits=few(own), input_bits=few(own) and few(into), halves=None
+            )
             for layer, own, into in zip(self.layers, weights, inputs, strict=True)
         )
         return replace(self, layers=layers, embedding_bits=few(embeddings))
@@ -343,7 +354,12 @@ class BertArchitecture:
             if (known := document["format"]) != _FORMAT:
                 raise UserError(f"architecture: format {known!r}, expected {_FORMAT!r}")
             layers = [
-                LayerUnits(**{name: _to_tuples(units) for name, units in layer.items()})
+                LayerUnits(
+                    **{
+                        name: units if name == "dropped" else _to_tuples(units)
+                        for name, units in layer.items()
+                    }
+                )
                 for layer in document["layers"]
             ]
             of_model = {name: _to_tuples(document.get(name)) for name in _OF_MODEL}
@@ -421,4 +437,4 @@ def _to_tuples(units: Any) -> Any:
     """Lists of a JSON document as tuples, their members as ints; null stays None."""
     if isinstance(units, list):
         return tuple(_to_tuples(member) for member in units)
-    return units if units is None or isinstance(units, bool) else int(units)
+    return None if units is None else int(units)

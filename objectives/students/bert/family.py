@@ -19,7 +19,13 @@ from objectives.students.bert.pruned_bert import (
 from objectives.students.family import Family
 
 _PER_LAYER_NAMES = (
-    *("qk_head_dim", "v_head_dim", *INPUTS, "weight_bits", "halves", "input_bits", "dropped"),
+    "qk_head_dim",
+    "v_head_dim",
+    *INPUTS,
+    "weight_bits",
+    "halves",
+    "input_bits",
+    "dropped",
 )
 _CUT = ("per_layer_config", "embedding_bits", "pooler_bits", "full_vocab_size", "sublayers")
 """What the configuration of a cut model says, and that of an unpruned one does not."""

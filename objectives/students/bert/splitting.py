@@ -66,7 +66,7 @@ def in_halves(
         f"bert.encoder.layer.{number}.{linear.name}"
         for number, units in enumerate(architecture.layers)
         for linear in LINEARS
-        if units.halves and not units.dropped
+        if units.halves
     ]
     if architecture.pooler_halves:
         names.append("bert.pooler.dense")

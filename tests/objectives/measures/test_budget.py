@@ -414,6 +414,34 @@ def test_bert_base_with_every_space_ends_on_the_budget(share: float, tolerance: 
     assert abs(cost.exact(found) / target - 1) <= 1e-4
 
 
+@pytest.mark.parametrize(("fixed", "share"), [(True, 1.0), (False, 0.9)])
+def test_beside_layers_the_band_is_met_where_heads_and_neurons_meet_it(
+    fixed: bool, share: float
+) -> None:
+    """`fixed`: which layers stay is said, as a depth of `ElasticSearch` does. Where layers are
+    chosen by their scores this small model misses some."""
+    generator = torch.Generator().manual_seed(0)
+    met = []
+    for _ in range(100):
+        scores = {
+            name: torch.randn(2, units, generator=generator) for name, units in SPACES.items()
+        }
+        target = COST.full * (0.2 + 0.7 * torch.rand(1, generator=generator).item())
+        layers = torch.randn(2, 1, generator=generator)
+        if fixed:
+            layers = torch.full((2, 1), torch.inf)
+        if in_band(discretised(scores, target, 0.02), target, 0.02):
+            found = discretised({**scores, "layers": layers}, target, 0.02)
+            met.append(in_band(found, target, 0.02))
+    assert len(met) > 30
+    assert sum(met) >= share * len(met)
+
+
+def test_expected_with_layers_alone_stays_on_its_device() -> None:
+    masks = {"layers": torch.ones(2, 2, 1, device="meta")}
+    assert COST.expected(masks).device.type == "meta"
+
+
 def test_units_that_are_fixed_are_kept_or_closed_whatever_the_budget() -> None:
     """Here the budget would hold all heads and no neuron, or half of both."""
     heads = torch.full((2, SPACES["heads"]), -torch.inf)

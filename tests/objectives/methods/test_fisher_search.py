@@ -121,8 +121,13 @@ def test_layers_leave_beside_heads_and_neurons_whatever_is_counted(
     shallow = method.within_budget(scores, counted)
     assert shallow.layers[1].dropped
     model = cut(state, problem.student.config, shallow)
-    measured = measured_costs(model, problem.seq_len)
-    assert own.exact(shallow) == measured.get(own.unit, own.exact(shallow))
+    there = [layer for layer in shallow.layers if not layer.dropped]
+    measured = {
+        **measured_costs(model, problem.seq_len),
+        Units(TINY, spaces).unit: sum(len(layer.heads) + len(layer.ffn) + 1 for layer in there),
+        LATENCY.unit: LATENCY.rest + sum(LATENCY.layer(layer.widths(TINY)) for layer in there),
+    }
+    assert own.exact(shallow) == pytest.approx(measured[own.unit], rel=1e-9)
 
 
 def test_the_planted_units_survive(workbench: Workbench, problem: Problem) -> None:

@@ -18,12 +18,13 @@ from transformers import BertForSequenceClassification
 from objectives.errors import UserError
 from objectives.measures.cost import Flops
 from objectives.measures.evaluate import count_parameters, predict
+from objectives.methods.polish import Polish
 from objectives.methods.sandwich import Sandwich
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
 from objectives.students.bert.architecture import BertArchitecture, sandwich
 from objectives.students.bert.cutting import cut
-from objectives.students.bert.exporting import plain_bert
+from objectives.students.bert.exporting import plain_bert, save_model
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
@@ -187,6 +188,19 @@ def test_each_k_is_another_model_at_one_cost_and_trains(problem: Problem) -> Non
             untrained, problem.alpha, "cpu"
         )
         assert (moved.abs().max() > 1e-3) == (k > 0), "the plain order lost nothing"
+
+
+def test_one_that_lost_nothing_but_its_order_is_polished(problem: Problem, tmp_path: Path) -> None:
+    found = search_alone(replace(QUICK, k=1, target_ratio=1.0), problem)
+    folder = tmp_path / "00000"
+    folder.mkdir()
+    (folder / "architecture.json").write_text(found.architecture.to_json())
+    save_model(found.model, folder / "model")
+    polish = Polish(trials=str(tmp_path), batch_size=16, stages=QUICK.stages)
+    polished = search_alone(polish, problem)
+    assert polished.architecture == found.architecture
+    before, after = (predict(one.model, problem.alpha, "cpu") for one in (found, polished))
+    assert (after - before).abs().max() > 1e-3
 
 
 def test_students_of_several_orders_in_one_population_train_as_they_do_alone(
