@@ -143,8 +143,9 @@ class _Run:
                 architectures[slot] = self.alpha.architecture(slot)
             except FloatingPointError as error:
                 yield SearchFailure(slot, str(error))
-        searched = self.population.slot if self.search_steps else self._begun_with
-        models = self._cut(architectures, searched)
+        models = self._cut(
+            architectures, self.population.slot if self.search_steps else self._begun_with
+        )
         if self.search_steps and self.slots[-1] in slots:
             del self.population
         # Those of one order of sublayers together: they are one program.
