@@ -3,14 +3,15 @@ convolution, by operation priority on a bi-branch super-net.
 
 What is illegal is rejected before it is trained. Each candidate takes its weights from the
 super-net, learns for a few steps what the teacher says, its logits and its hidden states, and is
-scored on alpha. After a round, one child of each parent, the weights are written back; where
+scored on alpha. After a round, as many candidates as parents, the weights are written back; where
 several children have trained one weight, that of the best stays. The best candidate of all is
 trained on the teacher's logits.
 
 What differs from the paper: there a candidate is pre-trained on masked words for 40,000 steps and
 scored on GLUE; here it is distilled, and its score is exp(-loss) on one task. A student has few
-layers, and the teacher's words. What the paper leaves open is decided so: a round has one child of
-each parent, as in its algorithm, not five, as in its text; a position of a formula holds a function
+layers, and the teacher's words. What the paper leaves open is decided so: a round has as many
+children as there are parents, as in its algorithm, not five of each, as in its text, and the
+parents are the best at each moment; a position of a formula holds a function
 or nothing, so that priority chooses among insertion, deletion and replacement; the bounds are of a
 position of a layer, over the candidates in which it acts; operands change at random, as kinds of
 layers do; each smaller kernel is taken from the largest directly.
@@ -32,7 +33,7 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.aimed_search import all_alpha, answer_score
 from objectives.strategies.places.operation_priority import OperationPriority, PrioritySettings
-from objectives.strategies.places.strategy import Candidate
+from objectives.strategies.places.strategy import TRIES, Candidate
 from objectives.strategies.super_net_search import CellChoice, Chosen
 from objectives.students.cells.layer_space import Layers, LayerSpace
 from objectives.text.data import Batch
@@ -98,7 +99,12 @@ class AutoBertZero(CellChoice):
         is illegal after many tries."""
         children = strategy.propose(1) if len(strategy.learned) >= self._drawn else []
         found = [self.space.read(child) for child in children]
-        return next(filter(None, found), None) or self.space.drawn(random)
+        if child := next(filter(None, found), None):
+            return child
+        known = [choices for choices, _ in strategy.learned]
+        drawn = (self.space.drawn(random) for _ in range(TRIES))
+        new = (layers for layers in drawn if layers.choices not in known)
+        return next(new, None) or self.space.drawn(random)
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
         with torch.random.fork_rng(devices=[]):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import ClassVar
 
 import torch
@@ -70,6 +71,7 @@ class AutoKeras(EitherWay):
         tree = MorphTree(self, seed)
         trained: dict[Choice, CellForSequenceClassification] = {}
         curve: list[CurvePoint] = []
+        failed: list[CurvePoint] = []
 
         def begun(cell: Choice) -> CellForSequenceClassification:
             if cell in trained:
@@ -84,20 +86,29 @@ class AutoKeras(EitherWay):
             [candidate] = tree.propose(1)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(own)
-                student = trained[candidate["cell"]] = begun(candidate["cell"])
+                student = begun(candidate["cell"])
             epochs, loss = self.search_epochs / self.candidates, loss_of(student, problem)
-            curve += self._train(problem, student, loss, epochs, "search", own, progress)
-            if not_finite(0, curve):
-                return Chosen(self.base, curve)
+            losses = self._train(problem, student, loss, epochs, "search", own, progress)
+            if not_finite(0, losses):  # its morphs begin where it did
+                failed = losses
+                trained.pop(candidate["cell"], None)
+                tree.learn([(candidate, min([0.0, *(score for _, score in tree.learned)]))])
+                continue
+            curve += losses
+            trained[candidate["cell"]] = student
             tree.learn([(candidate, self._score(student, problem))])
-        cell = max(tree.learned, key=lambda pair: pair[1])[0]["cell"]
+        left = [(score, known["cell"]) for known, score in tree.learned if known["cell"] in trained]
+        if not left:
+            return Chosen(self.base, failed)
+        _, cell = max(left, key=itemgetter(0))
         return Chosen(_genotype(cell), curve, trained[cell])
 
     def _score(self, student: CellForSequenceClassification, problem: Problem) -> float:
         score = answer_score(lambda inputs: student(**inputs), all_alpha(problem), problem)
         if self.target_ratio is None:
             return score
-        flops = measured_flops(student, problem.seq_len)
+        mapping = student.get_parameter("words.1.weight")  # it is folded into the words in the end
+        flops = measured_flops(student, problem.seq_len) - 2 * problem.seq_len * mapping.numel()
         loss = hinge(flops, self.target_ratio, self.tolerance, problem)
         return score - self.flops_weight * float(loss)
 

@@ -18,6 +18,7 @@ Transformer among random ones. A child that was there before is drawn again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -62,7 +63,7 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
     search_epochs: float = 1.0
     """Passes over the train split of a candidate that reaches every hurdle. > 0."""
     nodes: int = 4
-    """Of a cell. >= 3, for the Transformer. The paper has 6 for it."""
+    """Of a cell. >= 3, which the Transformer takes; 6 in the paper."""
     most_cells: int = 2
     """At most so many cells, all alike, follow one another. >= 1."""
     increments: tuple[float, ...] = (1.0, 1.0, 2.0)
@@ -90,7 +91,10 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
         check_ranges(
             self,
             most_cells=(self.most_cells >= 1, ">= 1"),
-            increments=(min(self.increments, default=0) > 0, "numbers > 0, at least one"),
+            increments=(
+                bool(self.increments) and all(0 < part < math.inf for part in self.increments),
+                "numbers > 0, at least one",
+            ),
             candidates=(self.candidates >= 1, ">= 1"),
             every=(self.every >= 1, ">= 1"),
             population=(self.population >= 1, ">= 1"),
@@ -161,7 +165,7 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
             progress.advance()
             strategy.learn([(candidate.choices, result.fitness)])
             judged[net.genotype(candidate.choices)] = result
-            if number >= self.every * (1 + len(hurdles.heights)):
+            if dynamic and number >= self.every * (1 + len(hurdles.heights)):
                 hurdles.add(judged[net.genotype(alive)] for alive, _ in strategy.learned)
             best.append((result.fitness, candidate))
             best = sorted(best, key=itemgetter(0), reverse=True)[: self.finalists]

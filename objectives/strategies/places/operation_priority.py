@@ -124,7 +124,8 @@ class OperationPriority(Remembering):
             if guided:
                 name = guided[int(self._rng.integers(len(guided)))]
                 child = {**child, name: self._preferred(name, odds)}
-            child = {**self._drawn(), **child}
+            if len(child) < len(self.places):
+                child = {**self._drawn(), **child}
             if self._key(child) not in known:
                 if self._accepts(child):
                     break

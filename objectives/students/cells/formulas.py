@@ -1,11 +1,12 @@
 """Formulas of attention: graphs of a few functions of Q, K, V and P (AutoBERT-Zero, Gao et al.
 2022).
 
-A formula is written as nested calls, such as `FORMULAS["attention"]`. What stands there twice is
-computed once. A value is a matrix of each head, whose sides are n tokens or d dimensions; an input
-is n x d, and so must the result be. What the paper leaves open is decided so: `scale` divides by
-the root of d whatever the sides, as the formulas that it found need; `cosine` and `euclidean`
-compare each row of one matrix with each row of the other.
+A formula is written as nested calls: standard attention is
+matmul(softmax(scale(matmul(Q,transpose(K)))),V). What stands there twice is computed once. A value
+is a matrix of each head, whose sides are n tokens or d dimensions; an input is n x d, and so must
+the result be. What the paper leaves open is decided so: `scale` divides by the root of d whatever
+the sides, as the formulas that it found need; `cosine` and `euclidean` compare each row of one
+matrix with each row of the other.
 
 This file imports torch and files beside it: an exported model carries copies.
 """
@@ -28,14 +29,10 @@ UNARY = ("neg", "transpose", "scale", "softmax", "logsigmoid", "softsign")
 BINARY = ("add", "matmul", "cosine", "euclidean")
 OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 """Of each function."""
+LONGEST = 2_000
+"""Characters of a formula."""
 _SMOOTH = 1e-3
 """Under the root of a Euclidean distance: no gradient is infinite at 0, and no rounding shows."""
-FORMULAS = {
-    "attention": "matmul(softmax(scale(matmul(Q,transpose(K)))),V)",
-    "layer 2": "matmul(softmax(scale(matmul(Q,transpose(neg(logsigmoid(neg(K))))))),add(K,Q))",
-    "layer 12": "matmul(softmax(scale(matmul(Q,transpose(add(V,scale(K)))))),V)",
-}
-"""Standard attention, and the two that the paper found and prints."""
 
 
 def is_formula(operation: str) -> bool:
@@ -75,7 +72,9 @@ class Part(NamedTuple):
 
 def parts_of(text: str) -> dict[str, Part]:
     """The parts of a formula by how they are written, each after its operands. Raises ValueError
-    for what is no formula, and for another spelling of one."""
+    for what is no formula, for another spelling of one, and for more than `LONGEST` characters."""
+    if len(text) > LONGEST:
+        raise ValueError(f"it has {len(text):,} characters; at most {LONGEST:,} are read")
     parts: dict[str, Part] = {}
 
     def part(node: ast.AST) -> str:
@@ -84,7 +83,7 @@ def parts_of(text: str) -> dict[str, Part]:
         name = own.id if isinstance(own, ast.Name) else ""
         if len(args) != OPERANDS.get(name, 0 if name in INPUTS else None):
             raise ValueError(
-                f"'{ast.unparse(node)}' is neither an input ({', '.join(INPUTS)}) nor one of "
+                f"'{ast.unparse(node)[:80]}' is neither an input ({', '.join(INPUTS)}) nor one of "
                 f"{', '.join(UNARY)} of one operand or {', '.join(BINARY)} of two"
             )
         operands = tuple(map(part, args))
@@ -98,7 +97,7 @@ def parts_of(text: str) -> dict[str, Part]:
 
     try:
         whole = part(ast.parse(text, mode="eval").body)
-    except SyntaxError as error:
+    except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError("it cannot be read") from error
     if parts[whole].shape != "nd":
         raise ValueError(f"it gives {parts[whole].shape}, and must give nd")

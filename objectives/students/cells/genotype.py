@@ -135,7 +135,7 @@ def check_operations(names: Sequence[str]) -> None:
         try:
             parts_of(name)
         except ValueError as error:
-            raise UserError(f"operation '{name}' is not a formula: {error}") from error
+            raise UserError(f"operation '{name[:80]}' is not a formula: {error}") from error
 
 
 def check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:

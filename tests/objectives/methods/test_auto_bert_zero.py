@@ -14,10 +14,11 @@ from maskfront import AutoBertZero, UserError
 from objectives.measures.measured import measured_flops
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
-from objectives.students.cells.formulas import FORMULAS, is_formula, parts_of
+from objectives.students.cells.formulas import is_formula, parts_of
 from objectives.students.cells.genotype import Genotype
 from objectives.weights.bi_branch import BiBranchNet, Student
 from tests.objectives.conformance import SearchMethodConformance, search_alone
+from tests.objectives.students.cells.known_formulas import FORMULAS
 
 QUICK = AutoBertZero(
     **{"width": 16, "layers": 1, "positions": 4, "batch_size": 16, "candidates": 4},
@@ -123,7 +124,8 @@ def best_of_evolution(seed: int, candidates: int, evolves: bool) -> float:
 
 
 def test_evolution_comes_nearer_to_attention_than_draws_do() -> None:
-    """Means of the best of 100 candidates; over 20 seeds they are 0.38, and 0.27 of draws."""
+    """Means of the best of 100 candidates: over 20 seeds 0.38, and 0.27 of draws. (Mutation without
+    priority is nearly as good here: 0.37 over 100 seeds, 0.40 with it.)"""
     evolved, drawn = (
         fmean(best_of_evolution(seed, 100, own) for seed in range(8)) for own in (True, False)
     )

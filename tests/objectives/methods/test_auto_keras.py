@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from maskfront import AutoKeras, UserError
+from objectives.measures.measured import measured_flops
 from objectives.methods.operations import auto_keras
 from objectives.methods.operations.auto_keras import MorphTree, distance
 from objectives.problem import Problem
@@ -118,6 +119,37 @@ def test_the_flops_loss_counts_against_a_cell(problem: Problem) -> None:
     assert isinstance(found, Genotype)
     assert found.width == 16
     assert "conv3" not in found.blocks
+
+
+def test_the_flops_loss_is_that_of_the_finished_model(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[float] = []
+
+    def hinge(flops: float, *_: object) -> float:
+        counted.append(flops)
+        return 0.0
+
+    monkeypatch.setattr(auto_keras, "hinge", hinge)
+    method = replace(QUICK, candidates=1, target_ratio=0.5)
+    found = search_alone(method, problem)
+    assert counted == [measured_flops(found.model, problem.seq_len)]
+
+
+def test_a_candidate_that_diverges_ends_no_search(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, number = AutoKeras._train, 0
+
+    def broken(*given: Any) -> list[Any]:
+        nonlocal number
+        number += 1
+        curve = [*train(*given)]
+        return [{**curve[0], "loss": float("nan")}] if number == 2 else curve
+
+    monkeypatch.setattr(AutoKeras, "_train", broken)
+    found = search_alone(QUICK, problem)
+    assert all(point["loss"] == point["loss"] for point in found.curve)
 
 
 def test_where_no_morph_is_left_it_goes_on(problem: Problem) -> None:

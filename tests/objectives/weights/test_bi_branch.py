@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
-from objectives.students.cells.formulas import FORMULAS
 from objectives.weights.bi_branch import BiBranchNet, operations_of
+from tests.objectives.students.cells.known_formulas import FORMULAS
 
 LAYERS = (FORMULAS["layer 12"], "light9")
 KERNEL = "blocks.3.operation.kernels_HK"

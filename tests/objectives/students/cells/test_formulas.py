@@ -14,7 +14,6 @@ from objectives.delivery.exported import load_model
 from objectives.errors import UserError
 from objectives.measures.measured import measured_flops
 from objectives.students.cells.formulas import (
-    FORMULAS,
     INPUTS,
     OPERANDS,
     Formula,
@@ -27,6 +26,7 @@ from objectives.students.cells.formulas import (
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
 from objectives.students.cells.layer_space import LayerSpace
+from tests.objectives.students.cells.known_formulas import FORMULAS
 from tests.objectives.students.cells.test_cell_classifier import cell
 
 Array = NDArray[np.float64]
@@ -228,6 +228,10 @@ def test_a_genotype_of_formulas_survives_json() -> None:
         ("add(K)", r"'add\(K\)' is neither an input"),
         ("add(K,X)", "'X' is neither an input"),
         ("add(K,V", "it cannot be read"),
+        ("add(K," + "-" * 1_900 + "1)", "it cannot be read"),
+        ("neg(" * 300 + "K" + ")" * 300, "it cannot be read"),
+        ("add(K,V)" + "[0]" * 600, "(it cannot be read|is neither an input)"),
+        ("add(K," * 1_000, "it has 6,000 characters"),
     ],
 )
 def test_what_is_no_formula_is_refused(text: str, said: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from objectives.students.cells.formulas import FORMULAS, parts_of
+from objectives.students.cells.formulas import parts_of
 from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.layer_space import Layers, LayerSpace
+from tests.objectives.students.cells.known_formulas import FORMULAS
 
 SPACE = LayerSpace(layers=1, positions=5)
 
