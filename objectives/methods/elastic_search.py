@@ -29,7 +29,7 @@ from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import places
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import Outcome, SearchFailure, SearchResult
+from objectives.search_method import Outcome, SearchFailure
 from objectives.staged_method import StagedMethod
 from objectives.strategies.importance import importance_at, importance_of_student
 from objectives.strategies.ranking import evenly, largest_fall, per_cost, redistributed
@@ -217,17 +217,15 @@ class ElasticSearch(StagedMethod):
         except FloatingPointError as error:
             yield from (SearchFailure(slot, str(error)) for slot in range(len(members)))
             return
-        for outcome in staged_search(
+        yield from staged_search(
             members,
             problem,
             Chosen([member.choose(problem, shared) for member in members]),
             seed=seed,
             progress=progress,
             students=[shared.model] * len(members),
-        ):
-            if isinstance(outcome, SearchResult):
-                outcome = replace(outcome, curve=[*shared.curve, *outcome.curve])
-            yield outcome
+            curves=[shared.curve] * len(members),
+        )
 
     def _shared(self, problem: Problem, seed: int, progress: Progress) -> SharedStudent:
         """The student that all trials of a run are cut from, trained by the first of them."""

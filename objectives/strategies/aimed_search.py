@@ -144,18 +144,22 @@ def scored(
         yield choices, score - float(method.flops_loss(net, weights, problem))
 
 
-@torch.no_grad()
 def answer_score(
     model: Callable[[Mapping[str, Tensor]], Any], rows: Sequence[Batch], problem: Problem
 ) -> float:
-    """exp(-L), L being the task's loss of a model's answers to the inputs of rows of alpha (of
-    numbers as a share of their variance); 0 where L is not a number."""
+    """`logits_score` of a model's answers to the inputs of rows of alpha."""
+    return logits_score(lambda batch: model(batch.inputs).logits, rows, problem)
+
+
+@torch.no_grad()
+def logits_score(
+    logits: Callable[[Batch], Tensor], rows: Sequence[Batch], problem: Problem
+) -> float:
+    """exp(-L), L being the task's loss of logits (B, C) of rows of alpha (of numbers as a share of
+    their variance); 0 where L is not a number."""
     numbers = problem.alpha.labels
     unit = max(float(numbers.var()), 1e-12) if problem.alpha.regression else 1.0
-    losses = [
-        len(batch.rows) * task_loss(model(batch.inputs).logits[None], batch.labels)
-        for batch in rows
-    ]
+    losses = [len(batch.rows) * task_loss(logits(batch)[None], batch.labels) for batch in rows]
     loss = float(sum(losses)) / sum(len(batch.rows) for batch in rows) / unit
     return 0.0 if math.isnan(loss) else math.exp(-loss)
 

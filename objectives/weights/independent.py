@@ -41,6 +41,7 @@ def staged_search(
     seed: int,
     progress: Progress,
     students: Sequence[Classifier] | None = None,
+    curves: Sequence[Sequence[CurvePoint]] | None = None,
 ) -> Iterator[Outcome]:
     """Take all members through the stages of the first.
 
@@ -52,6 +53,7 @@ def staged_search(
         progress: what is told of the run.
         students: what each member begins with, uncut, or cut already where no stage searches; by
             default all the student of the problem.
+        curves: of a search of each member that is over; the stages that search are left out.
 
     Yields:
         One outcome for each member.
@@ -61,7 +63,10 @@ def staged_search(
     run = _Run(members, problem, alpha, seed, progress, students)
     if any(stage.loss == "prediction+hidden" for stage in run.stages):
         keep_states(problem, run.dtype, progress)
-    run.search()
+    if curves is None:
+        run.search()
+    else:
+        run.curves, run.search_steps = [list(curve) for curve in curves], 0
     together = members[0].cut_together
     for group in _groups(run.slots, problem.device) if together else [[s] for s in run.slots]:
         yield from run.finish(group)
