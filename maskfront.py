@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.delivery.bench import bench as bench
     from objectives.errors import MaskfrontError as MaskfrontError
     from objectives.errors import UserError as UserError
+    from objectives.methods.aps_t import ApsT as ApsT
     from objectives.methods.baselines.head_importance import HeadImportance as HeadImportance
     from objectives.methods.baselines.magnitude_pruning import MagnitudePruning as MagnitudePruning
     from objectives.methods.baselines.random_pruning import RandomPruning as RandomPruning

@@ -1,0 +1,189 @@
+"""APS-T (Wang et al. 2020): a search for widths, whose candidates share one student less and less.
+
+The weights of each width are projected from the student's (`weights/projections.py`). In a warm-up
+widths are drawn at random and share nearly all. Then a controller learns from their scores by
+REINFORCE, while each step moves the projections apart. In the end the best of ten draws, brought
+into the budget width by width, is cut, its projected weights as plain ones, and distilled.
+
+What differs from the paper: hidden states keep their width, so one axis of a weight is projected,
+not both, and no width has a norm or shortcut of its own. Its code minimises absolute products of
+columns; here it is Phi. The student is trained already, and learns from the teacher by AdamW. The
+controller sees its choices alone, not the FLOPs that are left, and its baseline begins at the first
+score, exp(-loss) on a batch of alpha (there accuracy); untaught it makes the draws of the warm-up.
+Steps are fewer, their rates higher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise, product
+from typing import Any, ClassVar, Self, get_args
+
+import torch
+
+from objectives.device import matmul_dtype, to_device
+from objectives.errors import check_ranges
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import Outcome
+from objectives.staged_method import StagedMethod
+from objectives.strategies.aimed_search import all_alpha, best_of, logits_score
+from objectives.strategies.importance import importance_of_student
+from objectives.strategies.places.controller import Controller, ControllerSettings
+from objectives.students.bert.cutting import cut
+from objectives.text.data import Batch
+from objectives.training.population import Population
+from objectives.training.stage_training import StageTraining
+from objectives.training.stages import RECOVER, Stage
+from objectives.training.teacher_states import keep_states
+from objectives.weights.alpha import Chosen
+from objectives.weights.independent import staged_search
+from objectives.weights.projections import Projections, Sharing
+from objectives.weights.slices import Model
+
+_CONTROLLER = ControllerSettings(learning_rate=1e-2, baseline_decay=0.99, entropy_weight=4e-3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApsT(StagedMethod):
+    """Search of widths by a controller, on projections of one student."""
+
+    searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
+
+    sharing: Sharing = "transition"
+    """What candidates share: "ordinal", the first units, "independent", as few units as can be, or
+    "transition", at first nearly all and then less and less."""
+    shares: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
+    """The widths of a layer, shares of its heads and of its neurons, in (0, 1], rising. No R below
+    what the least cost can be met."""
+    warmup: float = 1 / 3
+    """Share of the search in which widths are drawn at random and projections rest. In [0, 1)."""
+    projection_rate: float = 0.01
+    """Step size of the projections on Phi. In (0, 0.1)."""
+    flops_weight: float = 0.1
+    """lambda: where a candidate costs more than R, its score is divided by so much to the power of
+    lambda. >= 0."""
+    controller: ControllerSettings = _CONTROLLER
+    """How the controller learns."""
+    stages: tuple[Stage, ...] = (
+        Stage(name="search", epochs=6, learning_rate=6e-4, loss="prediction+hidden", searches=True),
+        RECOVER,
+    )
+    """The search, each step of which trains one candidate; then what the cut student goes through.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rising = self.shares and all(a < b for a, b in pairwise((0, *self.shares, 1 + 1e-9)))
+        losses = [stage.loss for stage in self.stages if stage.searches]
+        searches = losses in (["prediction"], ["prediction+hidden"])
+        check_ranges(
+            self,
+            sharing=(self.sharing in get_args(Sharing), f"one of {', '.join(get_args(Sharing))}"),
+            shares=(bool(rising), "one or more, rising in (0, 1]"),
+            warmup=(0 <= self.warmup < 1, "in [0, 1)"),
+            projection_rate=(0 < self.projection_rate < 0.1, "in (0, 0.1)"),
+            flops_weight=(self.flops_weight >= 0, ">= 0"),
+            stages=(searches, "one that searches, its loss not 'intermediate', then others"),
+        )
+
+    def idle(self) -> Mapping[str, str]:
+        """Projections that stay have no rate."""
+        stay = {"projection_rate": f"sharing is '{self.sharing}'"}
+        return super().idle() if self.sharing == "transition" else {**super().idle(), **stay}
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Search with each member, one after another."""
+        for slot, member in enumerate(members):
+            search = _Search(member, problem, seed)
+            found = search.found(progress)
+            units = search.projections.units(search.model(found), problem.shape)
+            student = cut(problem.student.state_dict(), problem.student.config, units)
+            student.load_state_dict(search.student(found).slot(0))
+            finish = partial(staged_search, problem=problem, seed=seed, progress=progress)
+            begun, curves = [to_device(student, problem.device)], [search.training.curves()[0]]
+            for outcome in finish([member], alpha=Chosen([units]), students=begun, curves=curves):
+                yield replace(outcome, slot=slot)
+
+
+class _Search:
+    """The training of a student each step of which is at the widths of one candidate."""
+
+    def __init__(self, method: ApsT, problem: Problem, seed: int):
+        self.method, self.problem, stage = method, problem, method.stages[0]
+        self.alpha = problem.alpha.shuffled(method.batch_size, seed, problem.device)
+        dtype = matmul_dtype(method.precision, problem.device)
+        self.population = Population.of([problem.student], dtype)
+        rates = [stage.learning_rate * method.rate_share(problem, None)]
+        begun = partial(StageTraining, batch_size=method.batch_size, seed=seed)
+        self.training = begun(problem, [0], self.population, stage, rates, None)
+        scores = importance_of_student(problem, method.spaces, "logits")
+        orders = {space: own.argsort(-1, descending=True) for space, own in scores.items()}
+        self.projections = Projections(method.sharing, orders, method.shares)
+        spaces = product(range(problem.shape.layers), method.spaces)
+        places = {f"{space}[{layer}]": tuple(self.projections[space]) for layer, space in spaces}
+        self.controller = Controller(places, seed, method.controller)
+
+    def found(self, progress: Progress) -> Mapping[str, Any]:
+        """The widths that are best in the end."""
+        method, training, controller = self.method, self.training, self.controller
+        sharing = self.projections.separate(0.0)
+        if training.stage.loss == "prediction+hidden":
+            keep_states(self.problem, self.population.matmul_dtype, progress)
+        for step, batch in enumerate(training.batches(0, progress)):
+            if step >= method.warmup * training.steps:
+                (one,) = controller.propose(1)
+                controller.learn([(one, self.score(one, [next(self.alpha)]))])
+                if method.sharing == "transition":
+                    sharing = self.projections.separate(method.projection_rate)
+            (drawn,) = controller.propose(1)
+            loss = training.loss(self.student(drawn), batch, {})
+            loss.sum().backward()
+            training.optimizer.step()
+            training.measured.append({"loss": loss.detach(), "sharing": sharing})
+            progress.advance()
+        near = [self.nearest(one) for one in controller.propose(10)]
+        least, rows = min(map(self.miss, near)), all_alpha(self.problem)
+        pairs = [(one, self.score(one, rows)) for one in near if self.miss(one) == least]
+        return best_of(pairs, len(pairs), progress)
+
+    def student(self, candidate: Mapping[str, Any]) -> Population:
+        return self.projections.applied(self.population, self.model(candidate))
+
+    @torch.no_grad()
+    def score(self, candidate: Mapping[str, Any], rows: Sequence[Batch]) -> float:
+        """Of its answers to rows of alpha, less where it costs more than R."""
+        student = self.student(candidate)
+        score = logits_score(lambda batch: student.logits(batch)[0], rows, self.problem)
+        return score / float(max(1.0, self.ratio(candidate)) ** self.method.flops_weight)
+
+    def nearest(self, candidate: Mapping[str, Any]) -> Mapping[str, Any]:
+        """In the budget, or as near as changes of one width after another bring it."""
+        for places in [self.controller.places.items()] * len(candidate):
+            near = ({**candidate, name: own} for name, widths in places for own in widths)
+            candidate = min([candidate, *near], key=self.miss)
+        return candidate
+
+    def miss(self, candidate: Mapping[str, Any]) -> float:
+        """How far its cost lies outside the band, as a share of R."""
+        return max(0.0, abs(self.ratio(candidate) - 1) - self.method.tolerance)
+
+    def ratio(self, candidate: Mapping[str, Any]) -> float:
+        """Its cost, as a share of R."""
+        budget, model = self.problem.budget, self.model(candidate)
+        cost = budget.cost.fixed + sum(budget.cost.layer(widths) for widths in model)
+        return float(cost / budget.full / self.method.target_ratio)
+
+    def model(self, candidate: Mapping[str, Any]) -> Model:
+        """Its widths; of units that are not searched all."""
+        found = []
+        for n, whole in enumerate(self.population.widths[0]):
+            heads = candidate.get(f"heads[{n}]", whole.heads)
+            size, ffn = heads * self.population.head_dim, candidate.get(f"ffn[{n}]", whole.ffn)
+            found.append(whole._replace(heads=heads, query_key=size, value=size, ffn=ffn))
+        return tuple(found)

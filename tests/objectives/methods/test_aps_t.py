@@ -1,0 +1,163 @@
+"""APS-T: what the controller learns of, when projections move, the budget, what is cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from maskfront import ApsT, UserError
+from objectives.methods import aps_t
+from objectives.methods.aps_t import _Search
+from objectives.problem import Problem
+from objectives.search_method import SearchMethod
+from objectives.strategies.places.controller import ControllerSettings
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.training.stages import Stage
+from objectives.weights.projections import Projections
+from tests.conftest import TINY
+from tests.objectives.conformance import (
+    PruningConformance,
+    RecordingProgress,
+    logits_of,
+    search_alone,
+)
+
+SEARCH = Stage(name="search", epochs=0.1, learning_rate=1e-3, searches=True)
+POLISH = Stage(name="polish", epochs=0.1, learning_rate=1e-3)
+QUICK = ApsT(batch_size=16, tolerance=0.1, stages=(SEARCH, POLISH))
+
+
+class TestConformance(PruningConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> SearchMethod:
+        return QUICK
+
+
+def test_phi_rests_in_the_warm_up_and_then_falls(problem: Problem) -> None:
+    stages = (replace(SEARCH, epochs=3),)
+    method = replace(QUICK, stages=stages, warmup=0.25, projection_rate=0.05)
+    curve = search_alone(method, problem).curve
+    assert {point["stage"] for point in curve} == {"search"}
+    sharing = torch.tensor([float(point["sharing"]) for point in curve])
+    warm = len(curve) // 4
+    assert (sharing[:warm] == sharing[0]).all()
+    later = sharing[warm + 1 :]
+    assert (later.diff() < 0).all()
+    orders = {"heads": torch.arange(4).repeat(3, 1), "ffn": torch.arange(48).repeat(3, 1)}
+    independent = Projections("independent", orders, method.shares).separate(0.0)
+    assert later[-1] < 0.5 * (sharing[0] + float(independent))
+
+
+@pytest.mark.parametrize("sharing", ["ordinal", "independent"])
+def test_what_does_not_move_keeps_its_units(problem: Problem, sharing: Any) -> None:
+    method = replace(QUICK, sharing=sharing, stages=(SEARCH,))
+    found = search_alone(method, problem)
+    assert len({point["sharing"] for point in found.curve}) == 1
+    assert "projection_rate" in method.idle()
+    assert "projection_rate" not in QUICK.idle()
+
+
+def test_a_score_is_less_where_a_candidate_costs_more_than_r(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aps_t, "logits_score", lambda *_: 0.5)
+    search = _Search(replace(QUICK, target_ratio=0.4, flops_weight=2.0), problem, 0)
+    ratios, scores = [], []
+    for candidate in search.controller.propose(50):
+        ratio = problem.budget.ratio(
+            search.projections.units(search.model(candidate), problem.shape)
+        )
+        assert search.ratio(candidate) == pytest.approx(ratio / 0.4)
+        ratios.append(ratio / 0.4)
+        scores.append(search.score(candidate, []))
+    assert min(ratios) < 1 < max(ratios)
+    for ratio, score in zip(ratios, scores, strict=True):
+        assert score == pytest.approx(0.5 if ratio <= 1 else 0.5 * ratio**-2)
+
+
+def test_what_is_cut_computes_what_was_projected(problem: Problem) -> None:
+    method = replace(QUICK, stages=(replace(SEARCH, epochs=1),), projection_rate=0.05)
+    search = _Search(method, problem, 3)  # the seed of `run`
+    candidate = search.found(RecordingProgress())
+    found = search_alone(method, problem)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert found.architecture.widths(TINY) == search.model(candidate)
+    batch = next(problem.alpha.in_order(1000, "cpu"))
+    projected = search.student(candidate).logits(batch)[0].detach()
+    cut = logits_of(found, problem)[batch.rows]
+    torch.testing.assert_close(cut, projected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.9])
+def test_candidates_are_brought_into_the_budget(problem: Problem, ratio: float) -> None:
+    search = _Search(replace(QUICK, target_ratio=ratio, tolerance=0.05), problem, 0)
+    drawn = search.controller.propose(20)
+    assert max(search.miss(one) for one in drawn) > 0
+    near = [search.nearest(one) for one in drawn]
+    assert min(search.miss(one) for one in near) == 0
+    assert all(search.miss(n) <= search.miss(one) for n, one in zip(near, drawn, strict=True))
+    inside = [one for one in drawn if search.miss(one) == 0]
+    assert all(search.nearest(one) == one for one in inside)
+
+
+def test_what_is_not_searched_stays_whole(problem: Problem) -> None:
+    stages = (SEARCH, replace(POLISH, loss="intermediate"))
+    found = search_alone(replace(QUICK, spaces=("ffn",), target_ratio=0.7, stages=stages), problem)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert found.architecture.heads_per_layer == (4, 4, 4)
+    assert set(found.architecture.ffn_per_layer) <= {5, 12, 24, 36, 48}
+    assert min(found.architecture.ffn_per_layer) < 48
+
+
+@pytest.mark.slow
+def test_the_student_learns_what_a_transition_made_it_forget(problem: Problem) -> None:
+    stages = (replace(SEARCH, epochs=12),)
+    method = replace(QUICK, stages=stages, projection_rate=0.02)
+    losses = torch.tensor([float(point["loss"]) for point in search_alone(method, problem).curve])
+    means = torch.stack([part.mean() for part in losses.chunk(12)])
+    highest = means.argmax()
+    assert 4 <= highest < 10, "when projections move"
+    assert means[-1] < 0.75 * means[highest]
+
+
+@pytest.mark.slow
+def test_the_controller_learns_to_meet_r(problem: Problem) -> None:
+    """A FLOPs loss that counts for all: its draws cost less after the search than before."""
+    method = replace(
+        QUICK,
+        target_ratio=0.4,
+        flops_weight=10.0,
+        controller=ControllerSettings(learning_rate=2e-2),
+        warmup=0.0,
+        stages=(replace(SEARCH, epochs=6),),
+    )
+    search = _Search(method, problem, 0)
+    before = sum(search.ratio(one) for one in search.controller.propose(100)) / 100
+    search.found(RecordingProgress())
+    after = sum(search.ratio(one) for one in search.controller.propose(100)) / 100
+    assert after < 1.2 < before
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sharing": "all"}, "sharing is 'all'; it must be one of ordinal, independent, transi"),
+        ({"shares": ()}, "must be one or more, rising"),
+        ({"shares": (0.5, 0.25)}, "must be one or more, rising"),
+        ({"shares": (0.5, 1.5)}, "must be one or more, rising"),
+        ({"warmup": 1.0}, r"warmup is 1.0; it must be in \[0, 1\)"),
+        ({"projection_rate": 0.0}, "projection_rate is 0.0"),
+        ({"flops_weight": -1.0}, "flops_weight is -1.0"),
+        ({"spaces": ("qk",)}, "must name some of heads, ffn"),
+        ({"stages": (POLISH,)}, "stages is .* it must be one that searches"),
+        ({"stages": (replace(SEARCH, loss="intermediate"),)}, "its loss not 'intermediate'"),
+        ({"stages": (SEARCH, replace(SEARCH, name="again"))}, "one that searches"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        replace(QUICK, **settings)
