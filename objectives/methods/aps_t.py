@@ -2,7 +2,7 @@
 
 The weights of each width are projected from the student's (`weights/projections.py`). In a warm-up
 widths are drawn at random and share nearly all. Then a controller learns from their scores by
-REINFORCE, while each step moves the projections apart. In the end the best of ten draws, brought
+REINFORCE, while the projections move apart. In the end the best of ten draws, brought
 into the budget width by width, is cut, its projected weights as plain ones, and distilled.
 
 What differs from the paper: hidden states keep their width, so one axis of a weight is projected,
@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Self, get_args
 
 import torch
 
-from objectives.device import matmul_dtype, to_device
+from objectives.device import matmul_dtype, on_device, to_device
 from objectives.errors import check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -41,8 +41,9 @@ from objectives.training.teacher_states import keep_states
 from objectives.weights.alpha import Chosen
 from objectives.weights.independent import staged_search
 from objectives.weights.projections import Projections, Sharing
-from objectives.weights.slices import Model
+from objectives.weights.slices import Model, Order
 
+_EVERY = 8  # steps; one of the projections takes as long as three of a TinyBERT on a CPU
 _CONTROLLER = ControllerSettings(learning_rate=1e-2, baseline_decay=0.99, entropy_weight=4e-3)
 
 
@@ -60,8 +61,8 @@ class ApsT(StagedMethod):
     what the least cost can be met."""
     warmup: float = 1 / 3
     """Share of the search in which widths are drawn at random and projections rest. In [0, 1)."""
-    projection_rate: float = 0.01
-    """Step size of the projections on Phi. In (0, 0.1)."""
+    projection_rate: float = 0.05
+    """Step size of the projections on Phi, at every eighth step of the search. In (0, 0.1)."""
     flops_weight: float = 0.1
     """lambda: where a candidate costs more than R, its score is divided by so much to the power of
     lambda. >= 0."""
@@ -71,8 +72,7 @@ class ApsT(StagedMethod):
         Stage(name="search", epochs=6, learning_rate=6e-4, loss="prediction+hidden", searches=True),
         RECOVER,
     )
-    """The search, each step of which trains one candidate; then what the cut student goes through.
-    """
+    """The search, a candidate each step, and what the cut student goes through after it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +123,8 @@ class _Search:
         begun = partial(StageTraining, batch_size=method.batch_size, seed=seed)
         self.training = begun(problem, [0], self.population, stage, rates, None)
         scores = importance_of_student(problem, method.spaces, "logits")
-        orders = {space: own.argsort(-1, descending=True) for space, own in scores.items()}
+        order = Order.by_scores(problem.shape, scores)
+        orders = {space: on_device(getattr(order, space), problem.device) for space in scores}
         self.projections = Projections(method.sharing, orders, method.shares)
         spaces = product(range(problem.shape.layers), method.spaces)
         places = {f"{space}[{layer}]": tuple(self.projections[space]) for layer, space in spaces}
@@ -139,7 +140,7 @@ class _Search:
             if step >= method.warmup * training.steps:
                 (one,) = controller.propose(1)
                 controller.learn([(one, self.score(one, [next(self.alpha)]))])
-                if method.sharing == "transition":
+                if method.sharing == "transition" and step % _EVERY == 0:
                     sharing = self.projections.separate(method.projection_rate)
             (drawn,) = controller.propose(1)
             loss = training.loss(self.student(drawn), batch, {})

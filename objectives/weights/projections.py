@@ -33,8 +33,6 @@ from objectives.weights.slices import Model
 Sharing = Literal["ordinal", "independent", "transition"]
 """What the projections are: a choice of units, or at first nearly "ordinal" and then moved."""
 
-_NOISE = 1e-3  # with which a transition begins: at "ordinal" itself Phi is stationary
-
 
 class Projections(dict[str, dict[int, Tensor]]):
     """By kind of units and width: P of all layers, (layers, U, width)."""
@@ -51,8 +49,8 @@ class Projections(dict[str, dict[int, Tensor]]):
                 own = functional.one_hot(chosen_LO, units).mT.float()
                 if sharing == "independent":  # the next width goes on where this one ends
                     begun += width
-                if sharing == "transition":
-                    noise = _NOISE * torch.randn(own.shape, generator=generator)
+                if sharing == "transition":  # at "ordinal" itself Phi is stationary
+                    noise = 1e-3 * torch.randn(own.shape, generator=generator)
                     own = functional.normalize(own + noise.to(own.device), dim=1)
                 self[space][width] = own
 

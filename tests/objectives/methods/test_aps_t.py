@@ -37,16 +37,20 @@ class TestConformance(PruningConformance):
         return QUICK
 
 
-def test_phi_rests_in_the_warm_up_and_then_falls(problem: Problem) -> None:
-    stages = (replace(SEARCH, epochs=3),)
-    method = replace(QUICK, stages=stages, warmup=0.25, projection_rate=0.05)
+def test_phi_rests_in_the_warm_up_and_then_falls(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aps_t, "_EVERY", 2)
+    stages = (replace(SEARCH, epochs=4),)
+    method = replace(QUICK, stages=stages, warmup=0.25)
     curve = search_alone(method, problem).curve
     assert {point["stage"] for point in curve} == {"search"}
     sharing = torch.tensor([float(point["sharing"]) for point in curve])
     warm = len(curve) // 4
     assert (sharing[:warm] == sharing[0]).all()
-    later = sharing[warm + 1 :]
-    assert (later.diff() < 0).all()
+    later = sharing[warm + 2 :]
+    assert (later[::2].diff() < 0).all()
+    assert (later.diff() <= 0).all()
     orders = {"heads": torch.arange(4).repeat(3, 1), "ffn": torch.arange(48).repeat(3, 1)}
     independent = Projections("independent", orders, method.shares).separate(0.0)
     assert later[-1] < 0.5 * (sharing[0] + float(independent))
@@ -80,7 +84,7 @@ def test_a_score_is_less_where_a_candidate_costs_more_than_r(
 
 
 def test_what_is_cut_computes_what_was_projected(problem: Problem) -> None:
-    method = replace(QUICK, stages=(replace(SEARCH, epochs=1),), projection_rate=0.05)
+    method = replace(QUICK, stages=(replace(SEARCH, epochs=1),), projection_rate=0.09, warmup=0)
     search = _Search(method, problem, 3)  # the seed of `run`
     candidate = search.found(RecordingProgress())
     found = search_alone(method, problem)
@@ -114,9 +118,12 @@ def test_what_is_not_searched_stays_whole(problem: Problem) -> None:
 
 
 @pytest.mark.slow
-def test_the_student_learns_what_a_transition_made_it_forget(problem: Problem) -> None:
+def test_the_student_learns_what_a_transition_made_it_forget(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stages = (replace(SEARCH, epochs=12),)
-    method = replace(QUICK, stages=stages, projection_rate=0.02)
+    monkeypatch.setattr(aps_t, "_EVERY", 2)
+    method = replace(QUICK, stages=stages)
     losses = torch.tensor([float(point["loss"]) for point in search_alone(method, problem).curve])
     means = torch.stack([part.mean() for part in losses.chunk(12)])
     highest = means.argmax()

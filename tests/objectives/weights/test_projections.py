@@ -113,8 +113,8 @@ def test_a_choice_of_units_is_the_model_cut_to_them(problem: Problem, sharing: S
 def test_ordinal_is_the_slice_of_the_elastic_student(problem: Problem) -> None:
     scores = importance_of_student(problem, ("heads", "ffn"), "logits")
     stage = Stage(name="elastic", epochs=1, learning_rate=1e-3)
-    own = {"sizes": 1, "batch_size": 16, "seed": 0, "dtype": torch.float32}
-    elastic = ElasticTraining(problem, Order.by_scores(TINY, scores), [], stage, **own)
+    order, own = Order.by_scores(TINY, scores), {"sizes": 1, "batch_size": 16, "seed": 0}
+    elastic = ElasticTraining(problem, order, [], stage, **own, dtype=torch.float32, taught_by=None)
     projections = Projections("ordinal", orders_of(problem), SHARES)
     batch = next(problem.train.shuffled(16, 0, "cpu"))
     model = model_of(projections, 1, 0)
