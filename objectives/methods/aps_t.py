@@ -44,7 +44,6 @@ from objectives.weights.projections import Projections, Sharing
 from objectives.weights.slices import Model, Order
 
 _EVERY = 8  # steps; one of the projections takes as long as three of a TinyBERT on a CPU
-_CONTROLLER = ControllerSettings(learning_rate=1e-2, baseline_decay=0.99, entropy_weight=4e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +65,10 @@ class ApsT(StagedMethod):
     flops_weight: float = 0.1
     """lambda: where a candidate costs more than R, its score is divided by so much to the power of
     lambda. >= 0."""
-    controller: ControllerSettings = _CONTROLLER
-    """How the controller learns."""
+    grad_rescale: float = 1e-2
+    """kappa: step size of the controller's Adam. > 0."""
+    entropy_weight: float = 4e-3
+    """Of the entropy of its draws, in its loss. >= 0."""
     stages: tuple[Stage, ...] = (
         Stage(name="search", epochs=6, learning_rate=6e-4, loss="prediction+hidden", searches=True),
         RECOVER,
@@ -86,6 +87,8 @@ class ApsT(StagedMethod):
             warmup=(0 <= self.warmup < 1, "in [0, 1)"),
             projection_rate=(0 < self.projection_rate < 0.1, "in (0, 0.1)"),
             flops_weight=(self.flops_weight >= 0, ">= 0"),
+            grad_rescale=(self.grad_rescale > 0, "> 0"),
+            entropy_weight=(self.entropy_weight >= 0, ">= 0"),
             stages=(searches, "one that searches, its loss not 'intermediate', then others"),
         )
 
@@ -128,7 +131,9 @@ class _Search:
         self.projections = Projections(method.sharing, orders, method.shares)
         spaces = product(range(problem.shape.layers), method.spaces)
         places = {f"{space}[{layer}]": tuple(self.projections[space]) for layer, space in spaces}
-        self.controller = Controller(places, seed, method.controller)
+        rate, bonus = method.grad_rescale, method.entropy_weight
+        own = ControllerSettings(learning_rate=rate, baseline_decay=0.99, entropy_weight=bonus)
+        self.controller = Controller(places, seed, own)
 
     def found(self, progress: Progress) -> Mapping[str, Any]:
         """The widths that are best in the end."""

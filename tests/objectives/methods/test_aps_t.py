@@ -13,7 +13,6 @@ from objectives.methods import aps_t
 from objectives.methods.aps_t import _Search
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
-from objectives.strategies.places.controller import ControllerSettings
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.training.stages import Stage
 from objectives.weights.projections import Projections
@@ -138,7 +137,7 @@ def test_the_controller_learns_to_meet_r(problem: Problem) -> None:
         QUICK,
         target_ratio=0.4,
         flops_weight=10.0,
-        controller=ControllerSettings(learning_rate=2e-2),
+        grad_rescale=2e-2,
         warmup=0.0,
         stages=(replace(SEARCH, epochs=6),),
     )
@@ -159,6 +158,8 @@ def test_the_controller_learns_to_meet_r(problem: Problem) -> None:
         ({"warmup": 1.0}, r"warmup is 1.0; it must be in \[0, 1\)"),
         ({"projection_rate": 0.0}, "projection_rate is 0.0"),
         ({"flops_weight": -1.0}, "flops_weight is -1.0"),
+        ({"grad_rescale": 0.0}, "grad_rescale is 0.0"),
+        ({"entropy_weight": -1.0}, "entropy_weight is -1.0"),
         ({"spaces": ("qk",)}, "must name some of heads, ffn"),
         ({"stages": (POLISH,)}, "stages is .* it must be one that searches"),
         ({"stages": (replace(SEARCH, loss="intermediate"),)}, "its loss not 'intermediate'"),
