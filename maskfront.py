@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.delivery.bench import bench as bench
     from objectives.errors import MaskfrontError as MaskfrontError
     from objectives.errors import UserError as UserError
-    from objectives.methods.aps_t import ApsT as ApsT
     from objectives.methods.baselines.head_importance import HeadImportance as HeadImportance
     from objectives.methods.baselines.magnitude_pruning import MagnitudePruning as MagnitudePruning
     from objectives.methods.baselines.random_pruning import RandomPruning as RandomPruning
@@ -44,7 +43,8 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.methods.polish import Polish as Polish
     from objectives.methods.sandwich import Sandwich as Sandwich
     from objectives.methods.ternary_bert import TernaryBert as TernaryBert
-    from objectives.methods.width_search import WidthSearch as WidthSearch
+    from objectives.methods.widths.aps_t import ApsT as ApsT
+    from objectives.methods.widths.width_search import WidthSearch as WidthSearch
     from objectives.problem import Problem as Problem
     from objectives.progress import Progress as Progress
     from objectives.search_method import SearchFailure as SearchFailure

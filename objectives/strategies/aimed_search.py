@@ -28,7 +28,7 @@ from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE
 from objectives.text.data import Batch
 from objectives.training.losses import task_loss
-from objectives.weights.super_net import SuperNet, Weights
+from objectives.weights.super_nets.super_net import SuperNet, Weights
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.text.data import Batch
 from objectives.training.losses import task_loss
 from objectives.weights.cells import answers_loss, steps_of, trainable
-from objectives.weights.super_net import SuperNet
+from objectives.weights.super_nets.super_net import SuperNet
 
 
 @dataclass(frozen=True, kw_only=True)

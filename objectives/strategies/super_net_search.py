@@ -27,7 +27,7 @@ from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
 from objectives.weights.cells import finished, loss_of, new_cell, train_cells, trainable
 from objectives.weights.independent import not_finite
-from objectives.weights.super_net import SuperNet
+from objectives.weights.super_nets.super_net import SuperNet
 
 
 class Chosen(NamedTuple):

@@ -26,7 +26,7 @@ from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
 from objectives.weights.cells import answers_loss, new_cell, train_cells, trainable
 from objectives.weights.independent import not_finite
-from objectives.weights.super_net import SuperNet
+from objectives.weights.super_nets.super_net import SuperNet
 
 _WEIGHTS, _CURVE, _CHECKPOINT = "net.safetensors", "curve.json", "checkpoint.safetensors"
 _FROZEN = "plain.words.0.weight"

@@ -47,7 +47,7 @@ from objectives.methods.mrem import Mrem
 from objectives.methods.polish import Polish
 from objectives.methods.sandwich import Sandwich
 from objectives.methods.ternary_bert import TernaryBert
-from objectives.methods.width_search import WidthSearch
+from objectives.methods.widths.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
 from objectives.session import Session

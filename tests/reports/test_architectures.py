@@ -42,7 +42,7 @@ def test_layers_that_are_gone_are_shown_as_such(make_run: Any, make_trial: Any) 
     view = architectures_view(
         make_run([replace(trial, result=replace(trial.result, widths=shallow))])
     )
-    assert view.kinds[-1].unit == "layers"
+    assert view.kinds[-1].unit == "the layer itself"
     assert view.kinds[-1].shares == ((1.0, 0.0),)
 
 

@@ -42,7 +42,7 @@ from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.training.teacher_states import keep_states, teacher_trace
 from objectives.weights.cells import steps_of
-from objectives.weights.super_net import SuperNet
+from objectives.weights.super_nets.super_net import SuperNet
 
 _KEPT = 2
 """Edges of each node."""

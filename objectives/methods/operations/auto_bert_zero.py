@@ -39,8 +39,8 @@ from objectives.students.cells.layer_space import Layers, LayerSpace
 from objectives.text.data import Batch
 from objectives.training.optimisation import PopulationOptimizer
 from objectives.training.teacher_states import keep_states
-from objectives.weights.bi_branch import BiBranchNet, Student, operations_of
 from objectives.weights.cells import curve_of, new_cell, steps_of, taught_loss, training_steps
+from objectives.weights.super_nets.bi_branch import BiBranchNet, Student, operations_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
 from objectives.weights.cells import answers_loss, steps_of
-from objectives.weights.super_net import SuperNet
+from objectives.weights.super_nets.super_net import SuperNet
 
 
 @dataclass(frozen=True, kw_only=True)

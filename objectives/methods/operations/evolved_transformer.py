@@ -44,7 +44,7 @@ from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
 from objectives.training.optimisation import PopulationOptimizer
 from objectives.weights.cells import curve_of, loss_of, steps_of, trainable, training_steps
-from objectives.weights.super_net import SuperNet
+from objectives.weights.super_nets.super_net import SuperNet
 
 TRANSFORMER = Graph.chain(("positions", "attention", "feed_forward"))
 """One layer, as a cell."""

@@ -26,7 +26,7 @@ from objectives.strategies.super_net_search import Chosen, SuperNetSearch
 from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.weights.shared_cells import SharedCells, SharedNet, shared_net
-from objectives.weights.super_net import SuperNet
+from objectives.weights.super_nets.super_net import SuperNet
 
 Searcher = Literal["random", "evolution", "priority"]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from maskfront import ApsT, UserError
-from objectives.methods import aps_t
-from objectives.methods.aps_t import _Search
+from objectives.methods.widths import aps_t
+from objectives.methods.widths.aps_t import _Search
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.bert.architecture import BertArchitecture

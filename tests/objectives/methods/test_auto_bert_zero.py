@@ -16,7 +16,7 @@ from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.cells.formulas import is_formula, parts_of
 from objectives.students.cells.genotype import Genotype
-from objectives.weights.bi_branch import BiBranchNet, Student
+from objectives.weights.super_nets.bi_branch import BiBranchNet, Student
 from tests.objectives.conformance import SearchMethodConformance, search_alone
 from tests.objectives.students.cells.known_formulas import FORMULAS
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
-from objectives.weights.bi_branch import BiBranchNet, operations_of
+from objectives.weights.super_nets.bi_branch import BiBranchNet, operations_of
 from tests.objectives.students.cells.known_formulas import FORMULAS
 
 LAYERS = (FORMULAS["layer 12"], "light9")

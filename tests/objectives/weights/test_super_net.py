@@ -19,7 +19,7 @@ from objectives.measures.measured import measured_flops
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.graph import COMBINATIONS, IDENTITY, NONE, Graph, Node
 from objectives.students.cells.graph_space import GraphSpace
-from objectives.weights.super_net import SuperNet
+from objectives.weights.super_nets.super_net import SuperNet
 
 OPERATIONS = ("conv3", "attention", "max3", IDENTITY, NONE)
 GRAPHS = GraphSpace(nodes=3, operations=OPERATIONS, combinations=COMBINATIONS)

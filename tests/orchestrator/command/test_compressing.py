@@ -48,7 +48,21 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
+@pytest.fixture
+def slow_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A teacher this small is as fast as its students, so it gets a millisecond more."""
+    timed = Candidates._fastest
+
+    def slower(*of: Any) -> list[Any]:
+        return [
+            one._replace(milliseconds=one.milliseconds + (one.number is None)) for one in timed(*of)
+        ]
+
+    monkeypatch.setattr(Candidates, "_fastest", slower)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("slow_teacher")
 def test_a_classifier_and_a_file_of_lines_become_a_folder(
     teacher: Path,
     texts: Path,
@@ -82,6 +96,7 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("slow_teacher")
 def test_with_labels_and_many_texts_cells_are_trained(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,15 +105,6 @@ def test_with_labels_and_many_texts_cells_are_trained(
     monkeypatch.setattr(planning, "_TRIED", 5)
     monkeypatch.setattr(planning, "_FEWEST", 10)
     monkeypatch.setattr(planning, "_WHOLE", 60)
-    timed = Candidates._fastest
-
-    def slow_teacher(*of: Any) -> list[Any]:
-        """A teacher this small is as fast as its students, so it gets a millisecond more."""
-        return [
-            one._replace(milliseconds=one.milliseconds + (one.number is None)) for one in timed(*of)
-        ]
-
-    monkeypatch.setattr(Candidates, "_fastest", slow_teacher)
     rows = planted_rows()
     table = tmp_path / "table.csv"
     lines = zip(rows["text"], rows["label"], strict=True)

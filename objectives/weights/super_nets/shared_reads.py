@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from objectives.students.cells.cell_classifier import CellBlock, CellForSequenceClassification
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace
-from objectives.weights.mixing import Number, weighed
+from objectives.weights.super_nets.mixing import Number, weighed
 
 
 class SharedReads(nn.Module):

@@ -30,8 +30,8 @@ from objectives.students.cells.genotype import Genotype, check_position_wise
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.students.cells.recurrence import over_tokens
-from objectives.weights.mixing import Number, added_up, mixed, value_of, weighed
-from objectives.weights.shared_reads import SharedReads
+from objectives.weights.super_nets.mixing import Number, added_up, mixed, value_of, weighed
+from objectives.weights.super_nets.shared_reads import SharedReads
 
 Weights = Mapping[str, Sequence[float] | Tensor]
 """Numbers over the choices of each of `GraphSpace.places`, in their order."""

@@ -1,0 +1,1 @@
+"""Searches for the widths of the layers, trained together with the student."""

@@ -1,0 +1,1 @@
+"""Networks that hold the weights of all cells of a space."""
