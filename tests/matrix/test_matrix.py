@@ -42,7 +42,7 @@ OTHERS = [
     for one in WANTED
     if one.device == "cpu" and one not in DIAGONAL and (WHOLE or not shares_a_base(one.method))
 ]
-ON_GPU = diagonal("cuda")[:: 1 if WHOLE else 3]
+ON_GPU = diagonal("cuda")[:: 1 if WHOLE else 4]
 
 
 @pytest.fixture(scope="session")
