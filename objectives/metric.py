@@ -24,10 +24,7 @@ def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes
     if metric == "pearson_spearman":
         if not np.isfinite(predictions).all():
             return float("nan")
-        places = (np.unique(side, return_inverse=True)[1] for side in (labels, predictions))
-        ranked = (ranks(places_N[None]) for places_N in places)
-        pearson, spearman = correlations(labels[None], predictions[None]), correlations(*ranked)
-        return float(pearson[0] + spearman[0]) / 2
+        return float(pearson_spearman(labels[None], predictions[None])[0])
     from sklearn import metrics  # a second, which a study that is only defined need not wait for
 
     if metric == "mcc":
@@ -36,16 +33,15 @@ def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes
     return float(metrics.f1_score(labels, predictions, average=average, zero_division=0.0))
 
 
-def ranks(places_RN: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The ranks, (R, N) from 1, of numbers that are known by their places among the distinct ones;
-    equal numbers of a row share the mean of theirs."""
-    rows, values = len(places_RN), int(places_RN.max()) + 1
-    apart = places_RN + values * np.arange(rows)[:, None]
-    counts = np.bincount(apart.ravel(), minlength=rows * values).reshape(rows, values)
-    return np.asarray(np.take_along_axis(counts.cumsum(1) - (counts - 1) / 2, places_RN, axis=1))
+def pearson_spearman(labels_RN: Labels, predictions_RN: Labels) -> NDArray[np.float64]:
+    """The mean of Pearson's and Spearman's correlation of each row, (R,)."""
+    from scipy.stats import rankdata
+
+    ranked = (rankdata(side, axis=1) for side in (labels_RN, predictions_RN))
+    return (_correlations(labels_RN, predictions_RN) + _correlations(*ranked)) / 2
 
 
-def correlations(one_RN: NDArray[Any], other_RN: NDArray[Any]) -> NDArray[np.float64]:
+def _correlations(one_RN: NDArray[Any], other_RN: NDArray[Any]) -> NDArray[np.float64]:
     """Pearson's of each row, (R,); 0 if a side is constant (as Matthews'), where it is not
     defined."""
     constant = np.zeros(len(one_RN), dtype=bool)

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.metric import Labels, Metric, correlations, ranks
+from objectives.metric import Labels, Metric, pearson_spearman
 
 RESAMPLES = 500
 _LEVEL = 0.95
@@ -68,12 +68,10 @@ def _pearson_spearman(
     where rows are few."""
     if not np.isfinite(predictions).all():
         return np.full(RESAMPLES, np.nan)
-    places = [np.unique(side, return_inverse=True)[1] for side in (labels, predictions)]
     found = []
     while some := list(islice(draws, max(1, _AT_ONCE // len(labels)))):
         drawn_RN = np.stack(some)
-        pearson = correlations(labels[drawn_RN], predictions[drawn_RN])
-        found.append((pearson + correlations(*(ranks(own[drawn_RN]) for own in places))) / 2)
+        found.append(pearson_spearman(labels[drawn_RN], predictions[drawn_RN]))
     return np.concatenate(found)
 
 

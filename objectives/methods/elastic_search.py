@@ -245,18 +245,16 @@ class ElasticSearch(StagedMethod):
             return self._ranked(self._importance(problem), problem, self.trained_flops_weight)
 
         def training(
-            problem: Problem, models: Sequence[Model], stage: Stage, **own: Any
+            begun: Problem, models: Sequence[Model], stage: Stage, **own: Any
         ) -> ElasticTraining:
-            order = Order.by_scores(cost.shape, scores())
-            sizes = len(models) if self.shares else self.sizes
-            batch_size = self.batch_size
+            """In the order of the student of the run, whatever `begun` begins with."""
             return ElasticTraining(
-                problem,
-                order,
+                begun,
+                Order.by_scores(cost.shape, scores()),
                 models,
                 stage,
-                sizes=sizes,
-                batch_size=batch_size,
+                sizes=len(models) if self.shares else self.sizes,
+                batch_size=self.batch_size,
                 seed=seed,
                 dtype=dtype,
                 **own,

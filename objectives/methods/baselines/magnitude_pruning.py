@@ -57,5 +57,4 @@ def _of_layer(layer: torch.nn.Module, shape: BertShape) -> dict[str, Tensor]:
         if space == "input_qkv"
         else mean(axes, *units_of(shape, space))
         for space, axes in AXES.items()
-        if axes  # layers as such have none
     }

@@ -48,7 +48,6 @@ AXES = {
     "v": ("value",),
     "input": ("query_inputs", "key_inputs", "value_inputs"),
     "input_qkv": ("query_inputs", "key_inputs", "value_inputs"),
-    "layers": (),
 }
 """Along which axes the units of a space lie."""
 ALWAYS = 6
