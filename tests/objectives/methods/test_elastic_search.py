@@ -243,17 +243,23 @@ def test_dynaberts_widths_are_rounded_shares_of_every_layer(fresh: Problem) -> N
     assert {layer.heads for layer in uniform((0.5,), ("ffn",), shape)[0]} == {4}
 
 
-def test_dynaberts_trials_are_its_widths_at_their_cost(
-    fresh: Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[Sequence[Model]] = []
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Model]]:
+    """The sizes of each step of the trainings that follow."""
+    found: list[Sequence[Model]] = []
     step = ElasticTraining.step
 
     def noting(training: ElasticTraining, batch: Batch, models: Sequence[Model]) -> None:
-        drawn.append(models)
+        found.append(models)
         step(training, batch, models)
 
     monkeypatch.setattr(ElasticTraining, "step", noting)
+    return found
+
+
+def test_dynaberts_trials_are_its_widths_at_their_cost(
+    fresh: Problem, drawn: list[Sequence[Model]]
+) -> None:
     stage = replace(ElasticSearch.dynabert().elastic, epochs=0.5)
     method = ElasticSearch.dynabert(elastic=stage, depths=(), batch_size=16, tolerance=0.0)
     masks = {"heads": [[True, True, False, False]] * 3, "ffn": [[True] * 24 + [False] * 24] * 3}
@@ -269,16 +275,8 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
 
 
 def test_dynaberts_depths_are_trained_at_each_width_after_the_widths(
-    fresh: Problem, monkeypatch: pytest.MonkeyPatch
+    fresh: Problem, drawn: list[Sequence[Model]]
 ) -> None:
-    drawn: list[Sequence[Model]] = []
-    step = ElasticTraining.step
-
-    def noting(training: ElasticTraining, batch: Batch, models: Sequence[Model]) -> None:
-        drawn.append(models)
-        step(training, batch, models)
-
-    monkeypatch.setattr(ElasticTraining, "step", noting)
     whole = ElasticSearch.dynabert(batch_size=16, tolerance=0.05).shortened(0.02)
     assert (whole.elastic.epochs, whole.deepen.epochs) == (0.06, 0.06)
     shape = fresh.budget.cost.shape
