@@ -15,7 +15,7 @@ seconds:
 Without `--glue` the task is that of the quickstart, "tweets"; with `--text` students learn from
 text without labels, too. Writes benchmarks/results/systems.json row by row and goes on where it was
 stopped. KL is the divergence from the teacher's answers on the selection split, in nats. Seconds
-are measured, and come near what was asked: steps follow from the time of a few.
+are measured, and come near what was asked: a run of another length is done again with other steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
-from benchmarks.tasks import kept, measure, search, workbench
+from benchmarks.tasks import search, workbench
 from maskfront import (
     AdaBert,
     AutoBertZero,
@@ -40,6 +40,7 @@ from maskfront import (
     FisherSearch,
     IDarts,
     SearchMethod,
+    SearchResult,
     SinglePath,
     Stage,
 )
@@ -48,7 +49,9 @@ from objectives.workbench.workbench import Workbench
 
 BATCH = 32
 PROBED = 20
-"""Steps whose time says what a step takes."""
+"""Steps whose time says at first what a step takes."""
+RUNS, NEAR = 4, 0.1
+"""How often steps are set anew at most, until the time is as near as this share of it."""
 SEARCHES: dict[str, CellChoice] = {
     "darts": Darts(),
     "darts, second order": Darts(order=2),
@@ -86,40 +89,58 @@ def with_steps(method: SearchMethod, steps: float, rows: int) -> SearchMethod:
     return replace(CUT, stages=(replace(STAGE, epochs=epochs),))
 
 
-def fitting(bench: Workbench, method: SearchMethod, seconds: float, seed: int) -> SearchMethod:
-    """With as many steps as take these processor seconds: a line through two short runs."""
+def in_seconds(
+    bench: Workbench, method: SearchMethod, seconds: float, seed: int
+) -> tuple[SearchResult, float]:
+    """A student with as many steps as take these processor seconds, and the seconds that it took.
 
-    def took(steps: int) -> float:
-        begun = time.process_time()
-        search(with_steps(method, steps, rows), problem, seed)
-        return time.process_time() - begun
-
+    A line through the times of two runs says how many steps: of two short ones, then of the last
+    two, until a run comes near.
+    """
     rows = len(bench.problem.train)
     with TemporaryDirectory() as cache:  # super-nets of earlier runs would take no time
         problem = replace(bench.problem, cache=Path(cache))
-        took(1)  # what is made once a launch
-        fixed, more = took(PROBED), took(4 * PROBED)
-    pace = max((more - fixed) / (3 * PROBED), 1e-4)
-    return with_steps(method, max(PROBED, PROBED + (seconds - fixed) / pace), rows)
+
+        def ran(steps: float) -> tuple[SearchResult, float]:
+            begun = time.process_time()
+            found = search(with_steps(method, steps, rows), problem, seed)
+            return found, time.process_time() - begun
+
+        ran(1)  # what is made once a launch
+        fewer, (_, short) = 1.0, ran(1)
+        steps, (found, took) = float(PROBED), ran(PROBED)
+        for _ in range(RUNS):
+            if abs(took / seconds - 1) < NEAR or steps == fewer:
+                break
+            pace = max((took - short) / (steps - fewer), 1e-4)
+            fewer, short, steps = steps, took, max(1.0, steps + (seconds - took) / pace)
+            found, took = ran(steps)
+    return found, took
 
 
 def row_of(bench: Workbench, name: str, seconds: float, seed: int) -> Row:
     """One arm."""
-    spent, found = 0.0, {}
+    spent, searched = 0.0, {}
     if name in SEARCHES:
-        own = fitting(bench, SEARCHES[name], seconds / 2, seed)
-        begun = time.process_time()
-        chosen: Any = search(own, bench.problem, seed).architecture
-        spent = time.process_time() - begun
-        found = {"searched": spent, "genotype": chosen.to_json()}
+        found, spent = in_seconds(bench, SEARCHES[name], seconds / 2, seed)
+        chosen: Any = found.architecture
+        searched = {"searched": spent, "genotype": chosen.to_json()}
         last: SearchMethod = CellSearch(
             width=chosen.width, operations=chosen.operations or ("none",), nodes=chosen.nodes
         )
     else:
         last = by_hand(name, seed)
-    judged = measure(bench, fitting(bench, last, seconds - spent, seed), seed)
-    names = ("kl", "heldout_kl", "select", "heldout", "reached")
-    return {**found, **kept(judged, *names), "taken": spent + judged["processor_seconds"]}
+    found, took = in_seconds(bench, last, seconds - spent, seed)
+    score = bench.score(found.model, found.architecture)
+    return {
+        **searched,
+        "kl": score.divergence,
+        "heldout_kl": score.heldout_divergence,
+        "select": score.metric,
+        "heldout": score.heldout_metric,
+        "reached": score.cost / bench.problem.budget.full,
+        "taken": spent + took,
+    }
 
 
 def main() -> None:
