@@ -33,32 +33,13 @@ class Kept:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArchitecturesView:
-    """The front's models by rising cost."""
-
-    trials: tuple[int, ...]
-    ratios: tuple[float, ...]
-    kinds: tuple[Kept, ...]
-    """Those to show of any model: see `sizes.shown`."""
-
-
-def architectures_view(run: RunRecord) -> ArchitecturesView:
-    """Take how much each model of the front keeps."""
-    results = [trial.result for trial in run.front]
-    kinds = shown([result.widths for result in results], run.unpruned.widths)
-    return ArchitecturesView(
-        trials=tuple(trial.number for trial in run.front),
-        ratios=tuple(result.ratio for result in results),
-        kinds=tuple(
-            Kept(
-                unit=in_words(kind),
-                counts=tuple(result.widths.get(kind, ()) for result in results),
-                totals=totals,
-            )
-            for kind, totals in kinds.items()
-        ),
-    )
+def kinds_kept(run: RunRecord) -> list[Kept]:
+    """What the front's models keep, by rising cost, of each kind to show: see `sizes.shown`."""
+    models = [trial.result.widths for trial in run.front]
+    return [
+        Kept(unit=in_words(kind), counts=tuple(own.get(kind, ()) for own in models), totals=totals)
+        for kind, totals in shown(models, run.unpruned.widths).items()
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +49,8 @@ class Consensus:
     models: int
     heads: tuple[tuple[float, ...], ...]
     """One row a layer: the share of the models that keep each head."""
-    ffn_always: tuple[int, ...]
-    """FFN neurons of each layer that every model keeps."""
-    ffn_sometimes: tuple[int, ...]
-    ffn_never: tuple[int, ...]
+    ffn: tuple[tuple[int, int, int], ...]
+    """The same for FFN neurons: how many are kept by all models, by some, by none."""
 
 
 def consensus(run: RunRecord) -> Consensus | None:
@@ -81,19 +60,11 @@ def consensus(run: RunRecord) -> Consensus | None:
     kept = [read_layers(folder.trial(trial.number)) for trial in run.front if full]
     if len(kept) < 2 or any(len(model) != len(full) for model in kept):
         return None
-    heads, always, sometimes, never = [], [], [], []
+    heads, ffn = [], []
     for (all_heads, all_neurons), *models in zip(full, *kept, strict=True):
         having = Counter(head for model in models for head in set(model["heads"]))
         heads.append(tuple(having[head] / len(models) for head in range(all_heads)))
         every = set.intersection(*(set(model["ffn"]) for model in models))
         some = set.union(*(set(model["ffn"]) for model in models))
-        always.append(len(every))
-        sometimes.append(len(some) - len(every))
-        never.append(all_neurons - len(some))
-    return Consensus(
-        models=len(kept),
-        heads=tuple(heads),
-        ffn_always=tuple(always),
-        ffn_sometimes=tuple(sometimes),
-        ffn_never=tuple(never),
-    )
+        ffn.append((len(every), len(some) - len(every), all_neurons - len(some)))
+    return Consensus(models=len(kept), heads=tuple(heads), ffn=tuple(ffn))

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from orchestrator.runs.records import RunRecord
-from reports.architectures import ArchitecturesView, Consensus, architectures_view, consensus
+from reports.architectures import Consensus, Kept, consensus, kinds_kept
 from reports.figures.theme import AXIS, BLUE, GREY, LEGEND, SKY, Panel, Section, lay_out
 from reports.overlay import Overlay
 from reports.pareto import percent
@@ -19,8 +19,8 @@ def architecture_section(overlay: Overlay) -> Section | None:
     """Heat maps of every run whose front has a model with layers; None if none has."""
     sentences, panels = [], []
     for place, run in enumerate(overlay.runs):
-        view = architectures_view(run)
-        if not view.kinds:
+        kinds = kinds_kept(run)
+        if not kinds:
             continue
         label = overlay.prefix(place)
         suffix = f"-{place}" if place else ""
@@ -28,7 +28,7 @@ def architecture_section(overlay: Overlay) -> Section | None:
             Panel(
                 name=f"architectures{suffix}",
                 title=f"{label}How much is left of each layer",
-                figure=architectures_figure(view),
+                figure=architectures_figure(run, kinds),
                 caption="Units left in each layer of each model on the front, the smallest model "
                 "at the bottom. The number is the count, the colour is its share of the unpruned "
                 "layer. An empty cell is a layer that the student never had.",
@@ -54,6 +54,7 @@ def architecture_section(overlay: Overlay) -> Section | None:
 def _sentence(run: RunRecord, agreed: Consensus) -> str:
     heads = [share for layer in agreed.heads for share in layer]
     gone, neurons = heads.count(0.0), sum(run.unpruned.ffn_per_layer)
+    always, _, never = map(sum, zip(*agreed.ffn, strict=True))
     everywhere = [
         f"{layer}.{head}"
         for layer, row in enumerate(agreed.heads, 1)
@@ -62,28 +63,25 @@ def _sentence(run: RunRecord, agreed: Consensus) -> str:
     ]
     named = f" (layer.head: {', '.join(everywhere)})" if 0 < len(everywhere) <= 12 else ""
     return (
-        f"{heads.count(1.0)} of {len(heads)} heads{named} and {sum(agreed.ffn_always):,} of "
+        f"{heads.count(1.0)} of {len(heads)} heads{named} and {always:,} of "
         f"{neurons:,} FFN neurons are in all {agreed.models} models of the front; "
-        f"{gone} head{'s' * (gone != 1)} and {sum(agreed.ffn_never):,} neurons are in none."
+        f"{gone} head{'s' * (gone != 1)} and {never:,} neurons are in none."
     )
 
 
-def architectures_figure(view: ArchitecturesView) -> go.Figure:
+def architectures_figure(run: RunRecord, kinds: list[Kept]) -> go.Figure:
     """Draw a heat map of each kind, two side by side, the smallest model lowest."""
-    rows = [
-        f"{percent(ratio)} (trial {trial})"
-        for trial, ratio in zip(view.trials, view.ratios, strict=True)
-    ]
-    lines = -(-len(view.kinds) // 2)
+    rows = [f"{percent(trial.result.ratio)} (trial {trial.number})" for trial in run.front]
+    lines = -(-len(kinds) // 2)
     figure = make_subplots(
         rows=lines,
         cols=2,
         shared_yaxes=True,
         horizontal_spacing=0.03,
         vertical_spacing=0.16 / lines,
-        subplot_titles=[f"{kept.unit} kept" for kept in view.kinds],
+        subplot_titles=[f"{kept.unit} kept" for kept in kinds],
     )
-    for place, kept in enumerate(view.kinds):
+    for place, kept in enumerate(kinds):
         layers = [str(layer + 1) for layer in range(len(kept.totals))]
         figure.add_heatmap(
             x=layers,
@@ -138,11 +136,8 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
         row=1,
         col=1,
     )
-    for name, counts, colour, pattern in (
-        ("all keep", agreed.ffn_always, BLUE, ""),
-        ("some keep", agreed.ffn_sometimes, SKY, "/"),
-        ("none keeps", agreed.ffn_never, GREY, "."),
-    ):
+    bars = (("all keep", BLUE, ""), ("some keep", SKY, "/"), ("none keeps", GREY, "."))
+    for (name, colour, pattern), counts in zip(bars, zip(*agreed.ffn, strict=True), strict=True):
         figure.add_bar(
             x=counts,
             y=layers,

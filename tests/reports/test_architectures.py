@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
-from reports.architectures import architectures_view, consensus
+from reports.architectures import consensus, kinds_kept
 from reports.dashboard import _trial_note
 from reports.figures.architectures import architecture_section, architectures_figure
 from reports.overlay import overlay
@@ -17,13 +17,11 @@ from tests.reports.conftest import widths_of, write_trial_files
 
 
 def test_architectures_are_shares_of_the_unpruned_layers(mixed_run: RunRecord) -> None:
-    view = architectures_view(mixed_run)
-    assert view.trials == (1, 0)
-    assert view.ratios == (0.4, 0.7)
-    heads, ffn = view.kinds
+    heads, ffn = kinds = kinds_kept(mixed_run)
     assert heads.shares == ((0.25, 1.0), (0.25, 1.0))
     assert ffn.shares == ((0.0, 0.5), (0.0, 0.5))
-    drawn_heads, drawn_ffn = architectures_figure(view).data
+    drawn_heads, drawn_ffn = architectures_figure(mixed_run, kinds).data
+    assert list(drawn_heads.y) == ["40% (trial 1)", "70% (trial 0)"]
     assert drawn_heads.hovertext[0][0] == "40% (trial 1)<br>layer 1: 1 of 4 heads"
     assert drawn_ffn.hovertext[1][1] == "70% (trial 0)<br>layer 2: 16 of 32 FFN neurons"
 
@@ -31,19 +29,18 @@ def test_architectures_are_shares_of_the_unpruned_layers(mixed_run: RunRecord) -
 def test_a_student_with_fewer_layers_leaves_cells_empty(make_run: Any, make_trial: Any) -> None:
     trial = make_trial(0, 500_000, 0.8)
     short = replace(trial.result, widths=widths_of((2,), (8,)))
-    view = architectures_view(make_run([replace(trial, result=short)]))
-    assert [kept.shares for kept in view.kinds] == [((0.5, None),), ((0.25, None),)]
-    assert list(architectures_figure(view).data[0].text[0]) == [2, ""]
+    run = make_run([replace(trial, result=short)])
+    kinds = kinds_kept(run)
+    assert [kept.shares for kept in kinds] == [((0.5, None),), ((0.25, None),)]
+    assert list(architectures_figure(run, kinds).data[0].text[0]) == [2, ""]
 
 
 def test_layers_that_are_gone_are_shown_as_such(make_run: Any, make_trial: Any) -> None:
     trial = make_trial(0, 500_000, 0.8)
     shallow = {**widths_of((2, 0), (8, 0)), "layers": (1, 0)}
-    view = architectures_view(
-        make_run([replace(trial, result=replace(trial.result, widths=shallow))])
-    )
-    assert view.kinds[-1].unit == "the layer itself"
-    assert view.kinds[-1].shares == ((1.0, 0.0),)
+    *_, last = kinds_kept(make_run([replace(trial, result=replace(trial.result, widths=shallow))]))
+    assert last.unit == "the layer itself"
+    assert last.shares == ((1.0, 0.0),)
 
 
 def test_models_that_are_no_bert_have_kinds_of_their_own(make_run: Any, make_trial: Any) -> None:
@@ -54,7 +51,7 @@ def test_models_that_are_no_bert_have_kinds_of_their_own(make_run: Any, make_tri
         replace(trial, result=replace(trial.result, widths=widths))
         for trial, widths in zip(trials, cells, strict=True)
     ]
-    conv5, gated = architectures_view(make_run(own)).kinds
+    conv5, gated = kinds_kept(make_run(own))
     assert conv5.shares == ((0.5, None), (1.0, None))
     assert gated.shares == ((None, None), (None, 1.0))
 
@@ -68,7 +65,7 @@ def test_other_widths_are_drawn_where_more_is_gone_than_the_heads(
     def kinds(**changed: tuple[int, ...]) -> list[str]:
         widths = {**trial.result.widths, **changed}
         run = make_run([replace(trial, result=replace(trial.result, widths=widths))])
-        return [kept.unit for kept in architectures_view(run).kinds][2:]
+        return [kept.unit for kept in kinds_kept(run)][2:]
 
     assert kinds() == []
     assert kinds(query_key=(8, 20)) == ["query and key dimensions"]
@@ -86,7 +83,7 @@ def test_sizes_of_a_model_that_is_no_bert_are_drawn(make_run: Any, make_trial: A
     run = make_run(trials)
     unpruned = replace(run.unpruned, widths={"gates": (8, 8)})
     run = replace(run, unpruned=unpruned)
-    gates, cells = architectures_view(run).kinds
+    gates, cells = kinds_kept(run)
     assert (gates.unit, gates.totals, gates.counts) == ("gates", (8, 8), ((3, 4), (8, 2)))
     assert (cells.unit, cells.totals) == ("cells", (2, 2)), "the most that a model has"
     assert consensus(run) is None
@@ -128,9 +125,7 @@ def test_models_agree_on_the_units_that_all_of_them_have(
     agreed = consensus(run)
     assert agreed is not None
     assert agreed.heads == ((1.0, 0.5, 0.0, 0.0), (1.0, 1.0, 1.0, 0.5))
-    assert agreed.ffn_always == (0, 16)
-    assert agreed.ffn_sometimes == (10, 16)
-    assert agreed.ffn_never == (22, 0)
+    assert agreed.ffn == ((0, 10, 22), (16, 16, 0))
     section = architecture_section(overlay([run]))
     assert section is not None
     assert section.sentences == (
