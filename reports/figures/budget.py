@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import starmap
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -31,62 +31,52 @@ _ASKED = ("target_ratio", "tolerance")
 """Knobs that say what is asked, not how hard the search tries."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reached:
-    """What a finished trial was asked for and what it reached."""
-
-    trial: FinishedTrial
-    open: float | None
-    """Ratio of what the masks had left open when the search ended, before units are ranked and
-    cut; None if the method does not say."""
+_LeftOpen = Sequence[tuple[FinishedTrial, float]]
 
 
-def reached(run: RunRecord, curves: Curves) -> list[Reached]:
-    """The finished trials of a run."""
-    rows = []
-    for trial in run.finished:
-        curve = curves.get(trial.number)
-        left = curve.columns.get("open_ratio") if curve else None
-        rows.append(Reached(trial=trial, open=left[-1][1] if left else None))
-    return rows
+def left_open(run: RunRecord, curves: Curves) -> list[tuple[FinishedTrial, float]]:
+    """The finished trials whose method says it, each with the ratio of what the masks had left open
+    when the search ended, before units are ranked and cut."""
+    known = [(trial, curves[trial.number]) for trial in run.finished if trial.number in curves]
+    columns = [(trial, curve.columns.get("open_ratio")) for trial, curve in known]
+    return [(trial, values[-1][1]) for trial, values in columns if values]
 
 
 def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None:
     """Target against reached, and what the masks left open against each knob."""
-    rows = [reached(run, own) for run, own in zip(overlay.runs, curves, strict=True)]
-    finished = [row for run in rows for row in run]
+    finished = [trial for run in overlay.runs for trial in run.finished]
     if not finished:
         return None
-    inside = sum(row.trial.feasible for row in finished)
+    inside = sum(trial.feasible for trial in finished)
     sentences = [f"{inside} of {len(finished)} finished trials are inside their budget."]
-    known = [row for row in finished if row.open is not None]
-    far = [row for row in known if _miss(row) > row.trial.result.tolerance]
+    left = [left_open(run, own) for run, own in zip(overlay.runs, curves, strict=True)]
+    known = [one for own in left for one in own]
+    far = [trial for trial, ratio in known if _miss(trial, ratio) > trial.result.tolerance]
     if known:
         sentences.append(
             f"In {len(far)} of {len(known)} trials the masks were still open above the budget when "
             "the search ended: there the ranking of units, not the search, met the budget."
         )
-    steering = _knob_panel(overlay, rows) if known else None
-    panels = filter(None, (_target_panel(overlay, rows), steering))
+    steering = _knob_panel(overlay, left) if known else None
+    panels = filter(None, (_target_panel(overlay, left), steering))
     title = "Did the search meet the budget?"
     return Section("budget", title, tuple(sentences), tuple(panels))
 
 
-def _miss(row: Reached) -> float:
+def _miss(trial: FinishedTrial, ratio: float) -> float:
     """How far above its target the search left its masks open, as a share of it."""
-    assert row.open is not None
-    return row.open / row.trial.result.target_ratio - 1
+    return ratio / trial.result.target_ratio - 1
 
 
-def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
+def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
     figure = go.Figure()
-    targets = [row.trial.result.target_ratio for run in rows for row in run]
+    targets = [trial.result.target_ratio for run in overlay.runs for trial in run.finished]
     ends = [min(targets) * 0.95, max(targets) * 1.05]
     line = {"color": GREY, "dash": "dot"}
     figure.add_scatter(x=ends, y=ends, mode="lines", name="as asked", line=line, hoverinfo="skip")
-    for place, run in enumerate(rows):
+    for place, (run, known) in enumerate(zip(overlay.runs, left, strict=True)):
         prefix, style = plain(overlay.prefix(place)), run_style(place)
-        results = [row.trial.result for row in run]
+        results = [trial.result for trial in run.finished]
         band = brief(result.tolerance * result.target_ratio for result in results)
         figure.add_scatter(
             x=brief(result.target_ratio for result in results),
@@ -95,18 +85,17 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
             name=f"{prefix}cut model",
             marker={**style, "size": 8},
             error_y={"type": "data", "array": band, "thickness": 1, "width": 3, "color": GREY},
-            customdata=[[place, row.trial.number] for row in run],
+            customdata=[[place, trial.number] for trial in run.finished],
             hovertemplate=_HOVER,
         )
-        known = [row for row in run if row.open is not None]
         if known:
             figure.add_scatter(
-                x=brief(row.trial.result.target_ratio for row in known),
-                y=brief(row.open for row in known),
+                x=brief(trial.result.target_ratio for trial, _ in known),
+                y=brief(ratio for _, ratio in known),
                 mode="markers",
                 name=f"{prefix}open masks, before the cut",
                 marker={"color": style["color"], "symbol": f"{style['symbol']}-open", "size": 8},
-                customdata=[[place, row.trial.number] for row in known],
+                customdata=[[place, trial.number] for trial, _ in known],
                 hovertemplate=_HOVER,
             )
     lay_out(
@@ -126,7 +115,7 @@ def _target_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel:
     )
 
 
-def _knob_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel | None:
+def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
     spaces = joined_space(overlay)
     knobs = [name for name in spaces if name not in _ASKED]
     knobs += [name for name in _ASKED if name in spaces]
@@ -134,11 +123,12 @@ def _knob_panel(overlay: Overlay, rows: Sequence[Sequence[Reached]]) -> Panel | 
         return None
     figure = make_subplots(rows=1, cols=len(knobs), shared_yaxes=True, horizontal_spacing=0.03)
     for column, knob in enumerate(knobs, start=1):
-        for place, run in enumerate(rows):
-            known = [row for row in run if row.open is not None and knob in row.trial.knobs]
+        for place, own in enumerate(left):
+            known = [(trial, ratio) for trial, ratio in own if knob in trial.knobs]
+            trials = [trial for trial, _ in known]
             figure.add_scatter(
-                **knob_points(overlay, place, knob, [row.trial for row in known], " above target"),
-                y=brief(map(_miss, known)),
+                **knob_points(overlay, place, knob, trials, " above target"),
+                y=brief(starmap(_miss, known)),
                 marker={**run_style(place), "size": 7},
                 showlegend=overlay.several and column == 1,
                 row=1,

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.runs.records import RunRecord
 from reports.curves import Curve, points_each, read_curves
-from reports.figures.budget import budget_section, reached
+from reports.figures.budget import budget_section, left_open
 from reports.overlay import overlay
 
 
@@ -20,8 +20,8 @@ def curve(*ratios: float) -> Curve:
 def test_what_the_masks_left_open_is_the_last_that_the_search_said(mixed_run: RunRecord) -> None:
     """Targets 0.7, 0.4 and 0.5 ± 5%, and 0.2 that was missed with 0.3."""
     curves = {0: curve(1.0, 0.72), 1: curve(1.0, 0.9), 2: curve(1.0, 0.4)}
-    found = {row.trial.number: row.open for row in reached(mixed_run, curves)}
-    assert found == {0: 0.72, 1: 0.9, 2: 0.4, 3: None}
+    found = {trial.number: ratio for trial, ratio in left_open(mixed_run, curves)}
+    assert found == {0: 0.72, 1: 0.9, 2: 0.4}
     section = budget_section(overlay([mixed_run]), [curves])
     assert section is not None
     assert section.sentences == (
@@ -29,10 +29,10 @@ def test_what_the_masks_left_open_is_the_last_that_the_search_said(mixed_run: Ru
         "In 1 of 3 trials the masks were still open above the budget when the search ended: there "
         "the ranking of units, not the search, met the budget.",
     )
-    _, cut, left_open = section.panels[0].figure.data
+    _, cut, hollow = section.panels[0].figure.data
     assert list(cut.y) == [0.7, 0.4, 0.5, 0.3]
     assert list(cut.error_y.array) == pytest.approx([0.035, 0.02, 0.025, 0.01])
-    assert list(left_open.y) == [0.72, 0.9, 0.4]
+    assert list(hollow.y) == [0.72, 0.9, 0.4]
 
 
 def test_each_knob_has_a_plot(make_many: Any) -> None:
