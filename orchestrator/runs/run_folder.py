@@ -1,14 +1,12 @@
 """The folder of one run: what lies where in it, written whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from objectives.cache import atomic_write_text, kernel_lock
 from orchestrator.errors import RunError
@@ -18,24 +16,28 @@ MODEL = "model"
 """Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
 ANSWERS = "answers.safetensors"
 """The file of a model's answers within a trial's folder."""
-_LAUNCH = "launch.json"
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """Paths of a run: storage, artifacts for the dashboard, cache, one folder a trial."""
 
-    path: Path
-
-    @property
-    def database(self) -> Path:
+    def __init__(self, path: Path):
+        self.path = path
+        self.database = path / "study.db"
         """The SQLite file of the Optuna study, unless another storage was named."""
-        return self.path / "study.db"
-
-    @property
-    def address(self) -> Path:
+        self.address = path / "storage.json"
         """Which study of which storage this is the folder of, if it is not in `database`."""
-        return self.path / "storage.json"
+        self.artifacts = path / "artifacts"
+        """The files that optuna-dashboard shows beside a trial."""
+        self.cache = path / "cache"
+        """What is made once, such as the fine-tuned teacher. All but the latency table can be made
+        again: times differ from one measurement to the next."""
+        self.report = path / "report.html"
+        self.bench = path / "bench.json"
+        """Milliseconds of the front's models, as `maskfront bench` measured them."""
+        self.rows = path / "rows.safetensors"
+        """Labels of the rows that judge, and the unpruned model's answers."""
+        self._launch = path / "launch.json"
 
     @property
     def storage(self) -> str:
@@ -73,40 +75,15 @@ class RunFolder:
         document = {"storage": storage, "study": study_name, "folder": identity}
         atomic_write_text(self.address, json.dumps(document, indent=2) + "\n")
 
-    @property
-    def artifacts(self) -> Path:
-        """The files that optuna-dashboard shows beside a trial."""
-        return self.path / "artifacts"
-
-    @property
-    def cache(self) -> Path:
-        """What is made once, such as the fine-tuned teacher. All but the latency table can be made
-        again: times differ from one measurement to the next."""
-        return self.path / "cache"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def bench(self) -> Path:
-        """Milliseconds of the front's models, as `maskfront bench` measured them."""
-        return self.path / "bench.json"
-
-    @property
-    def rows(self) -> Path:
-        """Labels of the rows that judge, and the unpruned model's answers."""
-        return self.path / "rows.safetensors"
-
     def write_launch(self, command: str, source: str) -> None:
         """Keep how the run was launched: the command, and the text of the study file."""
         document = {"command": command, "source": source}
-        atomic_write_text(self.path / _LAUNCH, json.dumps(document))
+        atomic_write_text(self._launch, json.dumps(document))
 
     def read_launch(self) -> dict[str, str] | None:
         """What `write_launch` kept; None if the run was launched otherwise, or it is damaged."""
         with suppress(FileNotFoundError, ValueError):
-            document: dict[str, str] = json.loads((self.path / _LAUNCH).read_bytes())
+            document: dict[str, str] = json.loads(self._launch.read_bytes())
             return document
         return None
 
@@ -126,7 +103,7 @@ class RunFolder:
         """Whether a run lies in this folder."""
         return self.database.is_file() or self.address.is_file()
 
-    def existing(self) -> RunFolder:
+    def existing(self) -> Self:
         """This folder, if a run lies in it. Raises RunError otherwise."""
         if not self.exists():
             raise RunError(
