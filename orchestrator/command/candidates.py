@@ -7,37 +7,43 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from objectives.cache import atomic_write
 from objectives.combining.cascade import Cascade
 from objectives.combining.members import Member, Rows
+from objectives.delivery.bench import UNPRUNED, Bench, timings_of
+from objectives.delivery.deployed import (
+    answers_to,
+    deploy,
+    text_to_label,
+    texts_of,
+    write_classifier,
+)
+from objectives.delivery.exported import load_model
 from objectives.engines.names import BITS, Engine
 from objectives.metric import Logits
+from objectives.students.bert.pretrained import load_tokenizer
+from objectives.workbench.inputs import Inputs
 from orchestrator.errors import RunError
 from orchestrator.runs.answers import read_answers, read_rows
 from orchestrator.runs.records import RunRecord
 from reports.choice import model_folder
-from reports.exporting.deployed_card import Deployed, named
+from reports.exporting.deployed_card import Deployed, deployed_card, named
+from reports.exporting.export import export
 from reports.speed import keep_speeds
 
 if TYPE_CHECKING:
-    from objectives.delivery.classify import Classifier
-    from objectives.workbench.inputs import Inputs
+    from objectives.delivery.classify import Classifier  # needs onnxruntime
 
 Say = Callable[[str], None]
 _TIMED = 100
 """Texts of the selection split that are timed."""
 _FASTER = 0.95
 """Of the time in the first engine: what another takes at most, to be taken in its place."""
-
-
-class _Timed(NamedTuple):
-    number: int | None
-    engine: Engine
-    milliseconds: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +62,6 @@ class Candidates:
 
     def add(self, number: int | None, model: Any, tokenizer: Any) -> None:
         """Write a model for each engine; `number` is that of its trial, None of the unpruned."""
-        from objectives.delivery.deployed import deploy
-
         files, length = self.scratch / str(number), self.inputs.task.max_length
         for engine in self.engines:
             self.say(f"writing {named(number)} for {engine}")
@@ -65,9 +69,6 @@ class Candidates:
 
     def add_trial(self, run: RunRecord, number: int) -> None:
         """Write the model of a finished trial of a run of these inputs."""
-        from objectives.delivery.exported import load_model
-        from objectives.students.bert.pretrained import load_tokenizer
-
         folder = model_folder(run, number)
         self.add(number, load_model(folder), load_tokenizer(str(folder)))
 
@@ -107,10 +108,10 @@ class Candidates:
             classes=original["select"].shape[-1],
         )
 
-    def _fastest(self, run: RunRecord, numbers: Sequence[int | None], keep: bool) -> list[_Timed]:
-        """Each number with its fastest engine, None with all."""
-        from objectives.delivery.deployed import text_to_label, texts_of
-
+    def _fastest(
+        self, run: RunRecord, numbers: Sequence[int | None], keep: bool
+    ) -> list[tuple[int | None, Engine, float]]:
+        """Each number with its fastest engine and that one's milliseconds, None with all."""
         keys = [(number, engine) for number in numbers for engine in self.engines]
         texts = texts_of(self.inputs, "select")[:_TIMED]
         times = text_to_label([self.classifier(*key) for key in keys], texts, say=self.say)
@@ -119,28 +120,22 @@ class Candidates:
         means = dict(zip(keys, times.mean(axis=0).tolist(), strict=True))
         found = []
         for number in numbers:
-            timed = [_Timed(number, engine, means[number, engine]) for engine in self.engines]
-            fastest = min(timed, key=lambda one: one.milliseconds)
-            if fastest.milliseconds > _FASTER * timed[0].milliseconds:
-                fastest = timed[0]
-            found += timed if number is None else [fastest]
+            own = {engine: means[number, engine] for engine in self.engines}
+            least = {**own, self.engines[0]: _FASTER * own[self.engines[0]]}
+            taken = own if number is None else [min(own, key=lambda engine: least[engine])]
+            found += [(number, engine, own[engine]) for engine in taken]
         return found
 
     def _keep(
         self, run: RunRecord, numbers: Sequence[int | None], times: NDArray[np.float64]
     ) -> None:
         """Show milliseconds (texts, numbers x engines) on the page of the run."""
-        from objectives.delivery.bench import UNPRUNED, Bench, timings_of
-
         names = {
             number: UNPRUNED if number is None else str(model_folder(run, number))
             for number in numbers
         }
-        flops = {
-            names[trial.number]: trial.result.flops
-            for trial in run.finished
-            if trial.number in names
-        }
+        known = {trial.number: trial.result.flops for trial in run.finished}
+        flops = {names[number]: known[number] for number in numbers if number is not None}
         flops[UNPRUNED] = run.unpruned.flops_full
         length = round(self.inputs.split("select").lengths[:_TIMED].mean())
         timings = [
@@ -163,8 +158,6 @@ class Candidates:
 
     def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:
         """Those that the run kept, where they are of this precision."""
-        from objectives.delivery.deployed import answers_to, texts_of
-
         if BITS[engine] == run.bits:
             kept = read_rows(run) if number is None else None
             trials = (trial for trial in run.finished if trial.number == number)
@@ -176,10 +169,26 @@ class Candidates:
             role: answers_to(own, texts_of(self.inputs, role)) for role in ("select", "heldout")
         }
 
-    def write(self, folder: Path, found: Cascade) -> None:
-        """A folder of one model, or of both that a cascade asks."""
-        from objectives.delivery.deployed import write_classifier
+    def deploy(self, run: RunRecord, found: Cascade, rows: Rows, out: Path) -> Deployed:
+        """Write what was chosen to `out`; a trial's model alone with all that an export has. What
+        it is worth is measured on the folder that was written."""
+        served = self.scratch / "found"
+        served.mkdir()
+        self._write(served, found)
+        done = self._measured(served, out, found, rows)
+        with atomic_write(out.resolve()) as unfinished:
+            if done.alone and found.small is not None:
+                note = f"classify.py: {done.worth(run.metric_name)}, in {found.engines[0]}"
+                export(run, found.small, unfinished, notes=(note,))
+            else:
+                unfinished.mkdir(parents=True)
+                card = deployed_card(run, done, self.inputs.task.max_length)
+                (unfinished / "README.md").write_text(card, encoding="utf-8")
+            shutil.copytree(served, unfinished, dirs_exist_ok=True)
+        return done
 
+    def _write(self, folder: Path, found: Cascade) -> None:
+        """A folder of one model, or of both that a cascade asks."""
         parts = [("onnx" if found.deferred == 0 else "small", found.small, found.engines[0])]
         if found.deferred:
             parts.append(("large", found.large, found.engines[1]))
@@ -198,10 +207,9 @@ class Candidates:
             }
         write_classifier(folder, stages, settings["labels"])
 
-    def measured(self, folder: Path, out: Path, found: Cascade, rows: Rows) -> Deployed:
+    def _measured(self, folder: Path, out: Path, found: Cascade, rows: Rows) -> Deployed:
         """What the folder's own answers to the held-out rows are worth; it will lie at `out`."""
         from objectives.delivery.classify import Classifier
-        from objectives.delivery.deployed import answers_to, text_to_label, texts_of
 
         texts = texts_of(self.inputs, "heldout")
         opened = [Classifier(folder), *(self.classifier(None, one) for one in self.engines)]

@@ -13,19 +13,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from objectives.cache import atomic_write
-from objectives.combining.cascade import (
-    Cascade,
-    Pair,
-    pairs_of,
-)
+from objectives.combining.cascade import Cascade, Pair, pairs_of
 from objectives.combining.gate import best_within, cheapest_agreeing, cheapest_keeping
 from objectives.engines.names import Engine
 from orchestrator.command.candidates import Candidates
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from orchestrator.study import Study
-from reports.exporting.deployed_card import Deployed, deployed_card, named
+from reports.exporting.deployed_card import Deployed, named
 from reports.exporting.export import check_free
 from reports.speed import inputs_of, teacher_of
 
@@ -46,28 +41,7 @@ def cascade(
     engine: Engine | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Deployed:
-    """Write the best cascade of two models of a run to `out`, to be run without torch.
-
-    Args:
-        run: the run.
-        study: what it was launched from: its texts are timed, its unpruned model is a candidate.
-        out: the folder to make; it must not hold anything yet.
-        min_agreement: the fastest that answers this share of the texts as the unpruned model does,
-            with 95% confidence by the selection rows. 0.99 if no aim is named.
-        min_metric: the fastest whose metric is at least this, with the same confidence.
-        max_ms: the one of the highest agreement that takes at most this long in the mean.
-        engine: "onnxruntime", its int8 or its int4, for all models; by default each has the faster
-            one of float32 and int8, and agreement is with the unpruned model in float32.
-        say: told what is done.
-
-    Returns:
-        The folder, and what its own answers to the held-out rows are worth.
-
-    Raises:
-        RunError: for two aims, if the folder is taken, if the run compares numbers, if no cascade
-            meets the aim (it says what comes nearest), and if a single model is enough.
-        UserError: without the extra "onnx", and if the fine-tuned teacher is gone.
-    """
+    """See `Run.cascade`; `say` is told what is done."""
     aims = {"min_agreement": min_agreement, "min_metric": min_metric, "max_ms": max_ms}
     _check_aims(aims)
     if run.definition["task.metric"] == "pearson_spearman":
@@ -88,13 +62,7 @@ def cascade(
         candidates.add(None, teacher_of(run, study, inputs), inputs.tokenizer)
         members, rows = candidates.judged(run, [*(trial.number for trial in front), None])
         found = _chosen(run, list(pairs_of(members, rows)), aims)
-        with atomic_write(out.resolve()) as unfinished:
-            unfinished.mkdir(parents=True)
-            candidates.write(unfinished, found)
-            done = candidates.measured(unfinished, out, found, rows)
-            card = deployed_card(run, done, inputs.task.max_length)
-            (unfinished / "README.md").write_text(card, encoding="utf-8")
-    return done
+        return candidates.deploy(run, found, rows, out)
 
 
 def _check_aims(aims: Mapping[str, float | None]) -> None:

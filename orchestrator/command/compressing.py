@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from objectives.cache import atomic_write, content_key
+from objectives.cache import content_key
 from objectives.combining.cascade import Cascade, pairs_of
 from objectives.combining.gate import best_within, cheapest_agreeing, cheapest_keeping
 from objectives.combining.members import Member, Rows, enough
@@ -39,8 +38,8 @@ from orchestrator.runs.records import FinishedTrial
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study import Study
 from orchestrator.workers.loop import read_study
-from reports.exporting.deployed_card import Deployed, deployed_card, named
-from reports.exporting.export import check_free, export
+from reports.exporting.deployed_card import Deployed, named
+from reports.exporting.export import check_free
 from reports.page.page import write_report
 
 GATE = 0.95
@@ -127,34 +126,38 @@ def compress(
         UserError: for a model or a file that cannot be read, too few texts, and without the extra
             "onnx".
     """
-    clock = _Clock(60 * minutes)
+    began, total = time.monotonic(), 60 * minutes
+
+    def left() -> float:
+        return began + total - time.monotonic()
+
     aims = {"min_agreement": min_agreement, "min_metric_kept": min_metric_kept, "max_ms": max_ms}
     _check(minutes, aims)
     out = Path(out)
     check_free(out)
     check_engine(FASTER[-1], "cpu")
     judge = label if min_metric_kept is not None else None
-    study, texts, speed = _study(str(model), data, text, judge, out, max_length, clock.total)
+    study, texts, speed = _study(str(model), data, text, judge, out, max_length, total)
     inputs, definition = read_study(study, "auto")
     _check_reach(study, inputs, texts, aims, take_nearest)
     # The key: no two runs of a name differ in what decides results.
     study = replace(study, name=f"{study.name}-{content_key(definition)[:8]}")
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
-        began = clock.seconds
+        before = left()
         candidates.add(None, ready(study.teacher, inputs.text.label_names, "cpu"), inputs.tokenizer)
-        reserve = max(0.1 * clock.total, _SERVED * (clock.seconds - began))
-        reserve = min(reserve, 0.5 * clock.total)
+        reserve = max(0.1 * total, _SERVED * (before - left()))
+        reserve = min(reserve, 0.5 * total)
 
         def tried(knobs: Sequence[planning.Knobs]) -> Run:
-            return _tried(study, knobs, clock.left - reserve, command, console, say)
+            return _tried(study, knobs, left() - reserve, command, console, say)
 
         run = tried(planning.at_once(texts))
-        if more := planning.afterwards(run, texts, clock.left - reserve, speed):
+        if more := planning.afterwards(run, texts, left() - reserve, speed):
             run = tried(more)
         numbers: list[int | None] = []
         for trial in run.front[:: -(-len(run.front) // _MOST) or 1]:
-            if clock.left < 0.5 * reserve:
+            if left() < 0.5 * reserve:
                 say(f"the time is up: {named(trial.number)} is left out")
                 continue
             candidates.add_trial(run, trial.number)
@@ -162,10 +165,10 @@ def compress(
         members, rows = candidates.judged(run, [*numbers, None], keep=True)
         write_report([run], run.folder / "report.html")
         found, passed = _chosen(members, rows, aims, texts, take_nearest)
-        deployed = _written(out, run, candidates, found, rows, Path(scratch))
+        deployed = candidates.deploy(run, found, rows, out)
     advice = tuple(planning.advice(run, texts))
     return Compressed(
-        run=run, deployed=deployed, passed=passed, seconds=clock.seconds, advice=advice
+        run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
     )
 
 
@@ -204,21 +207,6 @@ def _finished(folder: Path) -> Sequence[FinishedTrial]:
         return load_run(folder).finished if RunFolder(folder).exists() else ()
     except RunError:
         return ()
-
-
-class _Clock:
-    """Seconds since it was made."""
-
-    def __init__(self, total: float):
-        self.total, self._began = total, time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
-    @property
-    def left(self) -> float:
-        return self.total - self.seconds
 
 
 def _check(minutes: float, aims: Mapping[str, float | None]) -> None:
@@ -363,23 +351,3 @@ def _more_texts(reached: float, share: float, texts: int) -> int | None:
         if needed is not None and needed <= reached * rows:
             return more - texts
     return None
-
-
-def _written(
-    out: Path, run: Run, candidates: Candidates, found: Cascade, rows: Rows, scratch: Path
-) -> Deployed:
-    """The folder; of a trial's model alone with all that an export has."""
-    served = scratch / "found"
-    served.mkdir()
-    candidates.write(served, found)
-    done = candidates.measured(served, out, found, rows)
-    with atomic_write(out.resolve()) as unfinished:
-        if done.alone and found.small is not None:
-            note = f"classify.py: {done.worth(run.metric_name)}, in {found.engines[0]}"
-            export(run, found.small, unfinished, notes=(note,))
-        else:
-            unfinished.mkdir(parents=True)
-            card = deployed_card(run, done, candidates.inputs.task.max_length)
-            (unfinished / "README.md").write_text(card, encoding="utf-8")
-        shutil.copytree(served, unfinished, dirs_exist_ok=True)
-    return done

@@ -119,17 +119,9 @@ def at_once(texts: int) -> list[Knobs]:
 
 
 def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> list[Knobs]:
-    """What to train in so many seconds.
-
-    Args:
-        run: What `at_once` asked for, finished as far as it is.
-        texts: Of all roles.
-        seconds: That are left for training.
-        teacher: Seconds that the unpruned model needs to answer one text.
-
-    Returns:
-        Knobs of further trials, the best worth first; none where nothing is worth it.
-    """
+    """What to train in so many seconds: knobs of further trials, the best worth first; none where
+    nothing is worth it. The run has what `at_once` asked for, finished as far as it is; `teacher`
+    are the seconds that the unpruned model needs to answer one text."""
     train = Sizes.of(texts).train
     step = _seconds_of_a_step(run, train)
     if step is None:

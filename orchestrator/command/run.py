@@ -123,24 +123,27 @@ class Run(RunRecord):
         max_ms: float | None = None,
         engine: Engine | None = None,
     ) -> Deployed:
-        """Write two models as one: the large one is asked where the small one is unsure.
+        """Write two models as one, to be run without torch: the large one is asked where the small
+        one is unsure.
 
         Args:
             out: the folder to make; it must not hold anything yet.
-            study: what the run was launched from.
+            study: what the run was launched from: its texts are timed, its unpruned model is a
+                candidate.
             min_agreement: the fastest that answers this share of the texts as the unpruned model
-                does, with 95% confidence. 0.99 if no aim is named.
+                does, with 95% confidence by the selection rows. 0.99 if no aim is named.
             min_metric: the fastest whose metric is at least this, with the same confidence.
-            max_ms: the one that agrees most among those that take at most so long.
-            engine: what serves both: "onnxruntime", its int8 or its int4; by default each model
-                has the faster one of float32 and int8.
+            max_ms: the one that agrees most among those that take at most so long in the mean.
+            engine: "onnxruntime", its int8 or its int4, for both; by default each model has the
+                faster one of float32 and int8, and agreement is with the unpruned one in float32.
 
         Returns:
             The folder, and what its own answers to the held-out rows are worth.
 
         Raises:
-            RunError: if no cascade meets the aim, or if the folder is taken.
-            UserError: if ONNX cannot be had.
+            RunError: for two aims, if the folder is taken, if the run compares numbers, if no
+                cascade meets the aim (it says what comes nearest), and if one model is enough.
+            UserError: without the extra "onnx", and if the fine-tuned teacher is gone.
         """
         from orchestrator.command.cascading import cascade
 
