@@ -12,6 +12,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
+from orchestrator.optuna_private import non_domination_ranks
+
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
@@ -89,15 +93,12 @@ def _detail(app: App, environ: Environ, start_response: StartResponse) -> Iterab
 def _best(trials: list[Mapping[str, Any]], directions: list[str]) -> list[Mapping[str, Any]]:
     """The feasible trials that no other feasible one dominates."""
     signs = [-1 if direction == "maximize" else 1 for direction in directions]
-    losses = [
-        ([sign * float(v) for sign, v in zip(signs, trial["values"], strict=True)], trial)
+    feasible = [
+        trial
         for trial in trials
         if trial["state"] == "Complete" and all(value <= 0 for value in trial["constraints"])
     ]
-    losses.sort(key=lambda row: row[0])
-    best: list[tuple[list[float], Mapping[str, Any]]] = []
-    for loss, trial in losses:  # whatever dominates a trial comes before it
-        better = (other for other, _ in best if other != loss)
-        if not any(all(a <= b for a, b in zip(one, loss, strict=True)) for one in better):
-            best.append((loss, trial))
-    return sorted((trial for _, trial in best), key=lambda trial: int(trial["number"]))
+    values = [[float(value) for value in trial["values"]] for trial in feasible]
+    losses = np.array(values).reshape(-1, len(signs)) * signs
+    ranks = non_domination_ranks(losses, np.zeros(len(feasible)))
+    return [trial for trial, rank in zip(feasible, ranks, strict=True) if rank == 0]
