@@ -25,7 +25,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from objectives.errors import UserError
-from objectives.strategies.places.strategy import Candidate, Places, Scored, Strategy
+from objectives.strategies.places.strategy import Candidate, Choice, Places, Scored, Strategy
 from orchestrator.optuna_private import non_domination_ranks
 
 
@@ -49,49 +49,29 @@ class StrategySampler(BaseSampler):
         Raises:
             UserError: for a knob that is not categorical.
         """
+        self._space, self._places = dict(space), dict[str, tuple[Choice, ...]]()
         for name, knob in space.items():
             if not isinstance(knob, CategoricalDistribution):
                 raise UserError(
                     f"StrategySampler has {name} = {knob}; a strategy over places needs "
                     "categorical knobs: give a CategoricalDistribution, or use another sampler"
                 )
-        self._space = dict(space)
-        self._places: Places = {
-            name: knob.choices
-            for name, knob in space.items()
-            if isinstance(knob, CategoricalDistribution)
-        }
+            self._places[name] = knob.choices
         self._make, self._seeds = make, np.random.default_rng(seed)
         self._anew()
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """What a proposal is of: the whole space, from the first trial on.
-
-        Args:
-            study: the study.
-            trial: the one that asks.
-
-        Returns:
-            The space.
-        """
+        """The whole space, from the first trial on."""
         return self._space
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """A proposal that no trial has which is running or failed, if there is one: many workers
-        ask one after the other, and a strategy may propose the same until it learns.
-
-        Args:
-            study: whose finished trials are learned first.
-            trial: the one that asks.
-            search_space: the space.
-
-        Returns:
-            The knobs of the trial.
-        """
+        ask one after the other, and a strategy may propose the same until it learns. The finished
+        trials are learned first."""
         self._learn(study)
         others = (TrialState.RUNNING, TrialState.FAIL)
         taken = [t.params for t in study.get_trials(deepcopy=False, states=others)]
@@ -110,20 +90,7 @@ class StrategySampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> NoReturn:
-        """A knob that is not in the space has no place.
-
-        Args:
-            study: the study.
-            trial: the one that asks.
-            param_name: the knob.
-            param_distribution: what it may be.
-
-        Returns:
-            Never.
-
-        Raises:
-            UserError: at each call.
-        """
+        """Raises UserError: a knob that is not in the space has no place."""
         raise UserError(
             f"StrategySampler does not know {param_name}; give it the space of the study"
         )
