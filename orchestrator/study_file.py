@@ -30,14 +30,12 @@ def load_study(path: str | Path, name: str = "study") -> Study:
     Raises:
         RunError: if there is none, or if the file raises.
     """
-    from orchestrator.study import Study
-
     module = _run(Path(path))
-    variable = getattr(module, name, None)
-    study = variable if isinstance(variable, Study) else _named(module, name) or variable
-    if not isinstance(study, Study):
-        found = f"no name `{name}`" if study is None else f"`{name}` is a {type(study).__name__}"
-        studies = [known for known, value in vars(module).items() if isinstance(value, Study)]
+    studies = _studies(module)
+    study = studies.get(name) or _named(module, name)
+    if study is None:
+        other = getattr(module, name, None)
+        found = f"no name `{name}`" if other is None else f"`{name}` is a {type(other).__name__}"
         shown = f"its studies are {', '.join(studies)}"
         remedy = shown if studies else "it must end in `study = Study(...)`"
         raise RunError(f"study file '{path}': {found}; {remedy}")
@@ -51,7 +49,7 @@ def load_study_of(path: Path, run_name: str) -> Study:
     study = _named(module, run_name)
     if study is not None:
         return study
-    names = ", ".join(f"'{study.name}'" for study in _studies(module)) or "none"
+    names = ", ".join(f"'{study.name}'" for study in _studies(module).values()) or "none"
     raise RunError(f"study file '{path}': no study is named '{run_name}'; its studies: {names}")
 
 
@@ -77,14 +75,14 @@ def own_modules() -> list[ModuleType]:
     return list(dict.fromkeys([study, *beside]))
 
 
-def _studies(module: ModuleType) -> list[Study]:
+def _studies(module: ModuleType) -> dict[str, Study]:
     from orchestrator.study import Study
 
-    return [value for value in vars(module).values() if isinstance(value, Study)]
+    return {name: value for name, value in vars(module).items() if isinstance(value, Study)}
 
 
 def _named(module: ModuleType, name: str) -> Study | None:
-    return next((study for study in _studies(module) if study.name == name), None)
+    return next((study for study in _studies(module).values() if study.name == name), None)
 
 
 def _run(path: Path) -> ModuleType:

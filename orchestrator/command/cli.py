@@ -19,8 +19,9 @@ from rich.console import Console
 from objectives.errors import MaskfrontError
 from orchestrator.command.models import bench, cascade, compress, export, polish
 from orchestrator.command.options import AsJson, Device, Name, Population, Run, Storage
-from orchestrator.command.shared import expected_metric, flag, interrupted, show_end, show_front
+from orchestrator.command.shared import flag, interrupted, show_end, show_front
 from orchestrator.errors import RunError
+from orchestrator.study_file import load_study
 from orchestrator.terminal import say, say_to_stderr
 
 app = typer.Typer(
@@ -67,7 +68,6 @@ def run(
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
     from orchestrator.command.launching import launch
-    from orchestrator.study_file import load_study
 
     console = Console()
     with interrupted("finished trials are kept, launch again to go on"):
@@ -106,7 +106,6 @@ def work(
     device: Device = "auto",
 ) -> None:
     """Add a worker to a study that `run` has started, from this or another machine."""
-    from orchestrator.study_file import load_study
     from orchestrator.workers.loop import work as join
 
     with interrupted("other workers, or the next launch, take what is left"):
@@ -169,11 +168,14 @@ def serve_storage(
 def front(run: Run, as_json: AsJson = False) -> None:
     """Show the Pareto front of a run."""
     from orchestrator.runs.records import front_document, read_run
+    from reports.pareto import pareto_view
+    from reports.recommended import expected_of
 
     record = read_run(run)
     if as_json:
-        document = {**front_document(record), "expected": expected_metric(record)}
-        typer.echo(json.dumps(document, indent=2))
+        one = expected_of(pareto_view(record))
+        expected = one and {"trial": one.trial.number, "why": one.reasons, "metric": one.expected}
+        typer.echo(json.dumps({**front_document(record), "expected": expected}, indent=2))
     else:
         show_front(record, Console())
 

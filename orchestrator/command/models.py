@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from orchestrator.command.options import AsJson, Device, Run, StudyFile
+from orchestrator.command.options import AsJson, Device, Run, StudyFile, StudyFileIfAny
 from orchestrator.command.shared import interrupted, show_end
 from orchestrator.errors import RunError
+from orchestrator.study_file import load_study_of
 from orchestrator.terminal import say_to_stderr
 
 
@@ -37,7 +38,7 @@ def export(
     int4: Annotated[
         bool, typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8.")
     ] = False,
-    study_file: StudyFile = None,
+    study_file: StudyFileIfAny = None,
     push_to_hub: Annotated[
         str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
     ] = None,
@@ -57,7 +58,6 @@ def export(
 
     from objectives.device import quiet_libraries  # what was refused above need not wait for torch
     from orchestrator.runs.results import ratio_text
-    from orchestrator.study_file import load_study_of
     from reports.exporting.export import export as export_model
     from reports.exporting.hub import check_push, push
 
@@ -82,9 +82,7 @@ def export(
 def polish(
     context: typer.Context,
     run: Run,
-    study_file: Annotated[
-        Path, typer.Option(metavar="STUDY.py", help="The file that the run was launched from.")
-    ],
+    study_file: StudyFile,
     trial: Annotated[
         list[int] | None, typer.Option(help="Polish this trial; repeatable; by default the front.")
     ] = None,
@@ -97,7 +95,6 @@ def polish(
     """Distil models of a run further, one by one, into a new run beside it."""
     from orchestrator.command.polishing import polish as polish_models
     from orchestrator.runs.records import read_run
-    from orchestrator.study_file import load_study_of
 
     record, console = read_run(run), Console()
     with interrupted("finished trials are kept, polish again to go on"):
@@ -162,7 +159,6 @@ def bench(
     from objectives.engines.names import check_engines
     from orchestrator.runs.records import read_run
     from orchestrator.runs.run_folder import RunFolder
-    from orchestrator.study_file import load_study_of
     from reports.speed import bench_front, keep_speeds
     from reports.timings import timings_document, timings_table
 
@@ -198,10 +194,7 @@ def bench(
 
 def cascade(
     run: Run,
-    study_file: Annotated[
-        Path,
-        typer.Option(metavar="STUDY.py", help="The file that the run was launched from."),
-    ],
+    study_file: StudyFile,
     out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
     min_agreement: Annotated[
         float | None,
@@ -226,7 +219,6 @@ def cascade(
     from objectives.engines.names import check_engines
     from orchestrator.command.cascading import cascade as cascade_models
     from orchestrator.runs.records import read_run
-    from orchestrator.study_file import load_study_of
 
     quiet_libraries()
     record = read_run(run)

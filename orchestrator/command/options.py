@@ -20,9 +20,9 @@ Storage = Annotated[
     ),
 ]
 Name = Annotated[str, typer.Option("--study", help="Variable that holds the study, or its name.")]
-StudyFile = Annotated[
-    Path | None, typer.Option(metavar="STUDY.py", help="The file that the run was launched from.")
-]
+_STUDY_FILE = typer.Option(metavar="STUDY.py", help="The file that the run was launched from.")
+StudyFile = Annotated[Path, _STUDY_FILE]
+StudyFileIfAny = Annotated[Path | None, _STUDY_FILE]
 Population = Annotated[
     Any,  # int, or "auto": typer takes no other union than that with None
     typer.Option(

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -52,17 +52,6 @@ def show_front(run: RunRecord, console: Console) -> None:
     if one := expected_of(view):
         value = f"expected {run.metric_name} on other rows {one.expected:.4f}"
         say(console, f"trial {one.trial.number}: {', '.join(one.reasons)}; {value}")
-
-
-def expected_metric(run: RunRecord) -> dict[str, Any] | None:
-    """What `front --json` says of the cheapest model within 1%; None where answers are gone."""
-    from reports.pareto import pareto_view
-    from reports.recommended import expected_of
-
-    one = expected_of(pareto_view(run))
-    if one is None:
-        return None
-    return {"trial": one.trial.number, "why": one.reasons, "metric": one.expected}
 
 
 def show_end(run: RunRecord, console: Console, study_file: Path | None = None) -> None:

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from objectives.cache import atomic_write
 from orchestrator.runs.answers import write_answers
 from orchestrator.runs.heat_map import draw_heat_map
 from orchestrator.runs.run_folder import ANSWERS, MODEL, link_or_copy
@@ -37,9 +38,7 @@ def write_trial(
 ) -> None:
     """Write the folder, whole or not at all. `answers` are the model's on "select" and "heldout",
     `full` the sizes of the unpruned model. Raises OSError if the disk refuses."""
-    # Only where models are trained.
-    from objectives.cache import atomic_write
-    from objectives.students.bert.exporting import save_model, save_tokenizer
+    from objectives.students.bert.exporting import save_model, save_tokenizer  # torch
 
     with atomic_write(folder) as unfinished:
         unfinished.mkdir(parents=True)
@@ -58,8 +57,6 @@ def write_trial(
 def copy_trial(source: Path, folder: Path) -> None:
     """Write the folder of a trial that repeats another, whole or not at all. Its files are hard
     links where the disk has them."""
-    from objectives.cache import atomic_write
-
     with atomic_write(folder) as unfinished:
         shutil.copytree(source, unfinished, copy_function=link_or_copy)
 
