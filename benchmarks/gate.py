@@ -166,7 +166,7 @@ def of_rules(pool: Pool, margins: list[float], rows: int, draws: int) -> list[Ro
                 for margin in margins:
                     trial = named.get(f"cheapest within {margin:.0%}")
                     if trial is not None:
-                        kept = trial.result.heldout_metric / view.unpruned.heldout_metric
+                        kept = trial.result.heldout_metric / view.run.unpruned.heldout_metric
                         broken[rule, margin] += kept < 1 - margin
                         costs[rule, margin].append(trial.result.ratio)
     return [row_of(*key, rows, draws, broken[key], costs[key]) for key in broken]

@@ -21,12 +21,7 @@ from optuna_dashboard._note import (  # its own asks the storage each time
     note_ver_key,
 )
 
-from orchestrator.optuna_private import (
-    id_of,
-    set_system_attribute,
-    storage_of,
-    system_attributes,
-)
+from orchestrator.optuna_private import id_of, set_system_attribute, storage_of, system_attributes
 from orchestrator.runs.records import RunRecord, TrialRecord, load_optuna_study
 from orchestrator.runs.results import divergence_texts, divergence_words
 from orchestrator.runs.sizes import in_numbers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord
-from orchestrator.runs.results import TrialResult, UnprunedResult
+from orchestrator.runs.results import TrialResult
 from reports.paired import Paired, paired
 
 
@@ -15,8 +15,7 @@ from reports.paired import Paired, paired
 class ParetoView:
     """The finished trials of a run, sorted by what they are to its front."""
 
-    metric_name: str
-    unpruned: UnprunedResult
+    run: RunRecord
     front: tuple[FinishedTrial, ...]
     """By rising cost, and so by rising worth."""
     near: tuple[FinishedTrial, ...]
@@ -45,8 +44,7 @@ def pareto_view(run: RunRecord) -> ParetoView:
         )
         (dominated if sure else near).append(trial)
     return ParetoView(
-        metric_name=run.metric_name,
-        unpruned=run.unpruned,
+        run=run,
         front=tuple(front),
         near=tuple(near),
         dominated=tuple(dominated),
@@ -70,16 +68,17 @@ def answer(view: ParetoView) -> str:
     Where all of a front lies below half, as bytes of few bits do, that says little: there it is the
     cheapest model that loses no more than 1%.
     """
-    name = view.unpruned.cost_name
+    unpruned = view.run.unpruned
+    name = unpruned.cost_name
     if not view.front and view.outside:
         return f"No trial has met its {name} budget yet; {len(view.outside)} finished outside it."
     if not view.front:
         return "No trial has finished yet."
-    cost = f"unpruned student's {name}" if view.unpruned.student_is_new else name
+    cost = f"unpruned student's {name}" if unpruned.student_is_new else name
     half = [trial for trial in view.front if trial.result.ratio <= 0.5]
     if half:
         best = half[-1].result
-        good = [t.result for t in half if t.result.metric >= 0.99 * view.unpruned.metric > 0]
+        good = [t.result for t in half if t.result.metric >= 0.99 * unpruned.metric > 0]
         if good and len(half) == len(view.front):
             best = good[0]
         return f"At {percent(best.ratio)} of the {cost} the model {_kept(view, best)}."
@@ -104,7 +103,7 @@ def knob_texts(knobs: Mapping[str, Any]) -> list[str]:
 
 
 def _kept(view: ParetoView, result: TrialResult) -> str:
-    unpruned, name = view.unpruned, view.metric_name
+    unpruned, name = view.run.unpruned, view.run.metric_name
     whose = "the teacher's" if unpruned.student_is_new else "its"
     if unpruned.metric > 0 and unpruned.heldout_metric > 0:
         share = result.metric / unpruned.metric

@@ -38,7 +38,7 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
     """
     wanted: dict[int, list[str]] = {}
     expected: dict[int, float | None] = {}
-    metric = view.unpruned.metric
+    metric = view.run.unpruned.metric
     for loss in (0.01, 0.03) if metric > 0 else ():
         if found := _within(view, loss):
             trial, reason = found
@@ -49,9 +49,7 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
         wanted.setdefault(view.front[bend].number, []).append("knee")
     return [
         Recommendation(
-            reasons=tuple(wanted[trial.number]),
-            trial=trial,
-            expected=expected.get(trial.number),
+            reasons=tuple(wanted[trial.number]), trial=trial, expected=expected.get(trial.number)
         )
         for trial in reversed(view.front)
         if trial.number in wanted
@@ -65,8 +63,8 @@ def expected_of(view: ParetoView) -> Recommendation | None:
 
 def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
     """The cheapest model of the front that loses at most this share, and how sure that is."""
-    margin, words = loss * view.unpruned.metric, f"within {loss:.0%}"
-    lost = [view.unpruned.metric - trial.result.metric for trial in view.front]
+    margin, words = loss * view.run.unpruned.metric, f"within {loss:.0%}"
+    lost = [view.run.unpruned.metric - trial.result.metric for trial in view.front]
     comparison = view.paired
 
     def most_lost(place: int) -> float | None:
@@ -93,7 +91,7 @@ def _expected(view: ParetoView, chosen: FinishedTrial) -> float | None:
     if len(samples) < len(found):
         return None
     metrics_M = np.array([trial.result.metric for trial in models])
-    lost_M = view.unpruned.metric - metrics_M
+    lost_M = view.run.unpruned.metric - metrics_M
     most_M = np.array([comparison.most_lost(trial) for trial in models])
     lucky = optimism(metrics_M, np.stack(samples[1:]), samples[0], most_M - lost_M, _EXPECTED)
     return chosen.result.metric - lucky

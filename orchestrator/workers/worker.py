@@ -329,11 +329,8 @@ class Worker:
             return
         with self._still_ours(number):
             trial = self.running[number]
-            for name in (
-                records.POPULATION,
-                records.DEVICE,
-                records.PRECISION,
-            ):  # how the twin was trained
+            # How the twin was trained.
+            for name in (records.POPULATION, records.DEVICE, records.PRECISION):
                 if name in twin.attributes:
                     trial.set_user_attr(name, twin.attributes[name])
             trial.set_user_attr(records.REPEATS, twin.number)
