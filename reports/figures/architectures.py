@@ -7,7 +7,8 @@ from plotly.subplots import make_subplots
 
 from orchestrator.runs.records import RunRecord
 from reports.architectures import Consensus, Kept, consensus, kinds_kept
-from reports.figures.theme import AXIS, BLUE, GREY, LEGEND, SKY, Panel, Section, lay_out
+from reports.figures import theme
+from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
 from reports.pareto import percent
 
@@ -108,7 +109,7 @@ def architectures_figure(run: RunRecord, kinds: list[Kept]) -> go.Figure:
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_xaxes(title_text="layer", row=lines)
     figure.update_yaxes(type="category", showgrid=False, automargin=True)
-    lay_out(
+    theme.lay_out(
         figure,
         height=lines * (110 + min(28, 16 + 120 // len(rows)) * len(rows)),
         margin={"l": 20, "r": 20, "t": 40, "b": 50},
@@ -136,7 +137,11 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
         row=1,
         col=1,
     )
-    bars = (("all keep", BLUE, ""), ("some keep", SKY, "/"), ("none keeps", GREY, "."))
+    bars = (
+        ("all keep", theme.BLUE, ""),
+        ("some keep", theme.SKY, "/"),
+        ("none keeps", theme.GREY, "."),
+    )
     for (name, colour, pattern), counts in zip(bars, zip(*agreed.ffn, strict=True), strict=True):
         figure.add_bar(
             x=counts,
@@ -148,14 +153,14 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
             col=2,
         )
     figure.update_xaxes(title_text="head", type="category", showgrid=False, row=1, col=1)
-    figure.update_xaxes(**AXIS, title_text="neurons", row=1, col=2)
+    figure.update_xaxes(**theme.AXIS, title_text="neurons", row=1, col=2)
     figure.update_yaxes(type="category", autorange="reversed", title_text="layer")
-    lay_out(
+    theme.lay_out(
         figure,
         barmode="stack",
         height=170 + 24 * len(layers),
         top=40,
-        legend={**LEGEND, "x": 0.5},
+        legend={**theme.LEGEND, "x": 0.5},
         coloraxis={**_COLOURS, "colorbar": {**_BAR, "x": 0.41}},
     )
     return figure

@@ -10,20 +10,9 @@ from plotly.subplots import make_subplots
 
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from reports.curves import Curves
+from reports.figures import theme
 from reports.figures.knobs import joined_space, knob_points
-from reports.figures.theme import (
-    AXIS,
-    GREY,
-    Panel,
-    Section,
-    axis,
-    brief,
-    knob_axis,
-    lay_out,
-    plain,
-    run_style,
-    x_axis,
-)
+from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
 
 _HOVER = "trial %{customdata[1]}<br>asked %{x}, reached %{y}<extra></extra>"
@@ -72,37 +61,43 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
     figure = go.Figure()
     targets = [trial.result.target_ratio for run in overlay.runs for trial in run.finished]
     ends = [min(targets) * 0.95, max(targets) * 1.05]
-    line = {"color": GREY, "dash": "dot"}
+    line = {"color": theme.GREY, "dash": "dot"}
     figure.add_scatter(x=ends, y=ends, mode="lines", name="as asked", line=line, hoverinfo="skip")
     for place, (run, known) in enumerate(zip(overlay.runs, left, strict=True)):
-        prefix, style = plain(overlay.prefix(place)), run_style(place)
+        prefix, style = theme.plain(overlay.prefix(place)), theme.run_style(place)
         results = [trial.result for trial in run.finished]
-        band = brief(result.tolerance * result.target_ratio for result in results)
+        band = theme.brief(result.tolerance * result.target_ratio for result in results)
         figure.add_scatter(
-            x=brief(result.target_ratio for result in results),
+            x=theme.brief(result.target_ratio for result in results),
             y=[result.reached for result in results],
             mode="markers",
             name=f"{prefix}cut model",
             marker={**style, "size": 8},
-            error_y={"type": "data", "array": band, "thickness": 1, "width": 3, "color": GREY},
+            error_y={
+                "type": "data",
+                "array": band,
+                "thickness": 1,
+                "width": 3,
+                "color": theme.GREY,
+            },
             customdata=[[place, trial.number] for trial in run.finished],
             hovertemplate=_HOVER,
         )
         if known:
             figure.add_scatter(
-                x=brief(trial.result.target_ratio for trial, _ in known),
-                y=brief(ratio for _, ratio in known),
+                x=theme.brief(trial.result.target_ratio for trial, _ in known),
+                y=theme.brief(ratio for _, ratio in known),
                 mode="markers",
                 name=f"{prefix}open masks, before the cut",
                 marker={"color": style["color"], "symbol": f"{style['symbol']}-open", "size": 8},
                 customdata=[[place, trial.number] for trial, _ in known],
                 hovertemplate=_HOVER,
             )
-    lay_out(
+    theme.lay_out(
         figure,
         height=380,
-        xaxis=x_axis("target ratio", tickformat=".0%"),
-        yaxis=axis("reached ratio", tickformat=".0%"),
+        xaxis=theme.x_axis("target ratio", tickformat=".0%"),
+        yaxis=theme.axis("reached ratio", tickformat=".0%"),
     )
     return Panel(
         name="target",
@@ -128,16 +123,16 @@ def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
             trials = [trial for trial, _ in known]
             figure.add_scatter(
                 **knob_points(overlay, place, knob, trials, " above target"),
-                y=brief(starmap(_miss, known)),
-                marker={**run_style(place), "size": 7},
+                y=theme.brief(starmap(_miss, known)),
+                marker={**theme.run_style(place), "size": 7},
                 showlegend=overlay.several and column == 1,
                 row=1,
                 col=column,
             )
-        figure.update_xaxes(x_axis(knob, **knob_axis(spaces[knob])), row=1, col=column)
-    figure.update_yaxes(**AXIS, tickformat="+.2~%")
+        figure.update_xaxes(theme.x_axis(knob, **theme.knob_axis(spaces[knob])), row=1, col=column)
+    figure.update_yaxes(**theme.AXIS, tickformat="+.2~%")
     figure.update_yaxes(title={"text": "open masks above target"}, row=1, col=1)
-    lay_out(figure, height=300, legend=None)
+    theme.lay_out(figure, height=300, legend=None)
     return Panel(
         name="steering",
         title="How the knobs changed this",

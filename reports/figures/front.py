@@ -18,24 +18,7 @@ from orchestrator.runs.results import (
     divergence_words,
     size_text,
 )
-from reports.figures.theme import (
-    BLUE,
-    DIVERGENCE_AXIS,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILLION,
-    axis,
-    interval_bars,
-    lay_out,
-    lines,
-    plain,
-    run_line,
-    run_style,
-    x_axis,
-)
+from reports.figures import theme
 from reports.overlay import Overlay
 from reports.pareto import ParetoView, pareto_view
 from reports.recommended import recommendations
@@ -44,9 +27,9 @@ from reports.speed import Speed
 _SYMBOLS = {32: "circle", 8: "triangle-up", 4: "bowtie", 2: "hourglass", 1: "asterisk-open"}
 """Of a model of the front, by the bits of its weights."""
 _SERVED = (
-    (PURPLE, "hexagon", "star-open"),
-    (ORANGE, "pentagon", "star-diamond-open"),
-    (SKY, "cross", "hexagram-open"),
+    (theme.PURPLE, "hexagon", "star-open"),
+    (theme.ORANGE, "pentagon", "star-diamond-open"),
+    (theme.SKY, "cross", "hexagram-open"),
 )
 """For each engine with other bits in turn the colour, and the marks of front and unpruned model."""
 _Points = Mapping[int | None, Measured]
@@ -74,17 +57,17 @@ def front_figure(overlay: Overlay) -> go.Figure:
     if overlay.wide:  # ticks at 1, 2 and 5 of each power of ten
         ends = [math.log10(min(drawn)) - 0.05, math.log10(max(drawn)) + 0.05]
         costs = {"type": "log", "dtick": "D2", "tickformat": "~%", "range": ends}
-    heights = DIVERGENCE_AXIS if overlay.by_divergence else {}
+    heights = theme.DIVERGENCE_AXIS if overlay.by_divergence else {}
     if overlay.relative:
         heights = {"tickformat": ".0%"}
-    lay_out(
+    theme.lay_out(
         figure,
         height=480 + 40 * (len(overlay.runs) - 1),
         top=30,
-        xaxis=x_axis(
+        xaxis=theme.x_axis(
             f"{overlay.cost_name}, unpruned{student} = 100%{unit}", rangemode="tozero", **costs
         ),
-        yaxis=axis(f"{overlay.objective_name}, selection split", **heights),
+        yaxis=theme.axis(f"{overlay.objective_name}, selection split", **heights),
     )
     return figure
 
@@ -114,13 +97,13 @@ class _Drawing:
 
     def draw(self) -> None:
         view, several = pareto_view(self.run), self.overlay.several
-        style, line = run_style(self.place), run_line(self.place)
-        faint = {"size": 8, "symbol": "square", "color": GREY, "opacity": 0.45}
+        style, line = theme.run_style(self.place), theme.run_line(self.place)
+        faint = {"size": 8, "symbol": "square", "color": theme.GREY, "opacity": 0.45}
         if several:
             faint |= {**style, "opacity": 0.3}
-        missed = {"color": self._colour(ORANGE), "size": 9, "symbol": "x"}
+        missed = {"color": self._colour(theme.ORANGE), "size": 9, "symbol": "x"}
         # There may be a thousand off the front: their hovers are made where they are looked at.
-        trial, objective = f"{plain(self.prefix)}trial", plain(self.run.objective_name)
+        trial, objective = f"{theme.plain(self.prefix)}trial", theme.plain(self.run.objective_name)
         hover = f"{trial} %{{customdata[1]}}<br>{objective} %{{y}}<br>%{{x}}<extra></extra>"
         dominated, near, outside, front = map(
             _points, (view.dominated, view.near, view.outside, view.front)
@@ -136,8 +119,8 @@ class _Drawing:
             **self._details(front),
             mode="lines+markers",
             legendrank=1,
-            line={"shape": "hv", **(line if several else {"color": BLUE, "width": 2})},
-            marker={"size": 10, **(style if several else {"color": BLUE, "symbol": symbols})},
+            line={"shape": "hv", **(line if several else {"color": theme.BLUE, "width": 2})},
+            marker={"size": 10, **(style if several else {"color": theme.BLUE, "symbol": symbols})},
         )
         if not several:
             self._explain_bits({result.weight_bits for result in front.values()})
@@ -151,7 +134,7 @@ class _Drawing:
             **self._details(starred),
             legendrank=2,
             showlegend=not several,
-            marker={"color": self._colour(VERMILLION), "size": 15, "symbol": "star"},
+            marker={"color": self._colour(theme.VERMILLION), "size": 15, "symbol": "star"},
         )
         models = {**front, **starred}
         hollow = {"size": 9, "symbol": "diamond-open", "line": {"width": 2}}
@@ -162,7 +145,7 @@ class _Drawing:
             **self._details(models, heldout=True),
             legendrank=3,
             visible="legendonly" if several else None,
-            marker={"color": self._colour(GREEN), **hollow},
+            marker={"color": self._colour(theme.GREEN), **hollow},
         )
         if not several:
             self._name_recommended(view)
@@ -184,7 +167,7 @@ class _Drawing:
                 title = name if number is None else f"trial {number}"
                 scores = f"{metric} {worth.metric:.4f}, held out {worth.heldout_metric:.4f}"
                 texts = [f"{self.prefix}{title} in {speed.engine}", scores]
-                hovers.append(lines([*texts, f"{model.megabytes:.1f} MB"]))
+                hovers.append(theme.lines([*texts, f"{model.megabytes:.1f} MB"]))
                 bounds.append([self._height(value) for value in (low, worth.metric, high)])
                 keys.append([self.place, number, speed.engine])
             if keys:
@@ -192,10 +175,10 @@ class _Drawing:
                     x=[None] * len(keys),
                     y=[height for _, height, _ in bounds],
                     mode="markers",
-                    name=plain(f"{self.prefix}{name}, {speed.engine}"),
+                    name=theme.plain(f"{self.prefix}{name}, {speed.engine}"),
                     visible=False,
                     marker={"symbol": symbol, "size": size, "color": self._colour(colour)},
-                    error_y=interval_bars(bounds),
+                    error_y=theme.interval_bars(bounds),
                     customdata=keys,
                     hovertext=hovers,
                     hoverinfo="text",
@@ -209,7 +192,7 @@ class _Drawing:
                 y=[None],
                 mode="markers",
                 name="float32 weights" if number == 32 else f"{number}-bit weights",
-                marker={"size": 10, "color": BLUE, "symbol": _SYMBOLS[number]},
+                marker={"size": 10, "color": theme.BLUE, "symbol": _SYMBOLS[number]},
             )
 
     def _name_recommended(self, view: ParetoView) -> None:
@@ -224,7 +207,7 @@ class _Drawing:
             self.figure.add_annotation(
                 x=math.log10(result.ratio) if self.overlay.wide else result.ratio,
                 y=height,
-                text=plain(", ".join(row.reasons)),
+                text=theme.plain(", ".join(row.reasons)),
                 showarrow=True,
                 arrowhead=0,
                 arrowwidth=1,
@@ -235,7 +218,7 @@ class _Drawing:
 
     def _colour(self, alone: str) -> str:
         """That of the run among several; else the one given."""
-        return str(run_style(self.place)["color"]) if self.overlay.several else alone
+        return str(theme.run_style(self.place)["color"]) if self.overlay.several else alone
 
     def _height(self, value: float) -> float:
         return self.overlay.height(self.run, value)
@@ -245,7 +228,7 @@ class _Drawing:
             self.figure.add_scatter(
                 x=[model.ratio for model in points.values()],
                 y=[self._height(model.value(heldout)) for model in points.values()],
-                name=plain(self.prefix + name),
+                name=theme.plain(self.prefix + name),
                 customdata=[[self.place, number] for number in points],
                 **{"mode": "markers", **style},
             )
@@ -259,7 +242,7 @@ class _Drawing:
         for model in points.values():
             low, high = model.heldout_interval if heldout else model.interval
             bounds.append(map(self._height, (low, model.value(heldout), high)))
-        return {**hovers, "error_y": interval_bars(bounds)}
+        return {**hovers, "error_y": theme.interval_bars(bounds)}
 
     def _hover(self, number: int | None, model: Measured) -> str:
         name, budget = f"{self.run.unpruned.label} model", []
@@ -274,7 +257,7 @@ class _Drawing:
         worth = f"{divergence_words(model)}{self.run.metric_name} {model.metric:.4f}{sure}"
         heldout = f"held out {model.heldout_metric:.4f}"
         sizes = ", ".join(f"{size_text(size)} {unit}" for unit, size in model.sizes.items())
-        return lines([self.prefix + name, f"{worth}, {heldout}", *budget, sizes])
+        return theme.lines([self.prefix + name, f"{worth}, {heldout}", *budget, sizes])
 
 
 def _points(trials: Sequence[FinishedTrial]) -> _Points:
@@ -295,8 +278,8 @@ def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
             # Clear of the words on the other line, and of the front if it lies below that.
             where = "bottom left" if found.metric <= level else "top right"
             words[place] = (found.metric, text, where)
-    _add_lines(figure, overlay, unpruned, "dash", VERMILLION)
-    _add_lines(figure, overlay, words, "dot", PURPLE)
+    _add_lines(figure, overlay, unpruned, "dash", theme.VERMILLION)
+    _add_lines(figure, overlay, words, "dot", theme.PURPLE)
 
 
 def _unpruned_text(overlay: Overlay, unpruned: UnprunedResult) -> str:
@@ -319,10 +302,10 @@ def _add_lines(
     for height, place in first.items():
         _, text, where = levels[place]
         if len(first) > 1:
-            text, colour = f"{overlay.names[place]}: {text}", run_style(place)["color"]
+            text, colour = f"{overlay.names[place]}: {text}", theme.run_style(place)["color"]
         figure.add_hline(
             y=height,
             line={"color": colour, "width": 1.5, "dash": dash},
-            annotation={"text": plain(text), "font": {"size": 12}},
+            annotation={"text": theme.plain(text), "font": {"size": 12}},
             annotation_position=where,
         )

@@ -10,17 +10,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from plotly.subplots import make_subplots
 
 from orchestrator.runs.records import FinishedTrial
-from reports.figures.theme import (
-    AXIS,
-    DIVERGENCE_AXIS,
-    Panel,
-    brief,
-    knob_axis,
-    lay_out,
-    plain,
-    run_style,
-    x_axis,
-)
+from reports.figures import theme
+from reports.figures.theme import Panel
 from reports.overlay import Overlay
 
 
@@ -46,21 +37,21 @@ def knob_panel(overlay: Overlay) -> Panel | None:
             for row, values in enumerate((heights, ratios), start=1):
                 figure.add_scatter(
                     **knob_points(overlay, place, knob, known),
-                    y=brief(values),
-                    marker={**run_style(place), "size": 6, "opacity": opacity},
+                    y=theme.brief(values),
+                    marker={**theme.run_style(place), "size": 6, "opacity": opacity},
                     showlegend=overlay.several and column == row == 1,
                     row=row,
                     col=column,
                 )
-        figure.update_xaxes(AXIS | knob_axis(distribution), col=column)
-        figure.update_xaxes(x_axis(knob), row=2, col=column)
-    figure.update_yaxes(AXIS)
-    figure.update_yaxes(title={"text": plain(overlay.objective_name)}, row=1, col=1)
+        figure.update_xaxes(theme.AXIS | theme.knob_axis(distribution), col=column)
+        figure.update_xaxes(theme.x_axis(knob), row=2, col=column)
+    figure.update_yaxes(theme.AXIS)
+    figure.update_yaxes(title={"text": theme.plain(overlay.objective_name)}, row=1, col=1)
     if overlay.by_divergence:
-        figure.update_yaxes(DIVERGENCE_AXIS, row=1)
+        figure.update_yaxes(theme.DIVERGENCE_AXIS, row=1)
     ratio = {"text": f"{overlay.cost_name} ratio"}
     figure.update_yaxes(title=ratio, tickformat=".0%", row=2, col=1)
-    lay_out(figure, height=460, legend=None)
+    theme.lay_out(figure, height=460, legend=None)
     return Panel(
         name="slices",
         title="Each knob against each objective",
@@ -95,11 +86,11 @@ def knob_points(
     overlay: Overlay, place: int, knob: str, trials: Sequence[FinishedTrial], unit: str = ""
 ) -> dict[str, Any]:
     """A trace without heights: trials of the run at this place, by a knob."""
-    hover = f"trial %{{customdata[1]}}<br>{plain(knob)} %{{x}}<br>%{{y}}{unit}<extra></extra>"
+    hover = f"trial %{{customdata[1]}}<br>{theme.plain(knob)} %{{x}}<br>%{{y}}{unit}<extra></extra>"
     return {
-        "x": brief(trial.knobs[knob] for trial in trials),
+        "x": theme.brief(trial.knobs[knob] for trial in trials),
         "mode": "markers",
-        "name": plain(overlay.names[place]),
+        "name": theme.plain(overlay.names[place]),
         "customdata": [[place, trial.number] for trial in trials],
         "hovertemplate": hover,
     }

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
+from reports.figures import theme
 from reports.figures.knobs import knob_panel
-from reports.figures.theme import (
-    AXIS,
-    ORANGE,
-    Panel,
-    Section,
-    axis,
-    lay_out,
-    plain,
-    run_line,
-    run_style,
-    x_axis,
-)
+from reports.figures.theme import Panel, Section
 from reports.outer_loop import (
     FEWEST,
     Hypervolume,
@@ -85,9 +75,9 @@ def _staircases(
             figure.add_scatter(
                 x=[x for x, _ in histories[place]],
                 y=[y for _, y in histories[place]],
-                name=plain(overlay.names[place]),
+                name=theme.plain(overlay.names[place]),
                 mode="lines",
-                line={**run_line(place), "shape": "hv", "width": 1 if band else 2},
+                line={**theme.run_line(place), "shape": "hv", "width": 1 if band else 2},
                 opacity=0.5 if band else 1,
             )
         if band:
@@ -102,15 +92,15 @@ def _staircases(
                 x=x,
                 y=middle,
                 mode="lines",
-                name=plain(f"median of {name}"),
-                line={"shape": "hv", "width": 3, "color": run_style(places[0])["color"]},
+                name=theme.plain(f"median of {name}"),
+                line={"shape": "hv", "width": 3, "color": theme.run_style(places[0])["color"]},
             )
-    lay_out(
+    theme.lay_out(
         figure,
         height=320,
         showlegend=overlay.several,
-        xaxis=x_axis(title, rangemode="tozero"),
-        yaxis=axis("hypervolume, share of the ideal", tickformat=".0%"),
+        xaxis=theme.x_axis(title, rangemode="tozero"),
+        yaxis=theme.axis("hypervolume, share of the ideal", tickformat=".0%"),
     )
     return figure
 
@@ -119,17 +109,17 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
     figure = go.Figure()
     counts = []
     for place, run in enumerate(overlay.runs):
-        prefix, colour = overlay.prefix(place), run_style(place)["color"]
+        prefix, colour = overlay.prefix(place), theme.run_style(place)["color"]
         for objective, values in importances(run).items():
             cost = objective == run.unpruned.cost_name
             low = cost or overlay.by_divergence
             figure.add_bar(
-                y=[plain(knob) for knob in values],
+                y=[theme.plain(knob) for knob in values],
                 x=list(values.values()),
                 orientation="h",
-                name=plain(f"{prefix}{'low' if low else 'high'} {objective}"),
+                name=theme.plain(f"{prefix}{'low' if low else 'high'} {objective}"),
                 marker={
-                    "color": ORANGE if cost and not overlay.several else colour,
+                    "color": theme.ORANGE if cost and not overlay.several else colour,
                     "pattern": {"shape": "/" if cost else ""},
                 },
             )
@@ -137,11 +127,11 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
     if not figure.data:
         return None
     bars = max(len(trace.y) for trace in figure.data)
-    lay_out(
+    theme.lay_out(
         figure,
         height=140 + 26 * bars * len(figure.data),
-        xaxis=axis("importance", tickformat=".0%"),
-        yaxis={**AXIS, "type": "category"},
+        xaxis=theme.axis("importance", tickformat=".0%"),
+        yaxis={**theme.AXIS, "type": "category"},
     )
     return Panel(
         name="importance",

@@ -7,18 +7,8 @@ from collections.abc import Iterator, Sequence
 import plotly.graph_objects as go
 
 from orchestrator.runs.records import FinishedTrial, RunRecord
-from reports.figures.theme import (
-    GREY,
-    RUN_DASHES,
-    RUN_SYMBOLS,
-    Panel,
-    Section,
-    axis,
-    lay_out,
-    plain,
-    run_style,
-    x_axis,
-)
+from reports.figures import theme
+from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
 from reports.speed import Speed, by_shape, compared, without_kernel
 from reports.timings import shape_text
@@ -119,7 +109,7 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
         y=[1 / ratio for ratio in steps],
         mode="lines",
         name="as the FLOPs",
-        line={"color": GREY, "dash": "dot"},
+        line={"color": theme.GREY, "dash": "dot"},
         hoverinfo="skip",
     )
     engines = list(dict.fromkeys(one.engine for one in speeds))
@@ -128,28 +118,28 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
         timed = sorted(one.models.items(), key=lambda row: row[1].flops_ratio)
         models = [*timed, (None, one.reference_model)]
         engine, shape = engines.index(one.engine), shapes.index(one.shape)
-        dash = RUN_DASHES[shape % len(RUN_DASHES)]
+        dash = theme.RUN_DASHES[shape % len(theme.RUN_DASHES)]
         figure.add_scatter(
             x=[model.flops_ratio for _, model in models],
             y=[model.speed_up for _, model in models],
             mode="lines+markers",
             visible=None if shape == 0 else "legendonly",
-            name=plain(f"{one.engine}, {shape_text(*one.shape)}"),
-            line={"color": run_style(engine)["color"], "dash": dash, "width": 2},
-            marker={"symbol": RUN_SYMBOLS[shape % len(RUN_SYMBOLS)], "size": 8},
+            name=theme.plain(f"{one.engine}, {shape_text(*one.shape)}"),
+            line={"color": theme.run_style(engine)["color"], "dash": dash, "width": 2},
+            marker={"symbol": theme.RUN_SYMBOLS[shape % len(theme.RUN_SYMBOLS)], "size": 8},
             customdata=[[place, number] for number, _ in models],
             text=[
-                f"{plain(one.reference) if number is None else f'trial {number}'}: "
+                f"{theme.plain(one.reference) if number is None else f'trial {number}'}: "
                 f"{model.times}, {model.megabytes:.1f} MB"
                 for number, model in models
             ],
             hovertemplate="%{text}<br>%{y:.2f} times as fast at %{x:.1%} of the FLOPs",
         )
     ticks = [0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20]
-    lay_out(
+    theme.lay_out(
         figure,
         height=400 + 8 * len(speeds),  # the legend takes its place from the axes
-        xaxis=x_axis("FLOPs ratio", tickformat=".0%"),
-        yaxis=axis("times as fast", type="log", tickvals=ticks),
+        xaxis=theme.x_axis("FLOPs ratio", tickformat=".0%"),
+        yaxis=theme.axis("times as fast", type="log", tickvals=ticks),
     )
     return figure
