@@ -15,14 +15,8 @@ from numpy.typing import NDArray
 from objectives.cache import atomic_write
 from objectives.combining.cascade import Cascade
 from objectives.combining.members import Member, Rows
+from objectives.delivery import deployed
 from objectives.delivery.bench import UNPRUNED, Bench, timings_of
-from objectives.delivery.deployed import (
-    answers_to,
-    deploy,
-    text_to_label,
-    texts_of,
-    write_classifier,
-)
 from objectives.delivery.exported import load_model
 from objectives.engines.names import BITS, Engine
 from objectives.metric import Logits
@@ -65,7 +59,7 @@ class Candidates:
         files, length = self.scratch / str(number), self.inputs.task.max_length
         for engine in self.engines:
             self.say(f"writing {named(number)} for {engine}")
-            deploy(self.folder(number, engine), model, tokenizer, engine, length, files)
+            deployed.deploy(self.folder(number, engine), model, tokenizer, engine, length, files)
 
     def add_trial(self, run: RunRecord, number: int) -> None:
         """Write the model of a finished trial of a run of these inputs."""
@@ -113,8 +107,8 @@ class Candidates:
     ) -> list[tuple[int | None, Engine, float]]:
         """Each number with its fastest engine and that one's milliseconds, None with all."""
         keys = [(number, engine) for number in numbers for engine in self.engines]
-        texts = texts_of(self.inputs, "select")[:_TIMED]
-        times = text_to_label([self.classifier(*key) for key in keys], texts, say=self.say)
+        texts = deployed.texts_of(self.inputs, "select")[:_TIMED]
+        times = deployed.text_to_label([self.classifier(*key) for key in keys], texts, say=self.say)
         if keep:
             self._keep(run, numbers, times)
         means = dict(zip(keys, times.mean(axis=0).tolist(), strict=True))
@@ -166,7 +160,8 @@ class Candidates:
                 return answers
         own = self.classifier(number, engine, threads=0)
         return {
-            role: answers_to(own, texts_of(self.inputs, role)) for role in ("select", "heldout")
+            role: deployed.answers_to(own, deployed.texts_of(self.inputs, role))
+            for role in ("select", "heldout")
         }
 
     def deploy(self, run: RunRecord, found: Cascade, rows: Rows, out: Path) -> Deployed:
@@ -205,18 +200,18 @@ class Candidates:
                 "temperature": found.temperature,
                 "threshold": found.threshold,
             }
-        write_classifier(folder, stages, settings["labels"])
+        deployed.write_classifier(folder, stages, settings["labels"])
 
     def _measured(self, folder: Path, out: Path, found: Cascade, rows: Rows) -> Deployed:
         """What the folder's own answers to the held-out rows are worth; it will lie at `out`."""
         from objectives.delivery.classify import Classifier
 
-        texts = texts_of(self.inputs, "heldout")
+        texts = deployed.texts_of(self.inputs, "heldout")
         opened = [Classifier(folder), *(self.classifier(None, one) for one in self.engines)]
-        times = text_to_label(opened, texts[: 2 * _TIMED], say=self.say)
+        times = deployed.text_to_label(opened, texts[: 2 * _TIMED], say=self.say)
         means = times.mean(axis=0).tolist()
         own = Classifier(folder, threads=0)
-        said = answers_to(own, texts).argmax(-1)
+        said = deployed.answers_to(own, texts).argmax(-1)
         int8 = dict(zip(self.engines[1:], means[2:], strict=True)).get("onnxruntime-int8")
         return Deployed(
             folder=out,

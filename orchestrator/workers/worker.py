@@ -22,18 +22,11 @@ from objectives.metric import Logits
 from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, populations
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
-from orchestrator.runs import records
+from orchestrator.runs import records, results
 from orchestrator.runs.answers import write_rows
 from orchestrator.runs.artifacts import upload
 from orchestrator.runs.records import RunRecord, record_of, unpruned_result
-from orchestrator.runs.results import (
-    DIVERGENCE,
-    TrialResult,
-    UnprunedResult,
-    divergence_words,
-    missed_aims,
-    ratio_text,
-)
+from orchestrator.runs.results import TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.trial_files import copy_trial, shown_files, write_trial
 from orchestrator.study import Study
@@ -152,7 +145,7 @@ class Worker:
         self.outer.set_user_attr(records.WORDS, None if words is None else asdict(words))
         self.outer.set_user_attr(records.UNPRUNED, asdict(unpruned))
         with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
-            by = DIVERGENCE if unpruned.objective == "divergence" else self.bench.metric
+            by = results.DIVERGENCE if unpruned.objective == "divergence" else self.bench.metric
             self.outer.set_metric_names([by, unpruned.unit])
 
     def _yardstick(self) -> dict[str, Any]:
@@ -300,13 +293,14 @@ class Worker:
             told = self.outer.tell(trial, [float(result.value()), float(result.cost)])
             assert told.state is TrialState.COMPLETE, told.state
             missed = "" if result.missed is None else f", {result.missed}"
-            reached = ""
-            if result.budget_name != result.cost_name:
-                reached = f"{result.budget_name} ratio {ratio_text(result.reached)}, "
+            ratio, reached, asked = map(
+                results.ratio_text, (result.ratio, result.reached, result.target_ratio)
+            )
+            counted = result.budget_name == result.cost_name
             line = (
-                f"{divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
-                f"(held out {result.heldout_metric:.4f}) at {result.cost_name} ratio "
-                f"{ratio_text(result.ratio)}, {reached}asked {ratio_text(result.target_ratio)}"
+                f"{results.divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
+                f"(held out {result.heldout_metric:.4f}) at {result.cost_name} ratio {ratio}, "
+                f"{'' if counted else f'{result.budget_name} ratio {reached}, '}asked {asked}"
             )
             self._ended(number, f"{line}{missed}{missing}{how}", counts=True)
 
@@ -352,7 +346,7 @@ class Worker:
             tolerance=float(found.tolerance),
             budget_unit=unit,
         )
-        aims = missed_aims(result, self.study.at_least, self.study.at_most)
+        aims = results.missed_aims(result, self.study.at_least, self.study.at_most)
         result = replace(result, aims=aims)
         return _Scored(result, {role: logits.numpy() for role, logits in answers.items()})
 
