@@ -255,10 +255,7 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
 
 
 def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
-    """What `keep_speeds` kept last; empty if it was never called.
-
-    Raises RunError if its file cannot be read.
-    """
+    """What `keep_speeds` kept last, if anything. Raises RunError if its file cannot be read."""
     path = RunFolder(run.folder).bench
     if not path.is_file():
         return ()

@@ -48,13 +48,11 @@ an answer in a hundred, and a few hundred texts know a share to within two hundr
 _FEWEST = 20
 """Texts: fewer tell no two models apart."""
 _ANSWERING = 1 / 3
-"""Share of the time in which the unpruned model may answer all texts: of more texts some are left
-out."""
+"""Share of the time in which the unpruned model may answer the texts: of more some are left out."""
 _MOST = 6
 """Trials that are candidates."""
 _SERVED = 5
-"""Times as long as it takes to write the unpruned model, all that comes after the trials may
-take."""
+"""Times as long as writing the unpruned model, that all which comes after the trials may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,8 +341,7 @@ def _chosen(
 
 
 def _more_texts(reached: float, share: float, texts: int) -> int | None:
-    """How many more texts the gate would need, if the share stays what it is; None if no number
-    would do."""
+    """How many more texts the gate would need at the same share; None if no number would do."""
     for more in (int(texts * 1.1**power) for power in range(1, 60)):
         rows = planning.Sizes.of(more).vouching
         needed = enough(share, rows)

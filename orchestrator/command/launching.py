@@ -126,8 +126,7 @@ def _command() -> str:
 
 
 def _source(study: Study) -> str:
-    """The text of the file that defines the study; where there is none, such as in a notebook, the
-    study itself."""
+    """The text of the file that defines the study; without one, as in a notebook, that itself."""
     file = file_of(study)
     if file is None:
         return f"study = {pformat(study, width=100)}\n"

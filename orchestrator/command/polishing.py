@@ -112,8 +112,7 @@ def _study(
 
 
 def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:
-    """The teacher, its answers and states again: files that are written once, named after
-    content."""
+    """The teacher, its answers and states again: written once each, and named by their content."""
     if lender.cache.is_dir() and not taker.cache.exists():
         with atomic_write(taker.cache) as unfinished:
             own = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet

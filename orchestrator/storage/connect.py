@@ -29,8 +29,7 @@ _STUDIES = "studies"  # a table of every database of Optuna
 
 def open_storage(text: str, *, create: bool = True) -> BaseStorage:
     """Open the storage of a URL, or create it; on a server, its tables only if `create`. Raises
-    RunError if there is no server, if it refuses the user, or if another Optuna made the storage.
-    """
+    RunError if there is no server, if it refuses the user, or if another Optuna made it."""
     url = with_password(parse_url(text))
     kind = kind_of(url)
     with _explained(url):

@@ -34,10 +34,8 @@ class LaunchOptions:
         return (self.workers, self.backend, self.cluster) == (1, "loky", None)
 
     def applied(self, study: Study) -> tuple[Study, RunFolder]:
-        """The study with what the launch says instead, and its folder.
-
-        Raises RunError for what is no Study, such as the name of its file.
-        """
+        """The study with what the launch says instead, and its folder. Raises RunError for what is
+        no Study, such as the name of its file."""
         if not isinstance(study, Study):
             raise RunError(
                 f"a launch takes a Study, not a {type(study).__name__}; read one from a file with "

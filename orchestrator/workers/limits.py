@@ -1,5 +1,4 @@
-"""Whether a launch takes more trials: as many as are wanted, in the time that it has, while the
-front grows."""
+"""Whether a launch takes more trials: as many as are wanted, in its time, while the front grows."""
 
 from __future__ import annotations
 

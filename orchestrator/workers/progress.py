@@ -81,8 +81,7 @@ class LaunchProgress:
         say(self._console, f"{self._speaker}{line}")
 
     def search(self, limit: float | None) -> None:
-        """A search starts; once it has taken `limit` seconds its next step raises
-        TrialTimeoutError."""
+        """A search starts; after `limit` seconds its next step raises TrialTimeoutError."""
         self._limit = math.inf if limit is None else limit
         self._until = time.monotonic() + self._limit
 

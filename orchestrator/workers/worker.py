@@ -149,8 +149,7 @@ class Worker:
             self.outer.set_metric_names([by, unpruned.unit])
 
     def _yardstick(self) -> dict[str, Any]:
-        """Objective, units of sizes, and the sizes of the unpruned model: a run has but one of
-        each."""
+        """Objective, units of sizes, sizes of the unpruned model: a run has but one of each."""
         return {
             "objective": self.study.objective,
             "unit": self.bench.problem.counted.cost.unit,

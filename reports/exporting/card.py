@@ -29,10 +29,8 @@ TEMPLATES = Environment(
 def model_card(
     run: RunRecord, trial: FinishedTrial, family: Family, *, plain: bool, notes: Sequence[str]
 ) -> str:
-    """Markdown with the hub's front matter; `notes` are lines on what it is worth.
-
-    `plain` says that the model is of a class of transformers' own, which runs without custom code.
-    """
+    """Markdown with the hub's front matter; `notes` are lines on what it is worth, `plain` says
+    that transformers has a class for the model, which runs without custom code."""
     from huggingface_hub import ModelCardData
 
     result, unpruned = trial.result, run.unpruned

@@ -133,8 +133,7 @@ def knob_axis(distribution: BaseDistribution | None) -> dict[str, Any]:
 
 
 def brief(values: Iterable[Any]) -> list[Any]:
-    """Numbers to five digits, what an eye can tell apart, in a third of the page's bytes; text
-    without markup."""
+    """Numbers to the five digits that an eye tells apart, for fewer bytes; text without markup."""
     return [
         float(f"{v:.5g}") if isinstance(v, float) else plain(v) if isinstance(v, str) else v
         for v in values

@@ -20,10 +20,8 @@ thousands of trials that takes seconds, in which the worker that writes does not
 
 
 class Following:
-    """A callback of a launch that writes page, notes and front; of its calls some are left out.
-
-    At the end of a launch nothing is raised: what cannot be written is noted.
-    """
+    """A callback of a launch that writes page, notes and front; of its calls some are left out. At
+    the end of a launch nothing is raised: what cannot be written is noted."""
 
     def __init__(
         self,

@@ -45,10 +45,8 @@ def front_image(runs: RunRecord | Sequence[RunRecord], target: str | Path) -> Pa
 
 
 def write_picture(figure: go.Figure, target: Path) -> Path:
-    """Write a figure on white; returns `target`. As .html it needs no browser.
-
-    Raises RunError for another suffix, and if kaleido or its browser is missing.
-    """
+    """Write a figure on white; returns `target`. As .html it needs no browser. Raises RunError for
+    another suffix, and if kaleido or its browser is missing."""
     figure.update_layout(paper_bgcolor="white", plot_bgcolor="white")
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.suffix == ".html":
