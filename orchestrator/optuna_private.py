@@ -1,8 +1,6 @@
 """All that is used of Optuna and may change without notice, since its documentation names none of
 it. Each function says why what is documented does not do."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Mapping

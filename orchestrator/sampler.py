@@ -1,7 +1,5 @@
 """The sampler of a study, made afresh at each launch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """How a run stands: trials by state, rate and time left, workers, front, failures."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -12,8 +12,6 @@ they finished. What a strategy learns of a trial is a score, the higher the bett
   Then a new strategy is made, and learns all of them by their new scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 

@@ -1,7 +1,5 @@
 """How a line reaches a terminal: as wide as it is, and without what would steer it."""
 
-from __future__ import annotations
-
 import re
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """What the front's models keep of each layer, in numbers: how many units, and which ones."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

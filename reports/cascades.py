@@ -1,7 +1,5 @@
 """The cascades of a run's front, reckoned from the answers that its trials kept."""
 
-from __future__ import annotations
-
 from objectives.combining.cascade import Cascade, cascades, front_of, pairs_of
 from objectives.combining.members import Member, Rows
 from orchestrator.runs.answers import read_answers, read_rows

@@ -1,7 +1,5 @@
 """Which point of a front to take: by its number, by what it may cost, by what it must be worth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from orchestrator.errors import RunError

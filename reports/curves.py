@@ -1,7 +1,5 @@
 """Learning curves of trials, thinned to what a screen shows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 All of it lies in the Optuna study, so that any dashboard on the storage shows it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import warnings

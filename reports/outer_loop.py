@@ -1,7 +1,5 @@
 """How the outer loop went, in numbers: hypervolume, importance."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Several runs on one page: what to call each, which are seeds of one study, what they share."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

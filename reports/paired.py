@@ -4,8 +4,6 @@ Of one row, two models' answers go together, so the difference of their metrics 
 either. All is reckoned from the answers that trials kept; a run of an earlier version has none.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """The Pareto front of the objective against the cost: in numbers, and in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Which models of a front to look at first: the knee, the cheapest that lose little."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

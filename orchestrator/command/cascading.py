@@ -5,8 +5,6 @@ on the run's own texts, and answer its judging rows; the cheapest cascade that m
 written and measured again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -4,8 +4,6 @@ Of orchestrator/ only this package, `command/`, may import reports: it is the co
 a verb needs is imported when it runs, so that help and fronts answer without loading torch.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

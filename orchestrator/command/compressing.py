@@ -5,8 +5,6 @@ classifier's answers, a distilled cut. Of its models, each alone or two as a cas
 unpruned model in int8, the fastest that passes a gate is written.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -1,7 +1,5 @@
 """`launch`: run a study and show it, from Python as from the command line."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

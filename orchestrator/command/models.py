@@ -1,7 +1,5 @@
 """The verbs about models: taken out of a run, distilled further, timed, or made in one go."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from functools import partial

@@ -1,7 +1,5 @@
 """Arguments and options that several verbs share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

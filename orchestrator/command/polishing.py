@@ -1,8 +1,6 @@
 """`polish`: distil models of a run further, into a run of their own beside it. Its sampler compares
 trials of the same training: one that had more would mislead it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ name alone (else any web page could read the runs through a name of its own that
 no artifact run as a page, and counts no trial as best that missed its budget.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """optuna-dashboard on a run, on a folder of runs, or on a storage; served to this machine alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache

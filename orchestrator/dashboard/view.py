@@ -1,7 +1,5 @@
 """Studies as optuna-dashboard should see them: several runs at once, constraints visible."""
 
-from __future__ import annotations
-
 import re
 from abc import update_abstractmethods
 from collections.abc import Callable, Container, Mapping, Sequence

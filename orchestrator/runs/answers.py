@@ -4,8 +4,6 @@ Cascades, ensembles and paired comparisons are reckoned from these, without runn
 Float32, so that the likeliest class is the one that was scored. Imports no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

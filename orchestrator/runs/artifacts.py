@@ -1,7 +1,5 @@
 """The files that optuna-dashboard shows beside a trial: links in the run folder, or a bucket."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The time in which a study was at work."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate

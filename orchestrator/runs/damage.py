@@ -2,8 +2,6 @@
 file that is gone is no damage, since weights may be deleted to make room, but for the two small
 ones that say what the trial is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

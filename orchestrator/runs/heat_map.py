@@ -1,7 +1,5 @@
 """A small picture of an architecture: how much of each layer is left, kind by kind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from orchestrator.runs.sizes import Sizes, in_words, shown

@@ -3,8 +3,6 @@
 A kind of units has a number for each layer. Kinds of another model than BERT go by their own names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 

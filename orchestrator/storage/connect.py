@@ -1,7 +1,5 @@
 """The storage of a study: one URL chooses, and what does not fit is refused with what does."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import warnings

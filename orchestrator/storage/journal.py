@@ -1,7 +1,5 @@
 """Optuna's journal file, repaired: a torn line or a dead lock holder no longer ends a study."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

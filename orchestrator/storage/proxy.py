@@ -1,7 +1,5 @@
 """Optuna's gRPC proxy in front of a storage: very many workers share its few connections."""
 
-from __future__ import annotations
-
 import socket
 import warnings
 from collections.abc import Callable

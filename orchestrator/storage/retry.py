@@ -1,7 +1,5 @@
 """Calls of a storage that are retried while its server is away."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The URL of a storage: what it may say, and what of it may be shown."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which trials a worker may run: never more than are wanted, never one that another one has."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence

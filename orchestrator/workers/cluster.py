@@ -1,7 +1,5 @@
 """Tasks on a Dask or Ray cluster that runs already, by joblib's own backends."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

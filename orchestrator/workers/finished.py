@@ -1,7 +1,5 @@
 """Finished trials by what decided them: an equal one is told from its result, not trained again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import optuna

@@ -6,8 +6,6 @@ gone releases none): for them it beats into the storage. Optuna's own heartbeats
 `Study.optimize` alone, and not for journals or the proxy.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """What a launch says beside its study."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Whether a launch takes more trials: as many as are wanted, in its time, while the front grows."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

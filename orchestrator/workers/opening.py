@@ -1,7 +1,5 @@
 """Opening the Optuna study of a run folder: made, continued, or refused because it is another's."""
 
-from __future__ import annotations
-
 import platform
 import re
 import secrets

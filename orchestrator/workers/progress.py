@@ -1,7 +1,5 @@
 """Progress bars of a launch: the study, the population, the stage."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Self

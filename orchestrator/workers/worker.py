@@ -1,7 +1,5 @@
 """One worker's loop: claim a population, search it as one program, tell each trial; again."""
 
-from __future__ import annotations
-
 import math
 import random
 import time

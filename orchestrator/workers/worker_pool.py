@@ -1,8 +1,6 @@
 """Several workers of one study: processes of this machine, or tasks of a Dask or Ray cluster. The
 durable state is the storage; what a worker returns only says how it ended."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -1,7 +1,5 @@
 """What a folder that answers without torch is worth, and its model card."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

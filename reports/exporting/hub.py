@@ -1,7 +1,5 @@
 """An exported folder on the Hugging Face hub, by huggingface_hub's own upload."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from orchestrator.errors import RunError

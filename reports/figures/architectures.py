@@ -1,7 +1,5 @@
 """What the front's models keep, as heat maps: how many units of each layer, and which ones."""
 
-from __future__ import annotations
-
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 

@@ -1,7 +1,5 @@
 """Did the search do what it was told: target ratio against reached ratio, and what moved it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import starmap
 

@@ -1,7 +1,5 @@
 """The cascades of a run in the figure of its front."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """The figure of the front: objective against cost, every finished trial by what it is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle, starmap

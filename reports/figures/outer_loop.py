@@ -1,7 +1,5 @@
 """The outer loop in figures: hypervolume, importance, knobs."""
 
-from __future__ import annotations
-
 import plotly.graph_objects as go
 
 from reports.figures import theme

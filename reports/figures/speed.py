@@ -1,7 +1,5 @@
 """The share of the FLOPs against the measured speed-up, for the models of a front."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import plotly.graph_objects as go

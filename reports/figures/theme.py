@@ -1,7 +1,5 @@
 """What the figures share: colours for colour-blind eyes, a layout for light and dark, a panel."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Iterable

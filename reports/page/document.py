@@ -1,7 +1,5 @@
 """The data of the page as one JSON document: what its cards, tables and switch read."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import asdict

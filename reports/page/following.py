@@ -1,7 +1,5 @@
 """Page and dashboard of a run that a launch is at work on, kept up to date by the launch itself."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Callable

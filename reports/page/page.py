@@ -1,7 +1,5 @@
 """The report: one HTML page that shows a run, or several on the same axes, and needs no network."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

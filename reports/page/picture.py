@@ -1,7 +1,5 @@
 """The front as a small picture, for a README, a slide or a paper."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence
