@@ -32,15 +32,11 @@ def cascade(
     run: RunRecord,
     study: Study,
     out: str | Path,
-    *,
-    min_agreement: float | None = None,
-    min_metric: float | None = None,
-    max_ms: float | None = None,
-    engine: Engine | None = None,
+    aims: Mapping[str, float | None],
+    engine: Engine | None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Deployed:
-    """See `Run.cascade`; `say` is told what is done."""
-    aims = {"min_agreement": min_agreement, "min_metric": min_metric, "max_ms": max_ms}
+    """See `Run.cascade`; `aims` are by its parameters, `say` is told what is done."""
     _check_aims(aims)
     if run.definition["task.metric"] == "pearson_spearman":
         raise RunError("a cascade needs a classifier; this run's models predict numbers")

@@ -220,16 +220,10 @@ def cascade(
 
     quiet_libraries()
     record = read_run(run)
-    done = cascade_models(
-        record,
-        load_study_of(study_file, record.name),
-        out,
-        min_agreement=min_agreement,
-        min_metric=min_metric,
-        max_ms=max_ms,
-        engine=None if engine is None else check_engines([engine])[0],
-        say=say_to_stderr,
-    )
+    aims = {"min_agreement": min_agreement, "min_metric": min_metric, "max_ms": max_ms}
+    served = None if engine is None else check_engines([engine])[0]
+    study = load_study_of(study_file, record.name)
+    done = cascade_models(record, study, out, aims, served, say_to_stderr)
     typer.echo(f"{done.folder}  ({done.what()}; {done.worth(record.metric_name)})")
 
 

@@ -75,7 +75,10 @@ class Run(RunRecord):
         Raises:
             RunError: for none or several ways, and where nothing on the front gets there.
         """
-        return self._chosen(None, max_ratio, min_metric, knee)
+        from reports.choice import choose
+
+        number = choose(self, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+        return next(trial for trial in self.finished if trial.number == number)
 
     def export(
         self,
@@ -108,10 +111,11 @@ class Run(RunRecord):
             RunError: if no model is chosen so, or if the folder is taken.
             UserError: if ONNX cannot be had.
         """
+        from reports.choice import choose
         from reports.exporting.export import export
 
-        chosen = self._chosen(trial, max_ratio, min_metric, knee)
-        return export(self, chosen.number, out, onnx=onnx, int8=int8, int4=int4)
+        number = choose(self, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+        return export(self, number, out, onnx=onnx, int8=int8, int4=int4)
 
     def cascade(
         self,
@@ -147,15 +151,8 @@ class Run(RunRecord):
         """
         from orchestrator.command.cascading import cascade
 
-        return cascade(
-            self,
-            study,
-            out,
-            min_agreement=min_agreement,
-            min_metric=min_metric,
-            max_ms=max_ms,
-            engine=engine,
-        )
+        aims = {"min_agreement": min_agreement, "min_metric": min_metric, "max_ms": max_ms}
+        return cascade(self, study, out, aims, engine)
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write the HTML page, or the front alone to a name that ends in .svg, .png or .pdf.
@@ -207,14 +204,6 @@ class Run(RunRecord):
             f"<table><caption>{escape(title)}</caption><thead>{line('th', columns)}</thead>"
             f"<tbody>{''.join(line('td', row) for row in rows)}</tbody></table>"
         )
-
-    def _chosen(
-        self, trial: int | None, max_ratio: float | None, min_metric: float | None, knee: bool
-    ) -> FinishedTrial:
-        from reports.choice import choose
-
-        number = choose(self, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
-        return next(own for own in self.finished if own.number == number)
 
 
 def load_run(folder: str | Path) -> Run:

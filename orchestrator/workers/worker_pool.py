@@ -87,7 +87,7 @@ def launch_workers(
         else:
             running = [submit(_work, [(packed, n + 1, arguments, None) for n in range(workers)])]
         try:
-            ended = _follow(running, study, folder, outer, callbacks, note)
+            ended = _follow(running, folder, outer, callbacks, note)
         except KeyboardInterrupt:
             if submit is not None:
                 outer.set_user_attr(HALT, token)
@@ -183,7 +183,6 @@ def _processes(
 
 def _follow(
     running: Sequence[Future[Any]],
-    study: Study,
     folder: RunFolder,
     outer: optuna.Study,
     callbacks: Sequence[Callback],

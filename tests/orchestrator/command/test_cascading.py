@@ -23,7 +23,7 @@ from objectives.delivery.deployed import answers_to
 from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import predict
 from objectives.workbench.inputs import read_inputs
-from orchestrator.command.cascading import _chosen, cascade
+from orchestrator.command.cascading import _chosen
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
 from reports.exporting.deployed_card import Deployed
@@ -57,7 +57,7 @@ def done(launched: Run, study: Study, tmp_path_factory: pytest.TempPathFactory) 
     out = tmp_path_factory.mktemp("cascade") / "both"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deployed, "text_to_label", milliseconds)
-        return cascade(launched, study, out, max_ms=5, engine="onnxruntime")
+        return launched.cascade(out, study, max_ms=5, engine="onnxruntime")
 
 
 def texts_of(study: Study, role: str) -> list[Any]:
@@ -152,7 +152,7 @@ def test_what_makes_no_cascade_is_refused(
     launched: Run, study: Study, tmp_path: Path, aims: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(RunError, match=message):
-        cascade(launched, study, tmp_path / "out", **aims)
+        launched.cascade(tmp_path / "out", study, **aims)
     assert not (tmp_path / "out").exists()
 
 
