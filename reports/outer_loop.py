@@ -24,11 +24,10 @@ FEWEST = 10
 class Hypervolume:
     """How the front of a run grew, as a share of the ideal: the unpruned model for nothing."""
 
-    trials: tuple[int, ...]
-    """Numbers of the finished trials, in the order in which they ended."""
     seconds: tuple[float, ...]
-    """When they ended, on the run's busy clock; empty if no times are known."""
+    """When each finished trial ended, on the run's busy clock; empty if no times are known."""
     shares: tuple[float, ...]
+    """What the front covered then."""
 
 
 def reference_point(worth: float) -> tuple[float, float]:
@@ -53,7 +52,6 @@ def hypervolume(run: RunRecord) -> Hypervolume:
         volumes.append(share_covered(steps, run.unpruned.worth))
     clock, ends = BusyClock(run.trials), [t.ended for t in ended if t.ended is not None]
     return Hypervolume(
-        trials=tuple(trial.number for trial in ended),
         seconds=tuple(map(clock, ends)) if clock else (),
         shares=tuple(volumes),
     )

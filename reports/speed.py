@@ -13,7 +13,7 @@ from objectives.cache import atomic_write_text
 from orchestrator.errors import RunError
 from orchestrator.runs.damage import damaged_files
 from orchestrator.runs.records import RunRecord
-from orchestrator.runs.results import Measured, UnprunedResult
+from orchestrator.runs.results import UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from reports.choice import model_folder
 from reports.timings import timings_document
@@ -60,10 +60,6 @@ class TimedModel:
     def times(self) -> str:
         """Its milliseconds, for people."""
         return f"{self.milliseconds:.2f} ms (95% within {self.slow:.2f})"
-
-    def scored(self, by_run: Measured) -> Worth | Measured:
-        """Its metrics in this engine."""
-        return self.worth or by_run
 
 
 @dataclass(frozen=True, kw_only=True)

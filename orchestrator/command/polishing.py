@@ -18,6 +18,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.runs.run_folder import RunFolder, link_or_copy
 from orchestrator.study import PopulationSize, Study
+from reports.choice import check_finished
 
 _MOST = 99_999  # the largest number of a trial that its folder is named for
 
@@ -79,14 +80,9 @@ def _study(
     """Each of its trials polishes one of the run; those that `out` holds already stay in it."""
     if study.name != run.name:
         raise RunError(f"'{run.folder}' is a run of '{run.name}', not of '{study.name}'")
-    finished = {trial.number for trial in run.finished}
     wanted = [trial.number for trial in run.front] if trials is None else list(trials)
     for number in wanted:
-        if number not in finished:
-            raise RunError(
-                f"trial {number} of '{run.folder}' has no model to polish; finished trials: "
-                f"{', '.join(map(str, sorted(finished))) or 'none'}"
-            )
+        check_finished(run, number)
     if not wanted:
         raise RunError(f"'{run.folder}' has no front to polish; name one of its trials")
     known = read_run(out).trials if RunFolder(out).exists() else ()

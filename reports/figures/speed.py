@@ -77,12 +77,13 @@ def _fastest(shape: Sequence[Speed]) -> str:
 def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     """How many models of the front the unpruned one beats in any float32 and in its own engine."""
     unpruned = rival.reference_model
-    worth, limit = unpruned.scored(run.unpruned), unpruned.milliseconds
+    worth, limit = unpruned.worth or run.unpruned, unpruned.milliseconds
     front = [trial for trial in run.front if trial.number in rival.models]
 
     def no_match(trial: FinishedTrial, one: Speed) -> bool:
         own = one.models[trial.number]
-        return own.scored(trial.result).metric <= worth.metric and own.milliseconds >= limit
+        own_worth = own.worth or trial.result
+        return own_worth.metric <= worth.metric and own.milliseconds >= limit
 
     groups = {"float32": [one for one in shape if one.bits == 32], rival.engine: [rival]}
     counts = []

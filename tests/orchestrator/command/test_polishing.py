@@ -114,7 +114,7 @@ def test_more_training_elsewhere_is_another_study(run: Run, study: Study, tmp_pa
 
 
 def test_what_cannot_be_polished_is_refused(run: Run, study: Study) -> None:
-    with pytest.raises(RunError, match=r"trial 7 of .* has no model to polish.* trials: 0, 1, 2"):
+    with pytest.raises(RunError, match=r"has no trial 7; finished: 0, 1, 2"):
         polish(run, study, trials=[7])
     with pytest.raises(RunError, match="is a run of 'tiny', not of 'other'"):
         polish(run, replace(study, name="other"))
