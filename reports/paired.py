@@ -4,8 +4,7 @@ Of one row, two models' answers go together, so the difference of their metrics 
 either. All is reckoned from the answers that trials kept; a run of an earlier version has none.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, cast
 
@@ -28,6 +27,7 @@ class Paired:
 
     run: RunRecord
     judged: JudgedRows
+    _known: dict[int | None, NDArray[np.float64]] = field(default_factory=dict)
 
     def surely_as_good(self, one: FinishedTrial, other: FinishedTrial) -> bool:
         """Whether `one` is at least as good as `other` on all rows, with 95% confidence.
@@ -83,10 +83,6 @@ class Paired:
         if any(own is None for own in samples):
             return None
         return float(np.std(cast("Any", samples[0]) - samples[1]))
-
-    @cached_property
-    def _known(self) -> dict[int | None, NDArray[np.float64]]:
-        return {}
 
 
 def paired(run: RunRecord) -> Paired | None:

@@ -32,8 +32,6 @@ from orchestrator.command.cascading import FASTER
 from orchestrator.command.launching import launch
 from orchestrator.command.run import Run, load_run
 from orchestrator.errors import RunError
-from orchestrator.runs.records import FinishedTrial
-from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study import Study
 from orchestrator.workers.loop import read_study
 from reports.exporting.deployed_card import Deployed, named
@@ -178,7 +176,8 @@ def _tried(
 ) -> Run:
     """The run, with trials of these knobs beside those that it has, as far as the seconds go."""
     folder = Path("runs") / study.name
-    had = [dict(one.knobs) for one in _finished(folder)]
+    known = _run_in(folder)
+    had = [dict(one.knobs) for one in known.finished] if known else []
     first = (*had, *(own for own in knobs if own not in had))
     seconds = max(1.0, seconds)
     try:
@@ -189,20 +188,18 @@ def _tried(
             console=console,
         )
     except RunError as error:
-        try:
-            run = load_run(folder)
-        except RunError:
-            raise error from None
+        if (run := _run_in(folder)) is None:
+            raise
         say(str(error))  # it costs nothing of what is there
         return run
 
 
-def _finished(folder: Path) -> Sequence[FinishedTrial]:
-    """The finished trials of a run; none where it is not there, or was cut off before the first."""
+def _run_in(folder: Path) -> Run | None:
+    """None where there is no run, or one that was cut off before its first trial."""
     try:
-        return load_run(folder).finished if RunFolder(folder).exists() else ()
+        return load_run(folder)
     except RunError:
-        return ()
+        return None
 
 
 def _check(minutes: float, aims: Mapping[str, float | None]) -> None:

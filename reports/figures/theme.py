@@ -95,12 +95,9 @@ def x_axis(title: str, **style: Any) -> dict[str, Any]:
 
 def interval_bars(points: Iterable[Iterable[float]]) -> dict[str, Any]:
     """Thin upright lines over the intervals of points: low end, point, high end."""
-    above, below = [], []
-    for low, value, high in points:
-        above.append(max(0.0, high - value))
-        below.append(max(0.0, value - low))
+    ends = [(max(0.0, high - value), max(0.0, value - low)) for low, value, high in points]
     error = {"type": "data", "symmetric": False, "thickness": 1, "width": 0}
-    return {**error, "array": above, "arrayminus": below}
+    return {**error, "array": [up for up, _ in ends], "arrayminus": [down for _, down in ends]}
 
 
 def run_style(place: int) -> dict[str, Any]:
