@@ -62,7 +62,7 @@ class Claims:
         return not self._draws and not self._trials(TrialState.WAITING, TrialState.RUNNING)
 
     def _trials(self, *states: TrialState) -> list[FrozenTrial]:
-        return self._outer.get_trials(deepcopy=False, states=states or None)
+        return self._outer.get_trials(deepcopy=False, states=states)
 
     def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
         """Claim up to `most` trials, fewer or none where that many are running or finished. First
@@ -103,7 +103,9 @@ class Claims:
             claimed.append(trial)
             trial.set_user_attr(WORKER, self._worker)
             trial.set_user_attr(BEGAN, time.time())
-            if self._is_duplicate(trial):
+            cut_off = trial.user_attrs.get(RETRY_OF)
+            if cut_off is not None and trial.number > min(_retries(self._outer, cut_off)):
+                # Its knobs were enqueued again: the storage's first answer was lost.
                 why = {FAILURE: "its knobs were enqueued twice"}
                 fail_trial(self._outer, self._folder, trial.number, why)
                 claimed.remove(trial)
@@ -120,15 +122,6 @@ class Claims:
                 f"{home['host']}) at the same time; name that folder",
                 "out",
             )
-
-    def _is_duplicate(self, trial: optuna.Trial) -> bool:
-        """Whether an earlier trial has its knobs: they were enqueued again, since the storage's
-        answer to the first time was lost."""
-        cut_off = trial.user_attrs.get(RETRY_OF)
-        return cut_off is not None and any(
-            known.user_attrs.get(RETRY_OF) == cut_off and known.number < trial.number
-            for known in self._trials()
-        )
 
     def fail_orphans(self) -> None:
         """Fail the trials that dead workers left running, where no more are wanted."""
@@ -147,7 +140,7 @@ class Claims:
             why = {LAST_SEEN: workers[owner].at if owner in workers else 0.0}
             if fail_trial(self._outer, self._folder, trial.number, why, "limited"):
                 lost += 1
-                again = _is_retried(self._outer, trial.number)
+                again = _retries(self._outer, trial.number)
                 retried = ", its knobs are tried again" if again else ""
                 note(f"trial {trial.number}: its worker died{retried}")
         for name in dead:
@@ -206,10 +199,11 @@ def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> 
     if deaths is not None:
         attributes[DEATHS_ALONE] = deaths
     dropped = not knobs or (deaths or 0) > _MOST_DEATHS
-    if not dropped and not _is_retried(outer, trial.number):
+    if not dropped and not _retries(outer, trial.number):
         outer.enqueue_trial(knobs, user_attrs=attributes)
 
 
-def _is_retried(outer: optuna.Study, number: int) -> bool:
-    """Whether the knobs of this trial were enqueued again."""
-    return any(t.user_attrs.get(RETRY_OF) == number for t in outer.get_trials(deepcopy=False))
+def _retries(outer: optuna.Study, number: int) -> list[int]:
+    """The trials for which the knobs of this one were enqueued again."""
+    trials = outer.get_trials(deepcopy=False)
+    return [trial.number for trial in trials if trial.user_attrs.get(RETRY_OF) == number]

@@ -4,15 +4,8 @@ import math
 import time
 from typing import Self
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from orchestrator.study import Study
 from orchestrator.terminal import say
@@ -32,12 +25,12 @@ class LaunchProgress:
         """`speaker` begins each line, where several workers share a terminal."""
         console = console or Console()
         self._console, self._speaker = console, speaker and f"{speaker}: "
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+        self._bars = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=console,
             speed_estimate_period=_DAY,  # trials may lie minutes apart
             disable=not console.is_terminal or bool(speaker),

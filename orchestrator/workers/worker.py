@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
@@ -41,14 +41,8 @@ _MOST_FAILURES = 8
 """A worker gives up when so many trials in a row have failed, in two populations at least, or when
 all of its first two populations have."""
 _IDLE = 2.0  # seconds at most until a worker without a trial looks again
-
-
-class _Scored(NamedTuple):
-    """What the model of a trial is worth, and what it answered."""
-
-    result: TrialResult
-    answers: dict[str, Logits]
-    """Of "select" and "heldout"."""
+_Scored = tuple[TrialResult, dict[str, Logits]]
+"""What the model of a trial is worth, and what it answered on "select" and "heldout"."""
 
 
 class Worker:
@@ -267,7 +261,7 @@ class Worker:
             self._fail([number], outcome.reason)
             return
         assert scored is not None, "what was found was scored"
-        result = scored.result
+        result, answers = scored
         if not math.isfinite(result.metric):
             self._fail([number], f"its {self.bench.metric} is {result.metric}")
             return
@@ -275,7 +269,7 @@ class Worker:
             full = self.bench.unpruned.widths
             tokenizer = self.bench.tokenizer_of(outcome.architecture)
             folder = self.folder.trial(number)
-            write_trial(folder, outcome, result, scored.answers, tokenizer, full)
+            write_trial(folder, outcome, result, answers, tokenizer, full)
             self._tell_result(number, result)
 
     def _tell_result(self, number: int, result: TrialResult, how: str = "") -> None:
@@ -345,7 +339,7 @@ class Worker:
         )
         aims = results.missed_aims(result, self.study.at_least, self.study.at_most)
         result = replace(result, aims=aims)
-        return _Scored(result, {role: logits.numpy() for role, logits in answers.items()})
+        return result, {role: logits.numpy() for role, logits in answers.items()}
 
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
         for number in list(numbers):

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,12 +39,8 @@ _LOOK = 1.0  # seconds between two looks at the workers and at the study
 _FAREWELL = 30.0  # seconds that processes have to end after Ctrl-C, before they are killed
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How the worker of a number ended; without a reason if the study was finished."""
-
-    number: int
-    reason: str | None = None
+Ended = tuple[int, str | None]
+"""The number of a worker and why it ended; no reason if the study was finished."""
 
 
 def launch_workers(
@@ -135,12 +130,12 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int 
             _end_with(parent)
         work(cloudpickle.loads(packed), number=number, **arguments)
     except KeyboardInterrupt:
-        return Ended(number, "interrupted")
+        return number, "interrupted"
     except MaskfrontError as error:
-        return Ended(number, error.text)
+        return number, error.text
     except Exception as error:  # the other workers go on
-        return Ended(number, f"{type(error).__name__}: {error}")
-    return Ended(number)
+        return number, f"{type(error).__name__}: {error}"
+    return number, None
 
 
 def _end_with(parent: int) -> None:
@@ -194,10 +189,10 @@ def _follow(
     while pending:
         done, pending = wait(pending, timeout=_LOOK, return_when=FIRST_COMPLETED)
         for future in done:
-            for one in _results(future, running.index(future) + 1):
-                ended.append(one)
-                if one.reason is not None:
-                    note(f"worker {one.number} ended: {one.reason}")
+            for number, reason in _results(future, running.index(future) + 1):
+                ended.append((number, reason))
+                if reason is not None:
+                    note(f"worker {number} ended: {reason}")
                     if pending:
                         note(
                             "  the others go on and retry its trials; `maskfront work` with "
@@ -216,12 +211,12 @@ def _results(future: Future[Any], number: int) -> list[Ended]:
         result = future.result()
         return result if isinstance(result, list) else [result]
     codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
-    return [Ended(number, f"it died ({codes[1] if codes else ' '.join(str(error).split())})")]
+    return [(number, f"it died ({codes[1] if codes else ' '.join(str(error).split())})")]
 
 
 def _unfinished(study: Study, outer: optuna.Study, ended: Sequence[Ended]) -> str:
-    reasons, finished = {one.reason for one in ended} - {None}, finished_trials(outer)
-    said = "; ".join(f"worker {one.number}: {one.reason}" for one in ended)
+    reasons, finished = {reason for _, reason in ended} - {None}, finished_trials(outer)
+    said = "; ".join(f"worker {number}: {reason}" for number, reason in ended)
     if len(reasons) == 1:
         said = str(reasons.pop())
     if not finished:

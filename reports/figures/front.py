@@ -8,14 +8,9 @@ from typing import Any
 import plotly.graph_objects as go
 
 from objectives.workbench.words import NAME
+from orchestrator.runs import results
 from orchestrator.runs.records import FinishedTrial, RunRecord
-from orchestrator.runs.results import (
-    Measured,
-    TrialResult,
-    UnprunedResult,
-    divergence_words,
-    size_text,
-)
+from orchestrator.runs.results import Measured, TrialResult, UnprunedResult
 from reports.figures import theme
 from reports.overlay import Overlay
 from reports.pareto import ParetoView, pareto_view
@@ -252,9 +247,9 @@ class _Drawing:
             ]
         low, high = model.interval
         sure = f" ({low:.3f} to {high:.3f})" if self.overlay.by_divergence else ""  # else drawn
-        worth = f"{divergence_words(model)}{self.run.metric_name} {model.metric:.4f}{sure}"
+        worth = f"{results.divergence_words(model)}{self.run.metric_name} {model.metric:.4f}{sure}"
         heldout = f"held out {model.heldout_metric:.4f}"
-        sizes = ", ".join(f"{size_text(size)} {unit}" for unit, size in model.sizes.items())
+        sizes = ", ".join(f"{results.size_text(size)} {unit}" for unit, size in model.sizes.items())
         return theme.lines([self.prefix + name, f"{worth}, {heldout}", *budget, sizes])
 
 

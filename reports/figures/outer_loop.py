@@ -2,23 +2,16 @@
 
 import plotly.graph_objects as go
 
+from reports import outer_loop
 from reports.figures import theme
 from reports.figures.knobs import knob_panel
 from reports.figures.theme import Panel, Section
-from reports.outer_loop import (
-    FEWEST,
-    Hypervolume,
-    hypervolume,
-    importances,
-    quartiles,
-    reference_point,
-)
 from reports.overlay import Overlay
 
 
 def outer_section(overlay: Overlay) -> Section | None:
     """All that tells how the outer loop went; None before the first trial has finished."""
-    histories = [hypervolume(run) for run in overlay.runs]
+    histories = [outer_loop.hypervolume(run) for run in overlay.runs]
     if not any(history.shares for history in histories):
         return None
     sentences = []
@@ -36,11 +29,11 @@ def outer_section(overlay: Overlay) -> Section | None:
     return Section("outer", "How the outer loop went", tuple(sentences), panels)
 
 
-def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[Panel]:
+def _hypervolume_panels(overlay: Overlay, histories: list[outer_loop.Hypervolume]) -> list[Panel]:
     by_trials = [[(float(n), y) for n, y in enumerate(h.shares, 1)] for h in histories]
     by_seconds = [list(zip(h.seconds, h.shares, strict=False)) for h in histories]
     worths = [run.unpruned.worth for run in overlay.runs]
-    corners = [reference_point(worth)[0] for worth in worths]
+    corners = [outer_loop.reference_point(worth)[0] for worth in worths]
     half, less = "half the unpruned model's", "the unpruned model's less 1"
     how = ": " + " or ".join(dict.fromkeys(half if worth > 0 else less for worth in worths))
     if overlay.by_divergence:
@@ -79,7 +72,7 @@ def _staircases(
                 opacity=0.5 if band else 1,
             )
         if band:
-            x, (low, middle, high) = quartiles([histories[place] for place in known])
+            x, (low, middle, high) = outer_loop.quartiles([histories[place] for place in known])
             edge = {"x": x, "mode": "lines", "hoverinfo": "skip", "showlegend": False}
             flat = {"shape": "hv", "width": 0}
             figure.add_scatter(y=low, name="lower quartile", line=flat, **edge)
@@ -105,10 +98,9 @@ def _staircases(
 
 def _importance_panel(overlay: Overlay) -> Panel | None:
     figure = go.Figure()
-    counts = []
     for place, run in enumerate(overlay.runs):
         prefix, colour = overlay.prefix(place), theme.run_style(place)["color"]
-        for objective, values in importances(run).items():
+        for objective, values in outer_loop.importances(run).items():
             cost = objective == run.unpruned.cost_name
             low = cost or overlay.by_divergence
             figure.add_bar(
@@ -121,10 +113,11 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
                     "pattern": {"shape": "/" if cost else ""},
                 },
             )
-        counts.append(len(run.finished))
     if not figure.data:
         return None
     bars = max(len(trace.y) for trace in figure.data)
+    few = min(len(run.finished) for run in overlay.runs) < 5 * outer_loop.FEWEST
+    hint = " With so few trials this is only a hint." if few else ""
     theme.lay_out(
         figure,
         height=140 + 26 * bars * len(figure.data),
@@ -136,6 +129,5 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
         title="Which knob mattered",
         figure=figure,
         caption="Optuna's PED-ANOVA: how much each knob decides whether a trial is among the "
-        "best 10% of an objective; the bars of one objective and method sum to 100%."
-        + (" With so few trials this is only a hint." if min(counts) < 5 * FEWEST else ""),
+        f"best 10% of an objective; the bars of one objective and method sum to 100%.{hint}",
     )
