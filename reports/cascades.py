@@ -5,8 +5,7 @@ from objectives.combining.members import Member, Rows
 from orchestrator.runs.answers import read_answers, read_rows
 from orchestrator.runs.records import RunRecord
 
-_MOST = 6
-"""Models of the front that are paired: of a longer one every other, or fewer."""
+_MOST = 6  # models of the front that are paired: of a longer one every other, or fewer
 _WORK = ("FLOPs", "latency", "bit operations")
 """Costs that are paid at each answer. Of the others a cascade pays both models', always."""
 

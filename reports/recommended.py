@@ -11,8 +11,7 @@ from orchestrator.runs.records import FinishedTrial
 from orchestrator.runs.results import Measured
 from reports.pareto import ParetoView
 
-_EXPECTED = 0.01
-"""The loss within which the chosen model's metric is corrected for the choice."""
+_EXPECTED = 0.01  # the loss within which the chosen model's metric is corrected for the choice
 
 
 @dataclass(frozen=True, kw_only=True)

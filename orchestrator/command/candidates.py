@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from objectives.delivery.classify import Classifier  # needs onnxruntime
 
 Say = Callable[[str], None]
-_TIMED = 100
-"""Texts of the selection split that are timed."""
+_TIMED = 100  # texts of the selection split that are timed
 _FASTER = 0.95
 """Of the time in the first engine: what another takes at most, to be taken in its place."""
 

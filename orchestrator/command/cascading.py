@@ -24,8 +24,7 @@ from reports.speed import inputs_of, teacher_of
 
 FASTER: tuple[Engine, ...] = ("onnxruntime", "onnxruntime-int8")
 """The engines of which each model has the faster one."""
-_MOST = 8
-"""Models that are tried: of a longer front every other one, or fewer."""
+_MOST = 8  # models that are tried: of a longer front every other one, or fewer
 
 
 def cascade(

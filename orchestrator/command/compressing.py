@@ -41,12 +41,10 @@ from reports.page.page import write_report
 GATE = 0.95
 """Share of the texts that are answered as before, unless another gate is named. int8 alone changes
 an answer in a hundred, and a few hundred texts know a share to within two hundredths."""
-_FEWEST = 20
-"""Texts: fewer tell no two models apart."""
+_FEWEST = 20  # texts: fewer tell no two models apart
 _ANSWERING = 1 / 3
 """Share of the time in which the unpruned model may answer the texts: of more some are left out."""
-_MOST = 6
-"""Trials that are candidates."""
+_MOST = 6  # trials that are candidates
 _SERVED = 5
 """Times as long as writing the unpruned model, that all which comes after the trials may take."""
 

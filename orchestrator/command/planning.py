@@ -24,8 +24,7 @@ from orchestrator.runs.records import METHOD, RunRecord
 
 Knobs = Mapping[str, Any]
 
-_SOLVED_ON = 256
-"""Rows that the weights of a cut model are solved on."""
+_SOLVED_ON = 256  # rows that the weights of a cut model are solved on
 METHODS: Mapping[str, SearchMethod] = {
     "cut": CrossDistillation(rows=_SOLVED_ON),
     "cells": CellSearch(width=128, operations=("conv5", "none")),
@@ -43,26 +42,18 @@ SPACE: Mapping[str, BaseDistribution] = {
     "distilled.stages.recover.epochs": _EPOCHS,
 }
 
-_ROUNDS = 8
-"""Times at most that the unpruned model is timed; the first one warms it up."""
-_TIMING = 5.0
-"""Seconds after which it is not timed again: a large model takes long."""
+_ROUNDS = 8  # times at most that the unpruned model is timed; the first one warms it up
+_TIMING = 5.0  # seconds after which it is not timed again: a large model takes long
 _BATCH = 32
-_TRIED = 200
-"""Steps of the cell by which the machine's speed is told."""
-_WHOLE = 4000
-"""Steps after which a cell hardly gains any more."""
-_FEWEST = 300
-"""Steps of a cell that is worth its place."""
-_FEWEST_OF_CUT = 500
-"""Steps of a distilled cut that is worth its place."""
-_ENOUGH = 1000
-"""Texts from which on cells are trained."""
+_TRIED = 200  # steps of the cell by which the machine's speed is told
+_WHOLE = 4000  # steps after which a cell hardly gains any more
+_FEWEST = 300  # steps of a cell that is worth its place
+_FEWEST_OF_CUT = 500  # steps of a distilled cut that is worth its place
+_ENOUGH = 1000  # texts from which on cells are trained
 _PLANNED = 0.8
 """Share of the seconds that are planned: a machine may be slower later than it was at first."""
 _DISTILLED = 0.25
-_SECOND_BLOCK = 1.5
-"""Times as long as a cell of one block takes one of two."""
+_SECOND_BLOCK = 1.5  # times as long as a cell of one block takes one of two
 
 
 @dataclass(frozen=True)

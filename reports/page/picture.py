@@ -15,8 +15,7 @@ from reports.overlay import overlay
 
 PICTURES = (".svg", ".png", ".pdf")
 """Suffixes that `front_image` can write."""
-_SECONDS = 45.0
-"""Seconds for one attempt, which takes about two."""
+_SECONDS = 45.0  # seconds for one attempt, which takes about two
 _DRAW = """
 import sys, plotly.io
 figure = plotly.io.from_json(sys.stdin.read(), skip_invalid=True)
