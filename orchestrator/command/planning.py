@@ -1,12 +1,10 @@
 """What `compress` tries: rows by role, cuts at once, then what the minutes allow."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
@@ -66,7 +64,7 @@ class Sizes:
     heldout: int
 
     @classmethod
-    def of(cls, texts: int) -> Sizes:
+    def of(cls, texts: int) -> Self:
         """Of few texts half choose, as a gate needs about a hundred; of many 2,000."""
         select = min(max(texts // 4, min(texts // 2, 250)), 2000)
         heldout = min(texts // 5, 2000)
