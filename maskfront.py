@@ -18,7 +18,9 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.delivery.bench import bench as bench
     from objectives.errors import MaskfrontError as MaskfrontError
     from objectives.errors import UserError as UserError
+    from objectives.methods.baselines.group_lasso import GroupLasso as GroupLasso
     from objectives.methods.baselines.head_importance import HeadImportance as HeadImportance
+    from objectives.methods.baselines.low_rank import LowRank as LowRank
     from objectives.methods.baselines.magnitude_pruning import MagnitudePruning as MagnitudePruning
     from objectives.methods.baselines.random_pruning import RandomPruning as RandomPruning
     from objectives.methods.binary_bert import BinaryBert as BinaryBert

@@ -77,7 +77,10 @@ class Budgeted(BertMethod):
 class Staged(BertMethod):
     """Base of the methods that `staged_search` takes."""
 
-    per_slot: ClassVar[frozenset[str]] = BertMethod.per_slot | {"stages.*.learning_rate"}
+    per_slot: ClassVar[frozenset[str]] = BertMethod.per_slot | {
+        "stages.*.learning_rate",
+        "stages.*.temperature",
+    }
     with_search: ClassVar[bool] = True
     """Whether stages may search."""
     cut_together: ClassVar[bool] = True
@@ -113,6 +116,11 @@ class Staged(BertMethod):
         """The method with this share, in (0, 1], of the epochs of each stage."""
         fewer = tuple(replace(stage, epochs=stage.epochs * share) for stage in self.stages)
         return replace(self, stages=fewer)
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether weights of the layers that are 0 after the cut stay 0 in the stages."""
+        return False
 
     def entering(
         self,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
+from objectives.compression.proximal import Prox, descended
 from objectives.compression.side_by_side import RECONSTRUCTION, Fit, Pair, side_by_side
 from objectives.problem import Problem
 from objectives.students.bert.architecture import BertArchitecture
@@ -67,6 +68,33 @@ def solved(
     return _refitted(problem, architecture, batches, pairs, refit)
 
 
+@torch.no_grad()
+def stepped(
+    problem: Problem,
+    architecture: BertArchitecture,
+    batches: Sequence[Batch],
+    pairs: Sequence[Pair],
+    damping: float,
+    prox: Prox,
+) -> tuple[BertArchitecture, BertForSequenceClassification]:
+    """As `solved`, but as many units of each block as the architecture keeps are chosen by proximal
+    steps, and have the weights of these."""
+    counts = {"heads": architecture.heads_per_layer, "ffn": architecture.ffn_per_layer}
+    sizes = {"heads": problem.shape.head_dim, "ffn": 1}
+    masks: dict[str, list[list[bool]]] = {space: [] for space in counts}
+
+    def refit(fit: Fit, weight: Tensor) -> Tensor:
+        near, count = weight.double(), counts[fit.space][fit.layer]
+        moments = pulled(fit.second, fit.towards, near, damping)
+        found, kept = descended(*moments, near, sizes[fit.space], count, prox)
+        masks[fit.space].append(kept.tolist())
+        return found.to(weight)
+
+    whole = BertArchitecture.full(problem.shape)
+    student = _refitted(problem, whole, batches, pairs, refit)
+    return BertArchitecture.from_masks(problem.shape, masks), student
+
+
 def _refitted(
     problem: Problem,
     architecture: BertArchitecture,
@@ -95,10 +123,15 @@ def least(second: Tensor, towards: Tensor, near: Tensor, damping: float) -> Tens
 
     `second` is A, `towards` B of the least squares.
     """
-    damped = held(second, damping)
-    pull = (damped - second).diagonal() * near
-    weight: Tensor = torch.linalg.solve(damped, (towards + pull).T).T
+    damped, pull = pulled(second, towards, near, damping)
+    weight: Tensor = torch.linalg.solve(damped, pull.T).T
     return weight
+
+
+def pulled(second: Tensor, towards: Tensor, near: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    """A and B of the least squares with that pull."""
+    damped = held(second, damping)
+    return damped, towards + (damped - second).diagonal() * near
 
 
 def held(second: Tensor, damping: float) -> Tensor:

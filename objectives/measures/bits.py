@@ -79,8 +79,8 @@ class Bytes(Cost):
                 continue
             layer = f"bert.encoder.layer.{number}."
             sizes = units.widths(self.shape)._asdict() | {"hidden": hidden}
-            for linear in LINEARS:
-                yield from _linear(layer, linear, sizes, units)
+            for place, linear in enumerate(LINEARS):
+                yield from _linear(layer, linear, sizes, units, units.rank(place))
                 kept = getattr(units, linear.inputs, None) if linear.inputs in INPUTS else None
                 if kept is not None:
                     yield f"{layer}{linear.name}.inputs", _empty(len(kept), dtype=torch.int64)
@@ -95,13 +95,17 @@ class Bytes(Cost):
 
 
 def _linear(
-    layer: str, linear: Linear, sizes: Mapping[str, int], units: LayerUnits
+    layer: str, linear: Linear, sizes: Mapping[str, int], units: LayerUnits, rank: int
 ) -> Iterator[tuple[str, Tensor]]:
     """Of a linear layer; one without inputs or outputs is not packed."""
     name, rows, columns = layer + linear.name, sizes[linear.outputs], sizes[linear.inputs]
     if linear.inputs in INPUTS and not columns:  # of a layer without heads, which reads all
         columns = sizes["hidden"]
-    if rows and columns:
+    if rank:
+        yield f"{name}.reduce.weight", _empty(rank, columns)
+        name += ".expand"
+        yield f"{name}.weight", _empty(rows, rank)
+    elif rows and columns:
         yield from _weight(name, rows * (units.halves or 1), columns, units.weight_bits)
     else:
         yield f"{name}.weight", _empty(rows, columns)

@@ -27,7 +27,14 @@ from objectives.students.bert.architecture import (
     Widths,
     units_of,
 )
-from objectives.students.bert.linears import ALWAYS, LINEARS, PRODUCTS, areas, matmuls
+from objectives.students.bert.linears import (
+    ALWAYS,
+    LINEARS,
+    PRODUCTS,
+    areas,
+    matmuls,
+    numbers_saved,
+)
 
 CostName = Literal["flops", "params", "units", "latency", "bytes", "bitops"]
 """What a study may count; "latency" is `objectives.measures.latency.Latency`, the last two are in
@@ -128,6 +135,10 @@ class Flops(Cost):
         sizes = {"hidden": self.shape.hidden, "tokens": self.seq_len}
         return 2 * self.seq_len * areas(LINEARS + PRODUCTS, widths, **sizes)
 
+    def exact(self, architecture: BertArchitecture) -> float:
+        saved = numbers_saved(architecture, self.shape)
+        return super().exact(architecture) - 2 * self.seq_len * saved
+
 
 @dataclass(frozen=True)
 class Params(Cost):
@@ -153,7 +164,8 @@ class Params(Cost):
 
     def exact(self, architecture: BertArchitecture) -> float:
         gone = 0 if architecture.vocabulary is None else self.vocabulary - architecture.vocabulary
-        return super().exact(architecture) - gone * (self.shape.embedding or self.shape.hidden)
+        gone *= self.shape.embedding or self.shape.hidden
+        return super().exact(architecture) - gone - numbers_saved(architecture, self.shape)
 
 
 @dataclass(frozen=True)

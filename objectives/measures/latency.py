@@ -106,7 +106,8 @@ class Latency(Cost):
             for space in ("qk", "v", "input")
             if any(getattr(layer, axis) for layer in architecture.layers for axis in AXES[space])
         )
-        check_priced(self.unit, self.priced, tuple(cut))
+        low_rank = ("low rank",) if architecture.low_rank else ()
+        check_priced(self.unit, self.priced, (*cut, *low_rank))
         return super().exact(architecture)
 
     def _interpolated(self, heads: Tensor, ffn: Tensor) -> Tensor:

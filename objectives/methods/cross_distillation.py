@@ -8,9 +8,10 @@ they should not. Cross distillation (CD) weighs the two up: its loss is mu of th
 what enters the block of the unpruned model, and 1 - mu of that on what enters the pruned one's.
 Soft cross distillation (SCD) mixes inputs in place of losses.
 
-Unlike the paper: the loss is quadratic in the weights, so that they are solved for and not trained;
-what the blocks before did to the hidden state beside a block is for this one to make up for, too;
-and no proximal step chooses the units (commit 4a646a4 has the numbers).
+Unlike the paper: the loss is quadratic in the weights, so that by default they are solved for, once
+their units are chosen, and not trained (commit 4a646a4 has the numbers); what the blocks before did
+to the hidden state beside a block is for this one to make up for, too. `prox` chooses the units of
+a block as the paper does, by proximal gradient steps; how many it keeps is as before.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
-from objectives.compression.reconstruction import solved
+from objectives.compression.reconstruction import solved, stepped
 from objectives.compression.side_by_side import Pair
 from objectives.errors import check_ranges
 from objectives.problem import Problem
@@ -62,6 +63,11 @@ class CrossDistillation(OneShot):
     """How much the solution is held at the weights that the unpruned model has: of the mean square
     of what enters a weight. Few rows want more. > 0."""
 
+    prox: Literal["closed", "hard", "soft"] = "closed"
+    """Which units of a block stay: those that rank highest, whose weights then have a closed form;
+    or those that proximal steps leave: "hard", of the largest weights on a falling schedule, as in
+    the paper's code; "soft", by the group lasso of its text."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         shares = {name: getattr(self, name) for name in ("mu", "alpha", "beta")}
@@ -87,6 +93,18 @@ class CrossDistillation(OneShot):
         )
         return per_cost({space: scores[space] for space in self.spaces}, problem.budget.cost)
 
+    def choose(self, problem: Problem, seed: int) -> BertArchitecture:
+        """The units inside the budget; with `prox` as many of each block as score highest."""
+        chosen = super().choose(problem, seed)
+        return chosen if self.prox == "closed" else self._stepped(problem, chosen, seed)[0]
+
+    def _stepped(
+        self, problem: Problem, chosen: BertArchitecture, seed: int
+    ) -> tuple[BertArchitecture, BertForSequenceClassification]:
+        assert self.prox != "closed"
+        batches = self._batches(problem, seed)
+        return stepped(problem, chosen, batches, self.pairs, self.damping, self.prox)
+
     @property
     def pairs(self) -> Sequence[Pair]:
         """What the loss compares."""
@@ -97,7 +115,9 @@ class CrossDistillation(OneShot):
     def student(
         self, problem: Problem, architecture: BertArchitecture, seed: int
     ) -> BertForSequenceClassification:
-        """The student with the weights behind its units solved for."""
+        """The student with the weights behind its units solved for, or as `prox` left them."""
+        if self.prox != "closed":
+            return self._stepped(problem, architecture, seed)[1]
         batches = self._batches(problem, seed)
         return solved(problem, architecture, batches, self.pairs, self.damping)
 

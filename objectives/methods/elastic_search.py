@@ -114,7 +114,8 @@ class ElasticSearch(StagedMethod):
                 raise UserError(f"ElasticSearch.{space} is set, but spaces is {self.spaces!r}")
             check_ranges(self, **{space: (min(widths) >= 0, ">= 0 in each layer")})
         for field, stage in (("elastic", self.elastic), ("deepen", self.deepen)):
-            if stage.loss == "intermediate" or stage.searches or stage.quantised:
+            compared = stage.loss in ("prediction", "prediction+hidden")
+            if not compared or stage.searches or stage.quantised:
                 raise UserError(
                     f"ElasticSearch.{field}: the training of many sizes cannot search or be "
                     "quantised, and its loss must be 'prediction' or 'prediction+hidden'"

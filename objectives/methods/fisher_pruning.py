@@ -14,13 +14,13 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from transformers import BertForSequenceClassification
 
 from objectives.compression.reconstruction import reconstructed
 from objectives.problem import Problem
 from objectives.strategies.importance import fisher_blocks_of_student, scores_per_cost
 from objectives.strategies.one_shot import OneShot
 from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.pretrained import Classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,7 @@ class FisherPruning(OneShot):
         }
         return BertArchitecture.from_masks(shape, masks)
 
-    def student(
-        self, problem: Problem, architecture: BertArchitecture, seed: int
-    ) -> BertForSequenceClassification:
+    def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
         """The student with its blocks reconstructed."""
         if not self.reconstruct:
             return super().student(problem, architecture, seed)

@@ -56,7 +56,9 @@ class Polish(Staged, WeightBits):
         found = {}
         for slot, member in enumerate(members):
             try:
-                found[slot] = inherited(Path(member.trials), member.trial)
+                units, model = inherited(Path(member.trials), member.trial)
+                member.in_bits(units)  # weights of low rank have none
+                found[slot] = units, model
             except UserError as error:
                 yield SearchFailure(slot, str(error))
         if not found:

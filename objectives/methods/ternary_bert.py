@@ -3,21 +3,23 @@
 The student is the teacher itself. It computes with ternary weights (2 bits) and inputs of 8 bits
 from the first step on; the float32 weights behind these learn, straight through the rounding.
 
-The paper adds up three losses: of attention scores, of hidden states and of logits. By default the
-last two are added up here. A stage with `loss="intermediate"` compares scores and hidden states,
-without logits; put one before the stage on the logits, and all three are learnt one after another.
+The paper adds up three losses, of attention scores, of hidden states and of logits, each with the
+weight 1, and rounds Q, K, V and the attention to 8 bits too. By default only the last two losses
+are added up here, and what attends is not rounded. `attention_bits=8` with a stage of
+`loss="prediction+intermediate"` and `hidden_weight=1` has both as in the paper.
 
 What differs from the paper besides: each row of a weight has a scale of its own, in place of one
-for the matrix. Embeddings are rounded once and do not learn, those of positions among them. Inputs
-are rounded on a grid from their least to their largest number; Q, K and the attention itself are
-not. Gradients pass where weights are large (there are none beyond the source's bound of 2.5). The
-batches have no augmented text unless the study has (`Study.augmentation`). No curvature weighs the
-rounding.
+for the matrix. Embeddings are rounded once and do not learn, those of positions among them. What is
+rounded to 8 bits lies on a grid from its least to its largest number. Gradients pass where weights
+are large (there are none beyond the source's bound of 2.5). The batches have no augmented text
+unless the study has (`Study.augmentation`). No curvature weighs the rounding.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import Tensor
 
@@ -25,6 +27,7 @@ from objectives.bert_method import Bits
 from objectives.problem import Problem
 from objectives.strategies.importance import scores_per_cost
 from objectives.strategies.one_shot import OneShot
+from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.training.stages import RECOVER, Stage
 
 
@@ -39,11 +42,26 @@ class TernaryBert(OneShot):
     """Of each weight, in all layers, or an entry a layer: 32, 8, 4, 2 (ternary) or 1 (binary)."""
     input_bits: Bits = 8
     """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
+    attention_bits: Literal[32, 8, 4] = 32
+    """To which Q, K, V and the attention are rounded in layers of few bits: 32 (not at all), 8 or
+    4."""
     embedding_bits: int = 2
     """Of the embeddings of words and positions, which are rounded before the training and stay:
     32, 8, 4, 2 or 1."""
     stages: tuple[Stage, ...] = (replace(RECOVER, name="ternary", quantised=True),)
     """What the weights go through: 3 epochs at 3e-4, logits and hidden states, the best kept."""
+
+    def idle(self) -> Mapping[str, str]:
+        """The attention is rounded where weights are."""
+        idle = super().idle()
+        return {**idle, "attention_bits": idle["input_bits"]} if "input_bits" in idle else idle
+
+    def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
+        """The same units with the bits of the method, those of its attention among them."""
+        found = super().in_bits(architecture)
+        few = None if self.attention_bits == FULL_BITS else self.attention_bits
+        layers = (replace(own, attention_bits=own.weight_bits and few) for own in found.layers)
+        return replace(found, layers=tuple(layers))
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """How far the answer moves without a unit (Fisher information), per cost."""

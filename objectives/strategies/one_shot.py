@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 from torch import Tensor
-from transformers import BertForSequenceClassification
 
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -21,6 +20,7 @@ from objectives.search_method import Outcome
 from objectives.staged_method import StagedMethod
 from objectives.strategies.ranking import evenly
 from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.pretrained import Classifier
 from objectives.weights.alpha import Chosen
 from objectives.weights.independent import staged_search
 
@@ -64,10 +64,8 @@ class OneShot(StagedMethod):
         """
         return self.within_budget(self.scores(problem, seed), problem)
 
-    def student(
-        self, problem: Problem, architecture: BertArchitecture, seed: int
-    ) -> BertForSequenceClassification:
-        """The whole model that the architecture is cut from.
+    def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
+        """The whole model that the architecture is cut from, or the model that is cut already.
 
         Args:
             problem: what the method works on.

@@ -20,6 +20,22 @@ from objectives.students.bert.quantising import rounded
 _POOLER = "bert.pooler.dense.weight"
 
 
+def unit_parts(
+    weights: Mapping[str, Tensor], layer: int, axes: Sequence[str], units: int
+) -> list[Tensor]:
+    """The weights of so many units along these axes of a layer, those of the rows that make them
+    and of the columns that read them: views (K, units, ., .)."""
+    return [
+        weights[f"bert.encoder.layer.{layer}.{linear.name}.weight"]
+        .detach()
+        .unflatten(dim, (units, -1))
+        .movedim(dim, 1)
+        for linear in LINEARS
+        for dim, axis in ((1, linear.outputs), (2, linear.inputs))
+        if axis in axes
+    ]
+
+
 def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights, by BERT's names, with which K students compute what they do under masks.
 
@@ -78,6 +94,17 @@ def rounded_inputs(
     """What enters the weights of a layer, rounded for those students whose architectures say so."""
     bits = [architecture.layers[layer].input_bits for architecture in architectures]
     return _through(packing.rounded_inputs, inputs_KTI, bits) if any(bits) else inputs_KTI
+
+
+def rounded_products(
+    factor_N: Tensor, architectures: Sequence[BertArchitecture], layer: int
+) -> Tensor:
+    """Q, K, V or the attention of a layer, (K x B, ...), rounded likewise."""
+    bits = [architecture.layers[layer].attention_bits for architecture in architectures]
+    if not any(bits):
+        return factor_N
+    of_each_KB = factor_N.unflatten(0, (len(bits), -1))
+    return _through(packing.rounded_inputs, of_each_KB, bits).flatten(0, 1)
 
 
 def _rounded(weight_KOI: Tensor, bits: Sequence[int | None], halves: int | None) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn import functional
 from objectives.errors import UserError
 from objectives.students.bert.architecture import BertShape
 from objectives.training.population import Trace
-from objectives.training.stages import Loss
+from objectives.training.stages import WITH_SCORES, Loss
 
 
 def sequence_losses(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
@@ -36,15 +36,24 @@ def task_loss(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
     return sequence_losses(logits_KBC, labels_B).mean(-1)
 
 
-def prediction_loss(student_KBC: Tensor, teacher_BC: Tensor) -> Tensor:
-    """Soft cross-entropy of the logits at temperature 1: (K,), the mean over the batch.
+def prediction_loss(
+    student_KBC: Tensor, teacher_BC: Tensor, temperature_K: Tensor | None = None
+) -> Tensor:
+    """Soft cross-entropy of the logits: (K,), the mean over the batch.
 
-    Summed over classes as in the paper; its code divides by their number as well. A single output,
-    a number, is learnt by squared error (TinyBERT learns it from labels, which text may lack).
+    At temperature T both logits are divided by T, and the loss is multiplied by T^2, so that its
+    gradient keeps its size (Hinton et al. 2015): up to a constant T^2 KL(teacher, student). None
+    is T = 1. Summed over classes as in TinyBERT's paper; its code divides by their number as well.
+    A single output, a number, is learnt by squared error at any temperature (TinyBERT learns it
+    from labels, which text may lack).
     """
     if teacher_BC.shape[-1] == 1:
         return (student_KBC - teacher_BC).square().squeeze(-1).mean(-1)
-    return -(teacher_BC.softmax(-1) * student_KBC.log_softmax(-1)).sum(-1).mean(-1)
+    if temperature_K is None:
+        return -(teacher_BC.softmax(-1) * student_KBC.log_softmax(-1)).sum(-1).mean(-1)
+    by_K11 = temperature_K[:, None, None]
+    softer = prediction_loss(student_KBC / by_K11, teacher_BC / by_K11)
+    return temperature_K.square() * softer
 
 
 def intermediate_loss(
@@ -93,19 +102,37 @@ def hidden_loss(
     projection of all hidden states, "weight" (K, E, D) and "bias" (K, E).
     """
     layers = len(student.hidden) - 1, len(teacher.hidden) - 1
-    weight_BS = attended_BS / (attended_BS.sum() * teacher.hidden[0].shape[-1])
+    weight_BS = _token_weights(attended_BS, teacher)
     total = student.hidden[0].new_zeros(len(student.hidden[0]))
     for layer in range(0 if fit else 1, len(student.hidden)):
-        own = student.hidden[layer]
-        if fit:
-            own = torch.einsum("kbsd,ked->kbse", own, fit["weight"])
-            own = own + fit["bias"][:, None, None]
-        wanted_KBSE = teacher.hidden[teaching_layer(layer, *layers)].expand_as(own)
-        errors_KBS = functional.mse_loss(own, wanted_KBSE, reduction="none").sum(-1)
+        wanted = teacher.hidden[teaching_layer(layer, *layers)]
+        errors_KBS = _squared_errors(student.hidden[layer], wanted, fit)
         if layer < len(student.kept) and (kept_KB := student.kept[layer]) is not None:
             errors_KBS = errors_KBS * kept_KB.detach()[..., None]
         total = total + (errors_KBS * weight_BS).sum((-1, -2))
     return total
+
+
+def hint_loss(
+    student: Trace, teacher: Trace, attended_BS: Tensor, fit: Mapping[str, Tensor]
+) -> Tensor:
+    """The middle layer of the student against that of the teacher: (K,) (FitNets, Romero et al.
+    2015), whatever the numbers of layers; what lies above learns nothing. `fit` is the regressor of
+    the hint. Otherwise as `hidden_loss`."""
+    own, wanted = (trace.hidden[len(trace.hidden) // 2] for trace in (student, teacher))
+    errors_KBS = _squared_errors(own, wanted, fit)
+    return (errors_KBS * _token_weights(attended_BS, teacher)).sum((-1, -2))
+
+
+def _token_weights(attended_BS: Tensor, teacher: Trace) -> Tensor:
+    return attended_BS / (attended_BS.sum() * teacher.hidden[0].shape[-1])
+
+
+def _squared_errors(own: Tensor, wanted_BSE: Tensor, fit: Mapping[str, Tensor]) -> Tensor:
+    """Of hidden states (K, B, S, D) against those of the teacher, summed over E: (K, B, S)."""
+    if fit:
+        own = torch.einsum("kbsd,ked->kbse", own, fit["weight"]) + fit["bias"][:, None, None]
+    return functional.mse_loss(own, wanted_BSE.expand_as(own), reduction="none").sum(-1)
 
 
 def teaching_layer(layer: int, student_layers: int, teacher_layers: int) -> int:
@@ -119,15 +146,15 @@ def teaching_layer(layer: int, student_layers: int, teacher_layers: int) -> int:
 
 def check_comparable(loss: Loss, student: BertShape, teacher: BertShape) -> None:
     """Raise UserError unless the loss can compare the student's layers with the teacher's."""
-    if loss != "prediction" and student.layers > teacher.layers:
+    if loss not in ("prediction", "hint") and student.layers > teacher.layers:
         raise UserError(
             f"a loss on hidden states maps each layer of the student to one of the teacher: the "
             f"student has {student.layers} layers, more than the teacher's {teacher.layers}; use "
-            "stages with the loss 'prediction', or another student"
+            "stages with the loss 'prediction' or 'hint', or another student"
         )
-    if loss == "intermediate" and student.heads != teacher.heads:
+    if loss in WITH_SCORES and student.heads != teacher.heads:
         raise UserError(
-            f"the loss 'intermediate' compares attention head by head: the student has "
+            f"the loss '{loss}' compares attention head by head: the student has "
             f"{student.heads} a layer, the teacher {teacher.heads}; "
             "use stages with the loss 'prediction', or another student"
         )

@@ -8,8 +8,9 @@ embeddings are frozen: they are stored once and computed once per batch for all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,12 @@ from objectives.students.bert.architecture import BertArchitecture, Widths
 from objectives.students.bert.cutting import shape_of, widths_of
 from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.text.data import Batch
-from objectives.training.computed_weights import masked_weights, rounded_inputs, rounded_weights
+from objectives.training.computed_weights import (
+    masked_weights,
+    rounded_inputs,
+    rounded_products,
+    rounded_weights,
+)
 from objectives.training.fusing import fuse, in_eights, joint, take
 
 EMBEDDINGS = "bert.embeddings."
@@ -99,7 +105,8 @@ class Population:
         padded = joint(widths)
         pads = activation(torch.zeros(1)).item() == 0  # a neuron that only pads gives nothing
         on_gpu = next(models[0].parameters()).device.type != "cpu"
-        if on_gpu and pads and is_cut(models[0]):  # no masks of neurons
+        low_rank = any(".reduce." in name for name in models[0].state_dict())
+        if on_gpu and pads and is_cut(models[0]) and not low_rank:  # no masks of neurons
             padded = in_eights(padded)
         if len(set(widths)) > 1 and not pads:
             raise UserError(
@@ -129,6 +136,12 @@ class Population:
     def size(self) -> int:
         """K, the number of students."""
         return len(self.widths)
+
+    def hold_zeros(self) -> None:
+        """Give weights of the layers that are 0 no gradient from now on, so that they stay 0."""
+        for name, weight in self.weights.items():
+            if name.startswith("bert.encoder.") and weight.ndim == 3:
+                weight.register_hook(partial(torch.mul, weight.detach() != 0))
 
     def slot(self, index: int) -> dict[str, Tensor]:
         """The state dict of one student, embeddings included, under the names of its model."""
@@ -276,8 +289,6 @@ class Population:
     ) -> Tensor:
         """(K, T, D); (K, B, D) if only what each first position attends to is wanted."""
         name = f"bert.encoder.layer.{layer}.attention."
-        weight_KDV = self.weights[name + "output.dense.weight"]
-        bias_K1D = self.weights[name + "output.dense.bias"][:, None]
         heads, sequences = self.padded[layer].heads, len(unseen_N11S) // self.size
         residual_KTD = _first(hidden_KTD, sequences) if first_only else hidden_KTD
         if heads:
@@ -292,22 +303,29 @@ class Population:
                 for projection, inputs in read.items()
             )
             query, value = _masked(query, masks.get("qk")), _masked(value, masks.get("v"))
+            query, key, value = (
+                rounded_products(factor, self.rounding, layer) for factor in (query, key, value)
+            )
             if trace is not None and trace.with_scores:
                 scores_NHSS = torch.einsum("nqhp,nkhp->nhqk", query, key) * self.head_dim**-0.5
                 trace.scores.append(_float32(scores_NHSS).unflatten(0, (self.size, -1)))
+            rounded = None
+            if any(own.layers[layer].attention_bits for own in self.rounding):
+                rounded = partial(rounded_products, architectures=self.rounding, layer=layer)
             context_NHSP = _attend(
                 query.transpose(1, 2),
                 key.transpose(1, 2),
                 value.transpose(1, 2),
                 unseen_N11S,
                 self.head_dim**-0.5,
+                rounded,
             )
             context_NSHP = _masked(context_NHSP.transpose(1, 2), masks.get("heads"))
             context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
             context_KTV = rounded_inputs(context_KTV, self.rounding, layer)
-            attended = torch.baddbmm(bias_K1D, context_KTV, weight_KDV.transpose(1, 2))
+            attended = self._linear(name + "output.dense", context_KTV)
         else:
-            attended = bias_K1D
+            attended = self.weights[name + "output.dense.bias"][:, None]
             if trace is not None and trace.with_scores:
                 trace.scores.append(None)
         return self._norm(name + "output.LayerNorm", attended + residual_KTD)
@@ -338,21 +356,21 @@ class Population:
         self, layer: int, hidden_KTD: Tensor, masks: Mapping[str, Tensor], sequences: int
     ) -> Tensor:
         name = f"bert.encoder.layer.{layer}."
-        weight_KDF = self.weights[name + "output.dense.weight"]
-        bias_K1D = self.weights[name + "output.dense.bias"][:, None]
-        if weight_KDF.shape[-1]:
+        if self.padded[layer].ffn:
             entering_KTD = rounded_inputs(hidden_KTD, self.rounding, layer)
             up_KTF = self.activation(self._linear(name + "intermediate.dense", entering_KTD))
             if (mask_KBF := masks.get("ffn")) is not None:
                 up_KBSF = up_KTF.unflatten(1, (sequences, -1)) * mask_KBF[:, :, None]
                 up_KTF = up_KBSF.flatten(1, 2)
             up_KTF = rounded_inputs(up_KTF, self.rounding, layer)
-            fed = torch.baddbmm(bias_K1D, up_KTF, weight_KDF.transpose(1, 2))
+            fed = self._linear(name + "output.dense", up_KTF)
         else:
-            fed = bias_K1D
+            fed = self.weights[name + "output.dense.bias"][:, None]
         return self._norm(name + "output.LayerNorm", fed + hidden_KTD)
 
     def _linear(self, name: str, inputs_KTI: Tensor) -> Tensor:
+        if (reduce_KRI := self.weights.get(name + ".reduce.weight")) is not None:
+            inputs_KTI, name = inputs_KTI @ reduce_KRI.transpose(1, 2), name + ".expand"
         weight_KOI, bias_KO = self.weights[name + ".weight"], self.weights[name + ".bias"]
         return torch.baddbmm(bias_KO[:, None], inputs_KTI, weight_KOI.transpose(1, 2))
 
@@ -371,8 +389,19 @@ def in_order(letters: str) -> tuple[tuple[str, int], ...]:
     return tuple((letter, letters[:n].count(letter)) for n, letter in enumerate(letters))
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, unseen: Tensor, scale: float) -> Tensor:
-    """What the heads see, (N, H, S, P) all but `unseen`, which is added to the scores."""
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    unseen: Tensor,
+    scale: float,
+    rounded: Callable[[Tensor], Tensor] | None,
+) -> Tensor:
+    """What the heads see, (N, H, S, P) all but `unseen`, which is added to the scores; where the
+    attention is `rounded` on the way, in plain matmuls."""
+    if rounded is not None:
+        scores = _float32(query @ key.transpose(-1, -2)) * scale + _float32(unseen)
+        return rounded(scores.softmax(-1)) @ value
     if query.device.type == "cpu":  # whose own attention learns slowly in bfloat16
         with torch.autocast("cpu", enabled=False):
             return functional.scaled_dot_product_attention(

@@ -17,10 +17,15 @@ from objectives.search_method import CurvePoint
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.text.data import Batch
-from objectives.training.losses import hidden_loss, intermediate_loss, prediction_loss
+from objectives.training.losses import (
+    hidden_loss,
+    hint_loss,
+    intermediate_loss,
+    prediction_loss,
+)
 from objectives.training.optimisation import PopulationOptimizer
 from objectives.training.population import Population, Trace
-from objectives.training.stages import Stage
+from objectives.training.stages import WITH_SCORES, Stage
 from objectives.training.teacher_states import teacher_trace
 
 Masks = Mapping[str, Tensor]
@@ -41,16 +46,20 @@ class StageTraining:
         *,
         batch_size: int,
         seed: int,
+        temperatures: Sequence[float] = (),
     ):
         """`slots` says which student is where in `population`; `rates` are the peaks of their
-        learning rates; before the cut there are no architectures."""
+        learning rates, `temperatures` those of their logits (by default the stage's); before the
+        cut there are no architectures."""
         self.problem, self.population, self.stage = problem, population, stage
         self.slots = list(slots)
         self.batch_size, self.seed = batch_size, seed
         self.steps = steps_in(stage.epochs, problem, batch_size)
         self.measured: list[Mapping[str, Tensor]] = []
         size, loss = population.size, stage.loss
-        self.heads = _matching_heads(problem, size, architectures) if loss == "intermediate" else []
+        self.heads = _matching_heads(problem, size, architectures) if loss in WITH_SCORES else []
+        softer = torch.tensor(temperatures or [stage.temperature] * size, device=problem.device)
+        self.temperature = None if bool((softer == 1).all()) else softer
         self.fit = _new_fit(problem, size, seed) if loss != "prediction" else {}
         self.optimizer = PopulationOptimizer(
             {**population.weights, **self.fit},
@@ -106,7 +115,7 @@ class StageTraining:
         none."""
         if self.stage.loss == "prediction":
             return None, None
-        dtype, with_scores = self.population.matmul_dtype, self.stage.loss == "intermediate"
+        dtype, with_scores = self.population.matmul_dtype, self.stage.loss in WITH_SCORES
         teacher = teacher_trace(self.problem, batch, dtype, with_scores=with_scores)
         return Trace(with_scores=with_scores), teacher
 
@@ -121,15 +130,20 @@ class StageTraining:
         """The loss of students that answer so on this batch, (K,), where `wanted`, (B, C), are the
         teacher's logits unless others are given."""
         wanted = self.problem.teacher_logits[batch.rows] if wanted is None else wanted
+        loss, weight = self.stage.loss, self.stage.hidden_weight
+        said = prediction_loss(logits, wanted, self.temperature)
         if student is None or teacher is None:
-            return prediction_loss(logits, wanted)
+            return said
         attended = batch.attention_mask
         fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
         with autocast(self.population.matmul_dtype, self.problem.device):  # of the projection
-            if self.stage.loss == "intermediate":
-                return intermediate_loss(student, teacher, attended, self.heads, fit)
-            hidden = hidden_loss(student, teacher, attended, fit)
-        return prediction_loss(logits, wanted) + self.stage.hidden_weight * hidden
+            if loss == "hint":
+                return hint_loss(student, teacher, attended, fit)
+            if loss in WITH_SCORES:
+                inside = intermediate_loss(student, teacher, attended, self.heads, fit)
+            else:
+                inside = hidden_loss(student, teacher, attended, fit)
+        return inside if loss == "intermediate" else said + weight * inside
 
 
 class BestWeights:

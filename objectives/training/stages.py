@@ -10,7 +10,9 @@ from typing import Literal
 from objectives.errors import UserError, check_ranges, check_types
 from objectives.training.optimisation import Schedule
 
-Loss = Literal["prediction", "prediction+hidden", "intermediate"]
+Loss = Literal["prediction", "prediction+hidden", "intermediate", "prediction+intermediate", "hint"]
+WITH_SCORES: tuple[Loss, ...] = ("intermediate", "prediction+intermediate")
+"""Those that compare attention scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +35,14 @@ class Stage:
     """Alpha is trained too. The student is cut after the last stage that searches."""
     loss: Loss = "prediction"
     """What the weights learn: the teacher's logits; these and its hidden states, layer by layer
-    (after CoFi, Xia et al. 2022, which learns the match of the layers: here it is fixed); or its
-    attention scores and hidden states, as TinyBERT does first."""
+    (after CoFi, Xia et al. 2022, which learns the match of the layers: here it is fixed); its
+    attention scores and hidden states, as TinyBERT does first; logits, scores and hidden states at
+    once, as TernaryBERT does; or a "hint", its middle layer alone, from the student's (FitNets)."""
     hidden_weight: float = 10.0
-    """Of the hidden states beside the logits. >= 0."""
+    """Of what is inside beside the logits. >= 0."""
+    temperature: float = 1.0
+    """T, by which the logits of student and teacher are divided; their loss is multiplied by T^2. A
+    single output does not heed it. > 0."""
     start: Literal["previous", "student"] = "previous"
     """The weights at the start: those of the stage before, or once more the student's own, cut
     where the search is over."""
@@ -54,6 +60,7 @@ class Stage:
             epochs=(self.epochs > 0, "> 0"),
             learning_rate=(self.learning_rate > 0, "> 0"),
             hidden_weight=(self.hidden_weight >= 0, ">= 0"),
+            temperature=(self.temperature > 0, "> 0"),
         )
         if self.searches and self.quantised:
             raise UserError(

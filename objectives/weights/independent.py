@@ -61,7 +61,7 @@ def staged_search(
     members[0].check_shapes(problem.student.config, problem.teacher.config)
     students = students or [problem.student] * len(members)
     run = _Run(members, problem, alpha, seed, progress, students)
-    if any(stage.loss == "prediction+hidden" for stage in run.stages):
+    if any(stage.loss in ("prediction+hidden", "hint") for stage in run.stages):
         keep_states(problem, run.dtype, progress)
     if curves is None:
         run.search()
@@ -85,6 +85,10 @@ def _groups(slots: Sequence[int], device: str) -> list[Sequence[int]]:
     """The slots that train together once they are cut: on a GPU all; a CPU gains nothing by that
     and would pay for the padding."""
     return [slots] if device.startswith("cuda") else [[slot] for slot in slots]
+
+
+def _program(units: BertArchitecture) -> tuple[object, ...]:
+    return units.order, *(layer.ranks for layer in units.layers)
 
 
 class _Run:
@@ -120,7 +124,10 @@ class _Run:
             if stage.start == "student" or number == 0:
                 self.population = Population.of(self.students, self.dtype)
             rates = [self._rate(slot, number, None) for slot in self.slots]
-            training = self.training(self.slots, self.population, stage, rates, None)
+            softer = [self.members[slot].stages[number].temperature for slot in self.slots]
+            training = self.training(
+                self.slots, self.population, stage, rates, None, temperatures=softer
+            )
             for batch in training.batches(number, self.progress):
                 progress, done = done / self.search_steps, done + 1
                 masks = self.alpha.masks(progress)
@@ -153,9 +160,9 @@ class _Run:
         )
         if self.search_steps and self.slots[-1] in slots:
             del self.population
-        # Those of one order of sublayers together: they are one program.
-        for order in dict.fromkeys(units.order for units in architectures.values()):
-            own = {slot: units for slot, units in architectures.items() if units.order == order}
+        # Those of one order of sublayers and of equal ranks together: they are one program.
+        for program in dict.fromkeys(map(_program, architectures.values())):
+            own = {slot: u for slot, u in architectures.items() if _program(u) == program}
             yield from self._finish({slot: models.pop(slot) for slot in own}, own)
 
     def _finish(self, models: Models, architectures: Architectures) -> Iterator[Outcome]:
@@ -196,12 +203,15 @@ class _Run:
         for slot, model in models.items():
             round_embeddings(model, learned[slot].embedding_bits)
         population = Population.of(list(models.values()), self.dtype)
+        if self.members[0].keeps_zeros:
+            population.hold_zeros()
         training = self.training(
             list(models),
             replace(population, rounding=tuple(learned.values())),
             stage,
             [self._rate(slot, number, units) for slot, units in learned.items()],
             list(learned.values()),
+            temperatures=[self.members[slot].stages[number].temperature for slot in models],
         )
         best, an_epoch = None, steps_in(1, self.problem, training.batch_size)
         if stage.keep == "best":

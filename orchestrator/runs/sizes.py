@@ -18,9 +18,11 @@ _WORDS = {
     "value_inputs": "inputs of V",
     "weight_bits": "bits of weights",
     "input_bits": "bits of what enters them",
+    "attention_bits": "bits of Q, K, V and attention",
     "layers": "the layer itself",
+    "ranks": "ranks of factored weights",
 }
-_OF_WHOLE = {"weight_bits": 32, "input_bits": 32, "layers": 1}
+_OF_WHOLE = {"weight_bits": 32, "input_bits": 32, "attention_bits": 32, "layers": 1}
 """What the unpruned model has of kinds that its sizes are silent on."""
 _OF_HEADS, _OF_ATTENTION = ("query_key", "value"), ("query_inputs", "key_inputs", "value_inputs")
 """Kinds that leave with each head, and with the last."""

@@ -33,7 +33,9 @@ from objectives.knobs import with_knobs
 from objectives.measures.budget import Budget
 from objectives.measures.evaluate import predict, score
 from objectives.measures.latency import Conditions, Latency
+from objectives.methods.baselines.group_lasso import GroupLasso
 from objectives.methods.baselines.head_importance import HeadImportance
+from objectives.methods.baselines.low_rank import LowRank
 from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.binary_bert import BinaryBert
@@ -108,6 +110,12 @@ METHODS: dict[str, BertMethod | CellSearch] = {
     "FisherPruning": FisherPruning(stages=(RECOVER,)),
     "HeadImportance": HeadImportance(stages=(RECOVER,)),
     "MagnitudePruning": MagnitudePruning(stages=(RECOVER,)),
+    "MagnitudePruning, sparse": MagnitudePruning(
+        stages=(RECOVER,), criterion="curvature", sparsity=0.2
+    ),
+    "LowRank": LowRank(stages=(replace(RECOVER, temperature=2.0),)),
+    # It begins as the teacher, too: so next to no steps but those of the penalty.
+    "GroupLasso": GroupLasso(stages=(replace(SEARCH, learning_rate=1e-9), RECOVER), penalty=1e6),
     "RandomPruning": RandomPruning(stages=(RECOVER,)),
     # Without bits: where a last digit turns a code, two devices part.
     "Mrem": Mrem(
@@ -141,6 +149,7 @@ METHODS: dict[str, BertMethod | CellSearch] = {
 }
 LOOPS = {
     "Mrem": "members learn one after another",
+    "LowRank": "students of unlike ranks are trained one after another",
     "CellSearch": "members learn one after another",
     "CellSearch, shared": "members learn one after another",
     "MaskSearch, seed": "the heads to close are chosen student by student",

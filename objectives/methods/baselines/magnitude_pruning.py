@@ -1,60 +1,146 @@
 """Magnitude pruning: the units with the smallest weights go (Han et al. 2015, in groups).
 
-A unit's weights are those that cutting it removes. Their root mean square lets units of different
-sizes compete.
+A unit's weights are those that cutting it removes. The mean of what they are worth lets units of
+different sizes compete: of w^2 (its root), or of what the loss is thought to change by without a
+weight, to the first or the second order:
+
+    magnitude    w^2
+    sensitivity  |g w|            g the gradient of the task's loss on the alpha split
+    curvature    h w^2 / 2        h the diagonal of its Hessian (optimal brain damage, LeCun 1990),
+                                  by the empirical Fisher information: sums over batches, squared
+
+With `sparsity` single weights go as well, by the same scores: they are 0, and stay 0 in training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor
-from transformers import BertForSequenceClassification
 
+from objectives.device import to_device
+from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.strategies.one_shot import ScopedOneShot
-from objectives.students.bert.architecture import BertShape, units_of
+from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
+from objectives.students.bert.cutting import cut
 from objectives.students.bert.linears import AXES, LINEARS
+from objectives.students.bert.pretrained import Classifier
+from objectives.training.computed_weights import unit_parts
+from objectives.training.losses import sequence_losses
+from objectives.training.population import Population
+
+Criterion = Literal["magnitude", "sensitivity", "curvature"]
+
+_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class MagnitudePruning(ScopedOneShot):
     """The units with the smallest weights go."""
 
+    criterion: Criterion = "magnitude"
+    """What a weight is worth: "magnitude", "sensitivity" or "curvature"; see above."""
+    sparsity: float = 0.0
+    """Share of the weights left in the layers that are set to 0, those worth least. In [0, 1).
+    Nothing becomes faster or smaller by it: no engine here has a kernel for single zeros, and
+    files are written dense, so that FLOPs, parameters and bytes stay."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, sparsity=(0 <= self.sparsity < 1, "in [0, 1)"))
+        bits = self.weight_bits if isinstance(self.weight_bits, tuple) else (self.weight_bits,)
+        if self.sparsity and 1 in bits:
+            raise UserError(
+                f"MagnitudePruning.sparsity is {self.sparsity}, but binary weights have no 0; "
+                "leave it out, or set weight_bits=2"
+            )
+
     def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """The root mean square of each unit's weights."""
+        """The mean over each unit's weights of what they are worth; of magnitude its root."""
         del seed
-        squares = mean_squares(problem.student, problem.shape)
-        return {space: squares[space].sqrt() for space in self.spaces}
+        scores = means_over_units(weight_scores(problem, self.criterion), problem.shape)
+        root = 0.5 if self.criterion == "magnitude" else 1.0
+        return {space: scores[space] ** root for space in self.spaces}
+
+    @property
+    def keeps_zeros(self) -> bool:
+        return self.sparsity > 0
+
+    def rate_share(self, problem: Problem, architecture: BertArchitecture | None) -> float:
+        """The share of the FLOPs that a student lost, or of single weights if that is more."""
+        return max(super().rate_share(problem, architecture), self.sparsity)
+
+    def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
+        """The student; with `sparsity` cut already, its weights of least worth 0."""
+        student = super().student(problem, architecture, seed)
+        if not self.sparsity:
+            return student
+        state = student.state_dict()
+        worth = {**state, **weight_scores(problem, self.criterion)}
+        model, scored = (cut(own, student.config, architecture) for own in (state, worth))
+        own, scored_by = dict(model.named_parameters()), dict(scored.named_parameters())
+        pairs = [(own[n].data, scored_by[n].data) for n in names(problem.shape) if n in own]
+        scores = torch.cat([own.flatten() for _, own in pairs])
+        least = scores.topk(round(self.sparsity * len(scores)), largest=False).indices
+        stays = torch.ones_like(scores, dtype=torch.bool).index_fill_(0, least, False)
+        parts = stays.split([weight.numel() for weight, _ in pairs])
+        for (weight, _), own in zip(pairs, parts, strict=True):
+            weight.mul_(own.view_as(weight))
+        return to_device(model, problem.device)
 
 
-@torch.no_grad()
-def mean_squares(model: BertForSequenceClassification, shape: BertShape) -> dict[str, Tensor]:
-    """Mean square of the weights that a unit of each space takes with it: (layers, *units_of)."""
-    layers = [_of_layer(layer, shape) for layer in model.bert.encoder.layer]
-    return {space: torch.stack([layer[space] for layer in layers]).cpu() for space in layers[0]}
+def weight_scores(problem: Problem, criterion: Criterion) -> dict[str, Tensor]:
+    """What each weight of the student's layers is worth, by its name; worked out once a launch."""
+    weights = {name: problem.student.get_parameter(name).detach() for name in names(problem.shape)}
+    if criterion == "magnitude":
+        return {name: weight.square() for name, weight in weights.items()}
+    first, second = problem.once("gradients of weights", lambda: _gradients(problem))
+    if criterion == "sensitivity":
+        return {name: (first[name] * weight).abs() for name, weight in weights.items()}
+    return {name: second[name] * weight.square() / 2 for name, weight in weights.items()}
 
 
-def _of_layer(layer: torch.nn.Module, shape: BertShape) -> dict[str, Tensor]:
-    squares = {linear: layer.get_parameter(f"{linear.name}.weight").square() for linear in LINEARS}
+def names(shape: BertShape) -> list[str]:
+    """Of the weights of the layers."""
+    own = [f"{linear.name}.weight" for linear in LINEARS]
+    return [f"bert.encoder.layer.{n}.{name}" for n in range(shape.layers) for name in own]
 
-    def mean(axes: Sequence[str], *units: int) -> Tensor:
-        """Over the weights of each of the `units` along these axes."""
-        along = [
-            (square, 1 - axis)
-            for linear, square in squares.items()
-            for axis, name in enumerate((linear.outputs, linear.inputs))
-            if name in axes
-        ]
-        sums = [square.sum(others) for square, others in along]
-        by_unit = torch.stack(sums).sum(0).view(*units, -1)
-        return by_unit.sum(-1) / (by_unit.shape[-1] * sum(square.shape[o] for square, o in along))
 
-    return {
-        space: torch.stack([mean([axis], shape.hidden) for axis in axes])
-        if space == "input_qkv"
-        else mean(axes, *units_of(shape, space))
-        for space, axes in AXES.items()
-    }
+def _gradients(problem: Problem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Of the mean loss on the alpha split, and the mean square of those of its rows, which is that
+    of sums over batches where rows are independent."""
+    population, rows = Population.of([problem.student]), len(problem.alpha)
+    own = {name: population.weights[name] for name in names(problem.shape)}
+    first, second = ({n: torch.zeros_like(w[0]) for n, w in own.items()} for _ in range(2))
+    for batch in problem.alpha.in_order(_BATCH_SIZE, problem.device):
+        loss = sequence_losses(population.logits(batch), batch.labels).sum()
+        found = torch.autograd.grad(loss, list(own.values()))
+        for name, (gradient,) in zip(own, found, strict=True):
+            first[name] += gradient / rows
+            second[name] += gradient.square() / rows
+    return first, second
+
+
+def means_over_units(scores: Mapping[str, Tensor], shape: BertShape) -> dict[str, Tensor]:
+    """The mean of the scores of the weights that a unit of each space takes with it, (layers,
+    *units_of) on the CPU; `scores` are those of `weight_scores`."""
+    alone = {name: score[None] for name, score in scores.items()}
+
+    def mean(layer: int, space: str) -> Tensor:
+        units, sets = units_of(shape, space), [AXES[space]]
+        if space == "input_qkv":
+            units, sets = units[1:], [(axis,) for axis in AXES[space]]
+        found = []
+        for axes in sets:
+            parts = unit_parts(alone, layer, axes, prod(units))
+            total = torch.stack([part.sum((0, 2, 3)) for part in parts]).sum(0)
+            found.append(total.view(units) / sum(part[0, 0].numel() for part in parts))
+        return torch.stack(found) if len(sets) > 1 else found[0]
+
+    layers = range(shape.layers)
+    return {s: torch.stack([mean(layer, s) for layer in layers]).cpu() for s in AXES}

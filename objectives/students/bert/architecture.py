@@ -117,10 +117,15 @@ class LayerUnits:
     """Of each weight of the layer; None: it is not quantised."""
     input_bits: int | None = None
     """Of each number that enters a weight of the layer."""
+    attention_bits: int | None = None
+    """Of each number of Q, K, V and of the attention."""
     halves: int | None = None
     """How many matrices of `weight_bits` add up to each weight of the layer; None: it is one."""
     dropped: bool | None = None
     """True: the layer is gone with its biases and norms, and gives what enters it."""
+    ranks: tuple[int, ...] | None = None
+    """Of each weight of the layer, in the order of `linears.LINEARS`, the rank of the two factors
+    that it is; 0: it is one matrix. None: all are."""
 
     def __post_init__(self) -> None:
         if self.dropped not in (None, True):
@@ -161,6 +166,10 @@ class LayerUnits:
     def bits_of_a_weight(self) -> int | None:
         """Of all its halves together; None: it is not quantised."""
         return self.weight_bits and self.weight_bits * (self.halves or 1)
+
+    def rank(self, place: int) -> int:
+        """Of the weight at this place of `linears.LINEARS`; 0 of one matrix, and beyond them."""
+        return dict(enumerate(self.ranks or ())).get(place, 0)
 
     def widths(self, shape: BertShape) -> Widths[int]:
         """How much is left of a layer of `shape`."""
@@ -230,7 +239,8 @@ class BertArchitecture:
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """By the names of `Widths`; heads and FFN neurons alone where the shape is not known. And
-        which layers there are, if any is dropped; the bits, if there are any but `FULL_BITS`."""
+        which layers there are, if any is dropped; the bits, if there are any but `FULL_BITS`; the
+        ranks of a layer's weights, summed, if any is of low rank."""
         sizes = {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer}
         if self.shape is not None:
             of_layers = zip(*self.widths(self.shape), strict=True)
@@ -241,10 +251,18 @@ class BertArchitecture:
         for name, bits in (
             ("weight_bits", [layer.bits_of_a_weight for layer in self.layers]),
             ("input_bits", [layer.input_bits for layer in self.layers]),
+            ("attention_bits", [layer.attention_bits for layer in self.layers]),
         ):
             if any(bits):
                 sizes[name] = tuple(own or FULL_BITS for own in bits)
+        if self.low_rank:
+            sizes["ranks"] = tuple(sum(layer.ranks or ()) for layer in self.layers)
         return sizes
+
+    @property
+    def low_rank(self) -> bool:
+        """Some of its weights are two factors."""
+        return any(layer.ranks for layer in self.layers)
 
     @property
     def has_bits(self) -> bool:
@@ -273,6 +291,12 @@ class BertArchitecture:
         for the word embeddings; `FULL_BITS` stands for none. A layer whose weights have all rounds
         nothing that enters them, and none is split."""
 
+        if self.low_rank and min(weights) < FULL_BITS:
+            raise UserError(
+                "architecture: weights of low rank have no bits; leave weight_bits out, or train "
+                "another model"
+            )
+
         def few(bits: int) -> int | None:
             return None if bits == FULL_BITS else bits
 
@@ -280,7 +304,11 @@ class BertArchitecture:
             layer
             if layer.dropped
             else replace(
-                layer, weight_bits=few(own), input_bits=few(own) and few(into), halves=None
+                layer,
+                weight_bits=few(own),
+                input_bits=few(own) and few(into),
+                attention_bits=None,
+                halves=None,
             )
             for layer, own, into in zip(self.layers, weights, inputs, strict=True)
         )
@@ -313,10 +341,11 @@ class BertArchitecture:
         if self.order == "sf" * shape.layers:
             raise UserError("architecture: the order is that of a plain BERT; leave it out")
         for number, layer in enumerate(self.layers):
-            if (layer.weight_bits, layer.input_bits, layer.halves) != (None, None, None):
+            own = layer.weight_bits, layer.input_bits, layer.attention_bits, layer.halves
+            if (*own, layer.ranks) != (None,) * 5:
                 raise UserError(
-                    f"architecture: layer {number} has bits of its own; cutting keeps weights as "
-                    "they are, so leave these out"
+                    f"architecture: layer {number} has bits or ranks of its own; cutting keeps "
+                    "weights as they are, so leave these out"
                 )
             per_head = dict.fromkeys(("query_key", "value"), shape.head_dim)
             inputs = dict.fromkeys(("query_inputs", "key_inputs", "value_inputs"), shape.hidden)

@@ -54,7 +54,7 @@ def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceCla
     ffn = max(layer.ffn for layer in widths)
     whole = Widths(heads, hidden, hidden, hidden, hidden, hidden, ffn, 1)
     own = (config.embedding_size, config.embedding_bits, config.pooler_bits, config.sublayers)
-    bits = any(layer.weight_bits for layer in config.of_layers())
+    bits = any(layer.weight_bits or layer.ranks for layer in config.of_layers())
     as_bert_does = config.pooler_act == "tanh" and own == (None,) * 4 and not bits
     if not ffn or not as_bert_does or any(widths[n] != whole for n in stays):
         return None

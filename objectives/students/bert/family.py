@@ -25,7 +25,9 @@ _PER_LAYER_NAMES = (
     "weight_bits",
     "halves",
     "input_bits",
+    "attention_bits",
     "dropped",
+    "ranks",
 )
 _CUT = ("per_layer_config", "embedding_bits", "pooler_bits", "full_vocab_size", "sublayers")
 """What the configuration of a cut model says, and that of an unpruned one does not."""

@@ -71,16 +71,25 @@ class Matmul(NamedTuple):
     """Of each number of the matrix, all its halves together; None: it is not quantised."""
     input_bits: int | None = None
     """Of each number of the vectors."""
+    rank: int = 0
+    """Of the two factors that the matrix is; 0: it is one."""
+
+    @property
+    def numbers(self) -> int:
+        """Of the matrix, or of its factors."""
+        if self.rank:
+            return self.rank * (self.outputs + self.inputs)
+        return self.outputs * self.inputs
 
     @property
     def flops(self) -> int:
         """Twice its multiply-accumulates."""
-        return 2 * self.vectors * self.outputs * self.inputs
+        return 2 * self.vectors * self.numbers
 
     @property
     def params(self) -> int:
         """Numbers of the weight and its bias."""
-        return self.outputs * (self.inputs + 1) if self.weight else 0
+        return self.numbers + self.outputs if self.weight else 0
 
 
 def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> list[Matmul]:
@@ -100,12 +109,21 @@ def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> l
                 linear in LINEARS,
                 units.bits_of_a_weight,
                 units.input_bits,
+                units.rank(place),
             )
-            for linear in LINEARS + PRODUCTS
+            for place, linear in enumerate(LINEARS + PRODUCTS)
         ]
     found.append(Matmul("bert.pooler.dense", 1, hidden, hidden, True))
     found.append(Matmul("classifier", 1, shape.labels, hidden, True))
     return found
+
+
+def numbers_saved(architecture: BertArchitecture, shape: BertShape) -> int:
+    """How many fewer numbers its weights have than if none were of low rank."""
+    if not architecture.low_rank:
+        return 0
+    found = matmuls(architecture, shape, 1)
+    return sum(matmul.outputs * matmul.inputs - matmul.numbers for matmul in found)
 
 
 def areas(

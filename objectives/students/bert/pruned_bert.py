@@ -14,7 +14,9 @@ This file imports torch, transformers and `packing`: an exported model carries c
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -26,7 +28,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.bert.modeling_bert import BertEmbeddings, BertPooler, BertPreTrainedModel
 
-from .packing import PackedEmbedding, PackedLinear
+from .packing import PackedEmbedding, PackedLinear, rounded_inputs
 
 
 class PrunedBertConfig(BertConfig):
@@ -56,10 +58,15 @@ class PrunedBertConfig(BertConfig):
     """Of each weight of a layer; None: float32."""
     input_bits: ClassVar[int | None] = None
     """To which what enters a weight of the layer is rounded; None: not at all."""
+    attention_bits: ClassVar[int | None] = None
+    """To which Q, K, V and the attention of the layer are rounded; None: not at all."""
     halves: ClassVar[int | None] = None
     """How many matrices of these bits add up to each weight of a layer; None: it is one."""
     dropped: ClassVar[bool | None] = None
     """The layer is not there: it gives what enters it."""
+    ranks: ClassVar[list[int] | None] = None
+    """Of Q, K, V, the output of the attention, and the two of the FFN: the rank of the two factors
+    that a weight is; 0, or None: it is one matrix."""
     pooler_bits: ClassVar[int | None] = None
     """Of the pooler's weight."""
     pooler_halves: ClassVar[int | None] = None
@@ -149,10 +156,14 @@ class InputProjection(Projection):
 
 
 def projection(
-    config: PrunedBertConfig, inputs: int, width: int, *, selects: bool = False
+    config: PrunedBertConfig, place: int, inputs: int, width: int, *, selects: bool = False
 ) -> nn.Module:
-    """A linear layer with the bits that the configuration of an encoder layer says, which may
-    select what it reads; torch's own wherever that is possible: quantisers look for its type."""
+    """A linear layer with the bits, and of the rank at its `place`, that the configuration of an
+    encoder layer says, which may select what it reads; torch's own wherever that is possible:
+    quantisers look for its type."""
+    if config.ranks and (rank := config.ranks[place]):
+        reduce, expand = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, width)
+        return nn.Sequential(OrderedDict(reduce=reduce, expand=expand))
     if config.weight_bits is not None and inputs and width:
         bits, into, halves = config.weight_bits, config.input_bits, config.halves
         return PackedLinear(inputs, width, bits, into, halves, selects)
@@ -164,9 +175,9 @@ def projection(
 class PrunedBertOutput(nn.Module):
     """Project what the units of a block give back to the hidden size, add the residual, norm."""
 
-    def __init__(self, config: PrunedBertConfig, width: int):
+    def __init__(self, config: PrunedBertConfig, place: int, width: int):
         super().__init__()
-        self.dense = projection(config, width, config.hidden_size)
+        self.dense = projection(config, place, width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -186,14 +197,18 @@ class PrunedBertAttention(nn.Module):
         query_key = self.heads * (config.qk_head_dim or config.head_dim)
         value = self.heads * (config.v_head_dim or config.head_dim)
         self.self, hidden = nn.ModuleDict(), config.hidden_size
-        for name, inputs, width in (
-            ("query", config.query_inputs or hidden, query_key),
-            ("key", config.key_inputs or hidden, query_key),
-            ("value", config.value_inputs or hidden, value),
+        for place, (name, inputs, width) in enumerate(
+            (
+                ("query", config.query_inputs or hidden, query_key),
+                ("key", config.key_inputs or hidden, query_key),
+                ("value", config.value_inputs or hidden, value),
+            )
         ):
-            self.self[name] = projection(config, inputs, width, selects=inputs != hidden)
-        self.output = PrunedBertOutput(config, value)
+            selects = inputs != hidden
+            self.self[name] = projection(config, place, inputs, width, selects=selects)
+        self.output = PrunedBertOutput(config, 3, value)
         self.eager = config._attn_implementation == "eager"
+        self.bits = config.attention_bits
         self.attention_dropout = config.attention_probs_dropout_prob
 
     def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
@@ -203,7 +218,9 @@ class PrunedBertAttention(nn.Module):
                 self.self[name](hidden_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
                 for name in ("query", "key", "value")
             )
-            attend = _eager_attention if self.eager else nn.functional.scaled_dot_product_attention
+            attend: Any = nn.functional.scaled_dot_product_attention
+            if self.eager or self.bits is not None:
+                attend = partial(_eager_attention, bits=self.bits)
             dropout = self.attention_dropout if self.training else 0.0
             seen = attend(
                 query, key, value, attn_mask=mask_B11S, dropout_p=dropout, scale=self.scale
@@ -221,9 +238,9 @@ class PrunedBertLayer(GradientCheckpointingLayer):
         self.ffn = config.intermediate_size
         self.attention = PrunedBertAttention(config)
         self.intermediate = nn.ModuleDict(
-            {"dense": projection(config, config.hidden_size, self.ffn)}
+            {"dense": projection(config, 4, config.hidden_size, self.ffn)}
         )
-        self.output = PrunedBertOutput(config, self.ffn)
+        self.output = PrunedBertOutput(config, 5, self.ffn)
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(
@@ -345,11 +362,18 @@ def _eager_attention(
     attn_mask: Tensor | None,
     dropout_p: float,
     scale: float,
+    bits: int | None,
 ) -> Tensor:
-    """Attention in plain matmuls, which `FlopCounterMode` sees (on the CPU it misses sdpa's)."""
+    """Attention in plain matmuls, which `FlopCounterMode` sees (on the CPU it misses sdpa's); their
+    factors rounded to so many bits, if any."""
+
+    def rounded(factor: Tensor) -> Tensor:
+        return factor if bits is None else rounded_inputs(factor, bits)
+
+    query, key, value = rounded(query), rounded(key), rounded(value)
     scores = query @ key.transpose(-2, -1) * scale
     if attn_mask is not None:
         least = torch.finfo(scores.dtype).min
         boolean = attn_mask.dtype == torch.bool
         scores = scores.masked_fill(~attn_mask, least) if boolean else scores + attn_mask
-    return nn.functional.dropout(scores.softmax(-1), dropout_p) @ value
+    return nn.functional.dropout(rounded(scores.softmax(-1)), dropout_p) @ value

@@ -28,7 +28,7 @@ from objectives.students.bert.pruned_bert import (
 WORDS = "bert.embeddings.word_embeddings.weight"
 ROUNDED_EMBEDDINGS = (WORDS, "bert.embeddings.position_embeddings.weight")
 """Names of those that may have few bits."""
-_OF_LAYER = ("weight_bits", "halves", "input_bits")
+_OF_LAYER = ("weight_bits", "halves", "input_bits", "attention_bits")
 _OF_MODEL = ("embedding_bits", "pooler_bits", "pooler_halves")
 """What an architecture and a configuration say of the bits of a layer, and of the rest."""
 _THRESHOLD = 0.7
@@ -77,7 +77,7 @@ def quantised(
     the rows in the model: see `splitting`."""
     if not architecture.has_bits:
         return model
-    packed = _empty(
+    packed = emptied(
         model.config,
         {name: getattr(architecture, name) for name in _OF_MODEL},
         [{name: getattr(layer, name) for name in _OF_LAYER} for layer in architecture.layers],
@@ -120,7 +120,7 @@ def dense(model: PreTrainedModel) -> PreTrainedModel:
         return model
     assert isinstance(model, PrunedBertForSequenceClassification)
     layers = [dict.fromkeys(_OF_LAYER)] * model.config.num_hidden_layers
-    whole = _empty(model.config, dict.fromkeys(_OF_MODEL), layers)
+    whole = emptied(model.config, dict.fromkeys(_OF_MODEL), layers)
     state = model.state_dict()
     for name, module in model.named_modules():
         if isinstance(module, PackedLinear | PackedEmbedding):
@@ -130,12 +130,13 @@ def dense(model: PreTrainedModel) -> PreTrainedModel:
     return whole
 
 
-def _empty(
+def emptied(
     config: BertConfig,
     changes: Mapping[str, int | None],
-    of_layers: Sequence[Mapping[str, int | None]],
+    of_layers: Sequence[Mapping[str, Any]],
 ) -> PrunedBertForSequenceClassification:
-    """A model of this configuration with other bits, in evaluation mode, its weights not set."""
+    """A model of this configuration with other bits or ranks, in evaluation mode, its weights not
+    set."""
 
     def changed(own: Mapping[str, Any], changes: Mapping[str, int | None]) -> dict[str, Any]:
         return {name: value for name, value in {**own, **changes}.items() if value is not None}

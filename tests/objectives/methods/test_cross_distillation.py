@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from objectives.compression.proximal import descended
 from objectives.compression.reconstruction import least, reconstructed
 from objectives.compression.side_by_side import Pair
 from objectives.errors import UserError
@@ -233,3 +234,57 @@ def test_on_a_linear_net_both_losses_are_no_worse_than_the_worse_of_one() -> Non
         for name, pairs in arms.items()
     }
     assert errors["cd"] <= max(errors["correction"], errors["plain"])
+
+
+def quadratic(seed: int, width: int = 12) -> tuple[Tensor, Tensor, Tensor]:
+    """A, B and a start of a convex least squares of five outputs."""
+    generator = torch.Generator().manual_seed(seed)
+    given, wanted, start = (
+        torch.randn(*size, generator=generator, dtype=torch.float64)
+        for size in ((40, width), (40, 5), (5, width))
+    )
+    return given.T @ given, wanted.T @ given, start
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_proximal_steps_end_at_the_minimiser_of_so_many_units(size: int) -> None:
+    """With all units the closed form. Hard: that of those that are left. Soft: the gradient of a
+    group that is left points against it, all of one length, lambda, which no other group's has."""
+    second, towards, start = quadratic(0)
+    groups = 12 // size
+
+    def of_groups(matrix: Tensor) -> Tensor:
+        return matrix.unflatten(1, (-1, size)).movedim(1, 0).flatten(1)
+
+    for count in range(groups + 1):
+        weight, kept = descended(second, towards, start, size, count, "hard")
+        own, closed = kept.repeat_interleave(size), torch.zeros_like(weight)
+        closed[:, own] = torch.linalg.solve(second[own][:, own], towards[:, own].T).T
+        torch.testing.assert_close(weight, closed, rtol=1e-3, atol=1e-3)
+        found, kept = descended(second, towards, start, size, count, "soft")
+        assert kept.sum() == count
+        own = kept.repeat_interleave(size)
+        assert not found[:, ~own].any()
+        if count == groups:
+            torch.testing.assert_close(found, closed, rtol=1e-3, atol=1e-3)
+            continue
+        slope = of_groups(2 * (found @ second - towards))
+        penalty = slope[~kept].norm(dim=1).max()
+        direction = of_groups(found)[kept] / of_groups(found)[kept].norm(dim=1, keepdim=True)
+        torch.testing.assert_close(
+            slope[kept], -penalty * direction, rtol=2e-2, atol=2e-2 * penalty
+        )
+
+
+@pytest.mark.parametrize("prox", ["hard", "soft"])
+def test_proximal_steps_choose_units_in_the_same_budget(problem: Problem, prox: Any) -> None:
+    closed, method = replace(BARE, target_ratio=0.6), replace(BARE, target_ratio=0.6, prox=prox)
+    ranked, found = closed.choose(problem, 3), search_alone(method, problem)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert found.architecture.heads_per_layer == ranked.heads_per_layer
+    assert found.architecture.ffn_per_layer == ranked.ffn_per_layer
+    assert found.architecture != ranked
+    whole = predict(problem.student, problem.alpha, "cpu")
+    state, config = problem.student.state_dict(), problem.student.config
+    untouched = predict(cut(state, config, found.architecture), problem.alpha, "cpu")
+    assert (logits_of(found, problem) - whole).norm() < (untouched - whole).norm()

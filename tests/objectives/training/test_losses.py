@@ -13,12 +13,14 @@ from objectives.problem import Problem
 from objectives.text.data import Batch
 from objectives.training.losses import (
     hidden_loss,
+    hint_loss,
     intermediate_loss,
     prediction_loss,
     task_loss,
     teaching_layer,
 )
 from objectives.training.population import Population, Trace
+from tests.objectives.conformance import training_of
 
 
 def test_by_hand() -> None:
@@ -223,3 +225,56 @@ def test_what_enters_a_dropped_layer_is_compared_with_nothing() -> None:
     student = Trace([0 * hidden, 3 * hidden, 3 * hidden, 6 * hidden], kept=kept)
     loss = hidden_loss(student, teacher, torch.ones(1, 2, dtype=torch.bool), {})
     torch.testing.assert_close(loss, torch.tensor([1.0 + 9.0, 4.0 + 1.0 + 9.0]))
+
+
+def test_the_temperature_softens_both_and_1_is_none_to_the_bit() -> None:
+    """T^2 KL up to a constant, by hand; its gradient is 0 where the two agree."""
+    generator = torch.Generator().manual_seed(0)
+    student, teacher = torch.randn(3, 5, 4, generator=generator), torch.randn(5, 4)
+    by = torch.tensor([1.0, 2.0, 0.5])
+    loss = prediction_loss(student, teacher, by)
+    assert torch.equal(loss[0], prediction_loss(student, teacher)[0])
+    for own, t, found in zip(student, by.tolist(), loss, strict=True):
+        p, q = (teacher / t).softmax(-1), (own / t).softmax(-1)
+        divergence = (p * (p / q).log()).sum(-1).mean()
+        entropy = -(p * p.log()).sum(-1).mean()
+        torch.testing.assert_close(found, t * t * (divergence + entropy))
+    same = (teacher + 1).expand(3, 5, 4).clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(prediction_loss(same, teacher, by).sum(), same)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-6, rtol=0)
+    hot = torch.full((3,), 1e3)  # the gradient ends as half of the squared error's over classes
+    apart = student.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(prediction_loss(apart, teacher, hot).sum(), apart)
+    centred = (student - student.mean(-1, keepdim=True)) - (teacher - teacher.mean(-1, True))
+    torch.testing.assert_close(gradient, centred / 4 / 5, atol=2e-3, rtol=0)
+    numbers = torch.randn(3, 5, 1), torch.randn(5, 1)
+    assert torch.equal(prediction_loss(*numbers, by), prediction_loss(*numbers))
+
+
+def test_a_hint_is_the_middle_layer_through_a_regressor() -> None:
+    """A student deeper and thinner than its teacher, by hand; padding counts for nothing."""
+    generator = torch.Generator().manual_seed(0)
+    student = Trace([torch.randn(2, 3, 4, 6, generator=generator) for _ in range(6)])
+    teacher = Trace([torch.randn(1, 3, 4, 8, generator=generator) for _ in range(3)])
+    attended = torch.tensor([[True] * 4, [True, True, False, False], [True, False, False, False]])
+    weight, bias = torch.randn(2, 8, 6, generator=generator), torch.randn(2, 8)
+    loss = hint_loss(student, teacher, attended, {"weight": weight, "bias": bias})
+    for k in range(2):
+        own = student.hidden[3][k][attended] @ weight[k].T + bias[k]
+        expected = (own - teacher.hidden[1][0][attended]).square().mean()
+        torch.testing.assert_close(loss[k], expected)
+
+
+def test_all_three_losses_at_once_are_their_sum(problem: Problem, batch: Batch) -> None:
+    """TernaryBERT's: logits, and weight times attention scores and hidden states."""
+    parts = {}
+    for loss in ("prediction", "intermediate", "prediction+intermediate"):
+        training = training_of(problem, loss)  # type: ignore[arg-type]
+        training.stage = replace(training.stage, hidden_weight=0.3)
+        with torch.no_grad():
+            for weight in training.population.weights.values():
+                weight.mul_(1.1)
+        parts[loss] = training.loss(training.population, batch, {}).item()
+    both = parts["prediction"] + 0.3 * parts["intermediate"]
+    assert parts["intermediate"] > 0
+    assert parts["prediction+intermediate"] == pytest.approx(both, rel=1e-5)

@@ -16,6 +16,7 @@ from objectives.training.stages import FOUR_STEPS, Stage, check_order
         ("epochs", 0),
         ("epochs", "3"),
         ("learning_rate", -1e-4),
+        ("temperature", 0),
         ("schedule", "cosine"),
         ("loss", "hidden"),
         ("start", "general"),

@@ -17,6 +17,7 @@ from objectives.strategies.importance import importance_of_student
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.text.data import Batch
+from objectives.training.losses import prediction_loss
 from objectives.training.optimisation import Schedule
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
@@ -199,6 +200,11 @@ def test_hidden_states_count_as_much_as_the_stage_says(
     one, four = (loss(replace(stage(), hidden_weight=weight)) for weight in (1.0, 4.0))
     assert four - none == pytest.approx(4 * (one - none), rel=1e-4)
     assert one > none + 0.01
+    soft = replace(stage(), hidden_weight=0, temperature=3.0)
+    said = smaller(training_of(problem, order, [model], soft).population, model).logits(batch)
+    by_hand = prediction_loss(said, problem.teacher_logits[batch.rows], torch.full((1,), 3.0))
+    assert loss(soft) == pytest.approx(by_hand.item(), rel=1e-4)
+    assert abs(loss(soft) - none) > 0.01
 
 
 def test_a_last_batch_of_few_rows_has_fewer_sizes(problem: Problem, order: Order) -> None:

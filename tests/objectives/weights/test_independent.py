@@ -6,6 +6,7 @@ from __future__ import annotations
 import weakref
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,20 +19,22 @@ from objectives.errors import UserError
 from objectives.knobs import with_knobs
 from objectives.measures.budget import Budget
 from objectives.measures.cost import Flops
+from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchResult, populations
 from objectives.staged_method import StagedMethod
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
-from objectives.students.bert.cutting import cut
+from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.pretrained import Classifier
-from objectives.students.bert.student import keep_layers
+from objectives.students.bert.student import keep_layers, load_student
 from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss, prediction_loss
 from objectives.training.population import Population, Trace
 from objectives.training.stage_training import BestWeights, Masks, StageTraining, steps_in
 from objectives.training.stages import FOUR_STEPS, Loss, Stage
+from tests.bert_variants import write_student
 from tests.conftest import TINY, config_of
 from tests.objectives.conformance import (
     assert_same,
@@ -335,6 +338,39 @@ def test_a_student_that_is_deeper_than_its_teacher_learns_answers_alone(
     stages = (replace(SEARCH, loss=loss),)
     with pytest.raises(UserError, match=r"student has 3 layers, more than the teacher's 2"):
         run([replace(QUICK, stages=stages)], shallow)
+
+
+def test_a_student_that_is_deeper_and_thinner_learns_by_a_hint(
+    problem: Problem, tiny_bert: str, tmp_path: Path
+) -> None:
+    """FitNets: nothing above the middle layer moves, and what is there comes nearer."""
+    names = [str(n) for n in range(TINY.labels)]
+    folder = write_student(tiny_bert, tmp_path, names, layers=5)
+    student = load_student(folder, problem.teacher, names, 0)
+    fitted = replace(problem, student=student, student_is_new=True)
+    hint = Stage(name="hint", epochs=4, learning_rate=3e-3, loss="hint")
+    method = RandomPruning(target_ratio=1.0, batch_size=16, stages=(hint,))
+    budget = Budget(Flops(shape_of(student.config), 8), Flops(shape_of(student.config), 8).full)
+    found = search_alone(method, replace(fitted, budget=budget))
+    course = [float(point["loss"]) for point in found.curve]
+    assert sum(course[-10:]) < 0.8 * sum(course[:10])
+    before, after = student.state_dict(), found.model.state_dict()
+    moved = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
+    assert {int(name.split(".")[3]) for name in moved} == {0, 1, 2}
+    FisherSearch(stages=(hint, replace(hint, name="said", loss="prediction"))).check_shapes(
+        student.config, problem.teacher.config
+    )
+
+
+def test_each_student_has_its_own_temperature(problem: Problem) -> None:
+    """A T of 1 beside others is what it is alone, and others teach something else."""
+    cold = replace(QUICK, target_ratio=0.5)
+    hot = with_knobs(cold, {f"stages.{cold.stages[-1].name}.temperature": 4.0})
+    assert populations([cold, hot]) == [[0, 1]]
+    together = run([cold, hot], problem)
+    assert not logits_of(together[0], problem).allclose(logits_of(together[1], problem), atol=1e-4)
+    for member, outcome in zip((cold, hot), together, strict=True):
+        assert_same(outcome, search_alone(member, problem), problem)
 
 
 def test_heads_that_do_not_map_onto_one_another_are_refused() -> None:

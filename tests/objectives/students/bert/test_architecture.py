@@ -75,7 +75,7 @@ def test_bits_are_kept_and_nothing_is_cut_to_them() -> None:
         some = replace(full, layers=(replace(full.layers[0], **{name: 4}), *full.layers[1:]))
         assert BertArchitecture.from_json(some.to_json()) == some != full
         assert {getattr(m, name) for m in matmuls(some, TINY, 7)} == {4, None}
-        with pytest.raises(UserError, match="layer 0 has bits of its own"):
+        with pytest.raises(UserError, match="layer 0 has bits or ranks of its own"):
             some.check(TINY)
 
 

@@ -1,0 +1,119 @@
+"""Group lasso: a penalty shrinks the weights of whole units while the student is trained, then the
+units of the smallest weights go (Wen et al. 2016).
+
+After each step of a stage that searches, the penalty takes a proximal step of its own. With eta the
+peak of the stage's learning rate and w_i the n_i weights of a unit, the rows that make it and the
+columns that read it,
+
+    w_i <- max(1 - eta lambda sqrt(n_i) / |w_i|, 0) w_i
+
+or, where single weights are penalised (L1), the same of each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from objectives.compression.proximal import left
+from objectives.device import on_device
+from objectives.errors import check_ranges
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import Outcome
+from objectives.staged_method import StagedMethod
+from objectives.students.bert.architecture import BertArchitecture, units_of
+from objectives.students.bert.linears import AXES
+from objectives.training.computed_weights import unit_parts
+from objectives.training.stage_training import Masks, StageTraining
+from objectives.training.stages import RECOVER, Stage
+from objectives.weights.independent import staged_search
+
+Of = Literal["units", "weights"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupLasso(StagedMethod):
+    """Units whose weights a penalty shrank most go."""
+
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"penalty"}
+    searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
+
+    penalty: float = 0.1
+    """lambda: what a weight shrinks by in a step, about as a share of what AdamW moves it. >= 0."""
+    of: Of = "units"
+    """What the norm is of: "units" is group lasso, "weights" is L1."""
+    stages: tuple[Stage, ...] = (
+        replace(RECOVER, name="shrink", searches=True, keep="last"),
+        RECOVER,
+    )
+    """What the weights go through, first the stages with the penalty, those that search."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(
+            self,
+            penalty=(self.penalty >= 0, ">= 0"),
+            stages=(
+                any(stage.searches for stage in self.stages),
+                "stages, the first of which search",
+            ),
+        )
+
+    @classmethod
+    def search(
+        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Shrink, cut and distil all as one population."""
+        alpha = Shrinking(members, problem)
+        yield from staged_search(members, problem, alpha, seed=seed, progress=progress)
+
+
+class Shrinking:
+    """The penalty of K students as an `Alpha`: it masks nothing and shrinks the weights."""
+
+    from_train = False
+
+    def __init__(self, members: Sequence[GroupLasso], problem: Problem):
+        self.members, self.problem = members, problem
+        self.means: dict[str, Tensor] = {}
+        """Root mean square of the weights of each unit, (K, layers, units)."""
+
+    def masks(self, progress: float) -> Masks:
+        return {}
+
+    @torch.no_grad()
+    def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
+        place = [stage.name for stage in self.members[0].stages].index(training.stage.name)
+        steps = [m.penalty * m.stages[place].learning_rate for m in self.members]
+        threshold, shape = on_device(torch.tensor(steps), self.problem.device), self.problem.shape
+        for space in self.members[0].spaces:
+            (units,), weights = units_of(shape, space), training.population.weights
+            layers = (unit_parts(weights, n, AXES[space], units) for n in range(shape.layers))
+            means = [shrunk(parts, threshold, self.members[0].of) for parts in layers]
+            self.means[space] = torch.stack(means, dim=1)
+        closed = [(means == 0).flatten(1) for means in self.means.values()]
+        return {"closed": torch.cat(closed, dim=1).float().mean(-1)}
+
+    def architecture(self, place: int) -> BertArchitecture:
+        """The units that are not 0, if these meet the budget; else those of the largest weights."""
+        scores = {space: means[place].cpu() for space, means in self.means.items()}
+        if not all(value.isfinite().all() for value in scores.values()):
+            raise FloatingPointError("weights are nan or infinite after the search")
+        return self.members[place].within_budget(scores, self.problem, threshold=0.0)
+
+
+def shrunk(parts: Sequence[Tensor], threshold: Tensor, of: Of) -> Tensor:
+    """A proximal step of K students, by these thresholds, of a layer's units, in place; the root
+    mean square of each unit after it, (K, units)."""
+    number, by_K111 = sum(part[0, 0].numel() for part in parts), threshold.view(-1, 1, 1, 1)
+    if of == "units":
+        norms = torch.stack([part.square().sum((2, 3), keepdim=True) for part in parts]).sum(0)
+        share = left(norms.sqrt(), by_K111 * number**0.5)
+    for part in parts:
+        part.mul_(share if of == "units" else left(part.abs(), by_K111))
+    return (torch.stack([part.square().sum((2, 3)) for part in parts]).sum(0) / number).sqrt()
