@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.errors import UserError
+from objectives.errors import UserError, check_types
 from objectives.measures.evaluate import predict
 from objectives.students.bert import pretrained
-from objectives.students.bert.student import check_student
+from objectives.students.bert.student import check_layers, check_student
 from objectives.text import task as tasks
 from objectives.text.augmentation import Augmentation, Augmenter, read_augmentation
 from objectives.text.data import Split
@@ -23,6 +23,20 @@ from objectives.workbench.teacher import Teacher, check_labels, ready
 
 JUDGING = ("select", "heldout")
 """The roles that say what a model is worth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Another task of a study, for methods that learn several."""
+
+    task: Task
+    """Its text. Its name, of letters, digits, '-', '_' and '.', is what its numbers and its models
+    are called by."""
+    teacher: Teacher
+    """Its classifier, which reads the same tokens as that of the study."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +53,8 @@ class Inputs:
     checkpoint_fingerprint: str
     student_fingerprint: str | None
     augmenter: Augmenter | None
+    beside: Mapping[str, Inputs] = field(default_factory=dict)
+    """The other tasks, by their names."""
 
     def configs(self) -> tuple[PreTrainedConfig, PreTrainedConfig]:
         """Those of the student and of the teacher, but for the labels."""
@@ -75,18 +91,14 @@ def read_inputs(
     student: str | None = None,
     seq_len: int | None = None,
     augmentation: Augmentation | None = None,
+    beside: Sequence[Beside] = (),
 ) -> Inputs:
     """Read data and checkpoints. Raises UserError for whatever does not fit together."""
     checkpoints = [one for one in (teacher.checkpoint, student) if one is not None]
     for checkpoint in checkpoints:
         _check_lengths(checkpoint, task.max_length, seq_len)
-    layers = pretrained.read_config(teacher.checkpoint).num_hidden_layers
-    ascending = sorted({*range(layers)} & {*(student_layers or ())})
-    if student_layers is not None and (not ascending or list(student_layers) != ascending):
-        raise UserError(
-            f"student_layers is {student_layers}; it must be ascending layers of the teacher, "
-            f"0 to {layers - 1}"
-        )
+    if student_layers is not None:
+        check_layers(student_layers, pretrained.read_config(teacher.checkpoint).num_hidden_layers)
     text = load(task)
     if not task.labelled:
         text = replace(text, label_names=_classes_of(teacher, task))
@@ -107,7 +119,22 @@ def read_inputs(
         checkpoint_fingerprint=pretrained.fingerprint_with_tokenizer(teacher.checkpoint, tokenizer),
         student_fingerprint=None if student is None else pretrained.fingerprint(student),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
+        beside={one.task.name: _read_beside(one, teacher, augmentation) for one in beside},
     )
+
+
+def _read_beside(one: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
+    """Another task. Raises UserError also where its teacher reads other tokens than the study's."""
+    names = (one.teacher.checkpoint, teacher.checkpoint)
+    sizes = [pretrained.read_config(name) for name in names]
+    read = [(s.vocab_size, s.type_vocab_size, s.max_position_embeddings) for s in sizes]
+    tokens = [pretrained.load_tokenizer(name).get_vocab() for name in names]
+    if tokens[0] != tokens[1] or read[0] != read[1]:
+        raise UserError(
+            f"Study.beside: the teacher '{names[0]}' of task '{one.task.name}' does not read the "
+            f"tokens of the study's '{names[1]}'; take teachers of one pretrained model"
+        )
+    return read_inputs(one.task, one.teacher, augmentation=augmentation)
 
 
 def _classes_of(teacher: Teacher, task: Task) -> list[str]:

@@ -89,7 +89,7 @@ def load_teacher(
         others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
         for kept in (folder, *(session.cache / content_key(other) for other in others)):
             if kept.is_dir():
-                return _load(str(kept), session.device)
+                return load_frozen(str(kept), session.device)
         raise UserError(
             f"'{session.cache}' does not hold the teacher that was fine-tuned from "
             f"'{teacher.checkpoint}'; launch the study again with the same number of trials to "
@@ -97,14 +97,14 @@ def load_teacher(
         )
     if folder.is_dir():
         try:
-            return _load(str(folder), session.device)
+            return load_frozen(str(folder), session.device)
         except (OSError, ValueError, SafetensorError) as error:
             session.progress.note(made_anew(folder, first_line(error)))
     model = _fine_tune(teacher, label_names, train, session)
     with atomic_write(folder) as unfinished:
         save_model(model, unfinished)
         pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
-    return _load(str(folder), session.device)
+    return load_frozen(str(folder), session.device)
 
 
 def ready(
@@ -113,7 +113,7 @@ def ready(
     """`load_teacher` of a checkpoint that holds a classifier."""
     order = pretrained.label_order(teacher.checkpoint, label_names)
     names = [pretrained.output_names(teacher.checkpoint)[output] for output in order]
-    model = _load(teacher.checkpoint, device)
+    model = load_frozen(teacher.checkpoint, device)
     unnamed = pretrained.unnamed(teacher.checkpoint)
     pretrained.take_outputs(model, order, label_names if unnamed else names)
     return model
@@ -205,7 +205,9 @@ def words_note(
     )
 
 
-def _load(folder: str, device: str) -> BertForSequenceClassification:
+def load_frozen(folder: str, device: str) -> BertForSequenceClassification:
+    """A checkpoint as a BERT in evaluation mode; without a classifier it gets one that knows
+    nothing."""
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
         model = as_bert(pretrained.load_classifier(folder))
     model.eval().requires_grad_(False)

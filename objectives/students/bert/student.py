@@ -49,6 +49,15 @@ def load_student(
     return _frozen_beside(teacher, student)
 
 
+def check_layers(layers: Sequence[int], count: int) -> None:
+    """Raise UserError unless these are layers of a teacher that has so many, in their order."""
+    if not layers or list(layers) != sorted({*range(count)} & {*layers}):
+        raise UserError(
+            f"student_layers is {layers}; it must be ascending layers of the teacher, "
+            f"0 to {count - 1}"
+        )
+
+
 def keep_layers(
     teacher: BertForSequenceClassification, layers: Sequence[int]
 ) -> BertForSequenceClassification:
