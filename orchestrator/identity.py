@@ -11,6 +11,7 @@ from optuna.distributions import distribution_to_json
 
 from objectives.students.bert.pretrained import license_of
 from objectives.workbench.fidelity import FULL
+from objectives.workbench.teacher import FINE_TUNING
 from orchestrator.study import Study
 
 if TYPE_CHECKING:
@@ -71,14 +72,16 @@ def sources_of(study: Study) -> dict[str, str]:
     """
     task = study.task
     first, *second = task.columns
+    licenses = dict.fromkeys(map(license_of, study.teacher.checkpoints))
     named = {
         "task": task.name,
         **_data_names(task),
         "text": first,
         "text pair": second[0] if second else None,
         "label": task.label if task.labelled else None,
-        "teacher": _end_of_path(study.teacher.checkpoint),
-        "teacher license": license_of(study.teacher.checkpoint),
+        "teacher": " + ".join(map(_end_of_path, study.teacher.checkpoints)) or None,
+        "teacher license": ", ".join(filter(None, licenses)) or None,
+        "teacher answers": Path(study.teacher.answers or "").name or None,
     }
     if study.student is not None:
         named["student"] = _end_of_path(study.student)
@@ -92,7 +95,7 @@ def _settings(study: Study) -> Iterator[tuple[str, object]]:
             yield name, getattr(study, name)
     for where, aims in (("at_least", study.at_least), ("at_most", study.at_most)):
         yield from ((f"{where}.{name}", aim) for name, aim in aims.items())
-    yield from _entries("teacher", study.teacher)
+    yield from ((f"teacher.{name}", getattr(study.teacher, name)) for name in FINE_TUNING)
     if study.fidelity != FULL:
         yield from _entries("fidelity", study.fidelity)
     tuned = {f"method.{name}" for name in study.space}

@@ -34,5 +34,6 @@ def cascades_of(run: RunRecord) -> list[Cascade]:
         classes=classes,
     )
     members = [Member(number, cost, kept) for number, (cost, kept) in answers.items()]
-    members.append(Member(None, unpruned.cost, judged.unpruned))
+    if "teacher answers" not in run.sources:  # a teacher that is no model can be asked no more
+        members.append(Member(None, unpruned.cost, judged.unpruned))
     return front_of(cascades(pairs_of(members, rows)))

@@ -65,6 +65,8 @@ class Split:
     """Longest sequence, in tokens; no batch is padded beyond it."""
     truncated: int = 0
     """Rows whose text was longer than that and was cut off."""
+    pads_left: bool = False
+    """Whether padding goes before the tokens, as XLNet has it."""
 
     @property
     def regression(self) -> bool:
@@ -102,10 +104,13 @@ class Split:
         width = min(-(-int(lengths.max()) // _PAD_TO) * _PAD_TO, self.max_length)
         ids = np.full((len(rows), width), self.pad_token_id, dtype=np.int64)
         types = np.zeros((len(rows), width), dtype=np.int64)
-        for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            ids[place, :length] = self.input_ids[row]
-            types[place, :length] = self.token_type_ids[row]
-        mask = np.arange(width) < lengths[:, None]
+        starts = width - lengths if self.pads_left else np.zeros_like(lengths)
+        for place, (row, start, length) in enumerate(zip(rows, starts, lengths, strict=True)):
+            ids[place, start : start + length] = self.input_ids[row]
+            types[place, start : start + length] = self.token_type_ids[row]
+        mask = (np.arange(width) >= starts[:, None]) & (
+            np.arange(width) < (starts + lengths)[:, None]
+        )
         arrays = (ids, types, mask, self.labels[rows], rows)
         return Batch(*(on_device(torch.from_numpy(array), device) for array in arrays))
 

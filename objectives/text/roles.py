@@ -38,7 +38,7 @@ def load(task: Task) -> LabelledText:
     """Read the data and split it; then the text of the roles is in memory. Raises UserError for
     what is not there, for labels that are all equal, and for too few rows."""
     with TemporaryDirectory() as cache:  # for what `datasets` makes of local files
-        return _in_roles(task, _read(task, cache))
+        return _in_roles(task, read(task, cache))
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def survey(task: Task) -> Survey:
     """Count the texts of a task without reading labels. Raises UserError for what `load` refuses
     of a file."""
     with TemporaryDirectory() as cache:
-        data = _read(task, cache)
+        data = read(task, cache)
         rows = scan(task, data, task.split, labelled=False)
         _, first = np.unique(rows.texts, return_index=True)
         places = np.sort(first)[:: -(-len(first) // _SOME)]
@@ -159,7 +159,7 @@ def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, list[str], int]:
     kept = first[np.searchsorted(texts, rows.texts[later])]
     labels = rows.labels
     if rows.values:
-        numbers = [_number(value) for value in rows.values]
+        numbers = [number_of(value) for value in rows.values]
         meant = [v if n is None else n for v, n in zip(rows.values, numbers, strict=True)]
         places = {value: place for place, value in enumerate(meant)}
         labels = np.array([places[value] for value in meant])[labels]
@@ -196,7 +196,8 @@ def _what_was_read(task: Task, out: Sequence[str], roles: Mapping[str, Rows]) ->
     )
 
 
-def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
+def read(task: Task, cache: str) -> Mapping[str, Dataset]:
+    """Every split of a task's data; what `datasets` makes of local files lies in `cache`."""
     if callable(task.data):
         try:
             data = task.data()
@@ -299,7 +300,7 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
 
 def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
     """What each label stands for: a whole number where all are that, as 2, 2.0, "2" or "2.0"."""
-    numbers = {label: _number(label) for label in labels}
+    numbers = {label: number_of(label) for label in labels}
     if None in numbers.values():
         return {label: label for label in labels}
     real = [number for number in numbers.values() if isinstance(number, float)]
@@ -312,7 +313,7 @@ def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
     return numbers
 
 
-def _number(label: Any) -> int | float | None:
+def number_of(label: Any) -> int | float | None:
     """A label as a number, an int if it is whole; None if it is something else."""
     if isinstance(label, str):
         if whole := _WHOLE.fullmatch(label):

@@ -157,6 +157,14 @@ def _is_text(column: pyarrow.ChunkedArray) -> bool:
     return bool(types.is_string(column.type) or types.is_large_string(column.type))
 
 
+def hashes_of(texts: Sequence[tuple[str, ...]]) -> NDArray[np.uint64]:
+    """Those of `Rows.texts`, of texts that are in memory, (rows,)."""
+    columns = (
+        pyarrow.chunked_array([pyarrow.array(column)]) for column in zip(*texts, strict=True)
+    )
+    return _hashes([_collapsed(column).to_pylist() for column in columns])
+
+
 def _hashes(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
     """Of the text of each row, the same in every process."""
     texts = {number: list(map(str, column)) for number, column in enumerate(columns)}

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import UserError
-from objectives.students.bert.architecture import BertShape
+from objectives.students.bert.cutting import shape_of
 from objectives.training.population import Trace
 from objectives.training.stages import WITH_SCORES, Loss
 
@@ -144,9 +145,14 @@ def teaching_layer(layer: int, student_layers: int, teacher_layers: int) -> int:
     return layer * teacher_layers // student_layers
 
 
-def check_comparable(loss: Loss, student: BertShape, teacher: BertShape) -> None:
+def check_comparable(
+    loss: Loss, student_config: PreTrainedConfig, teacher_config: PreTrainedConfig
+) -> None:
     """Raise UserError unless the loss can compare the student's layers with the teacher's."""
-    if loss not in ("prediction", "hint") and student.layers > teacher.layers:
+    if loss == "prediction":
+        return
+    student, teacher = shape_of(student_config), shape_of(teacher_config)
+    if loss != "hint" and student.layers > teacher.layers:
         raise UserError(
             f"a loss on hidden states maps each layer of the student to one of the teacher: the "
             f"student has {student.layers} layers, more than the teacher's {teacher.layers}; use "
