@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
@@ -164,7 +165,6 @@ def prepare(
         judging,
         inputs.task.metric,
         **of_teacher,
-        widths={} if student is None else BertArchitecture.full(counted.cost.shape).sizes(),
     )
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
@@ -278,9 +278,9 @@ def _costs(
     engine: Engine,
     batch: int,
     spaces: tuple[str, ...],
-) -> tuple[dict[str, float], Budget, Budget]:
-    """What the teacher costs, as a `Score` has it, what is not known being that of ratio 1; of the
-    student a budget of what the study counts, and of FLOPs."""
+) -> tuple[dict[str, Any], Budget, Budget]:
+    """What the teacher costs, as a `Score` has it, what is not known being that of ratio 1, whose
+    widths they are; of the student a budget of what the study counts, and of FLOPs."""
     seq_len, known = inputs.seq_len, dict(answering.costs(inputs.seq_len))
 
     def cost_of(model: BertForSequenceClassification) -> Cost:
@@ -288,6 +288,7 @@ def _costs(
             return _cost(cost, model, seq_len, spaces)
         return load_latency(model, batch=batch, seq_len=seq_len, engine=engine, session=session)
 
+    widths: Mapping[str, tuple[int, ...]] = {}
     if student is None:
         counted, flops = _whole(inputs, cost, known)
     else:
@@ -295,11 +296,17 @@ def _costs(
         if whole is not None:
             known[whole.unit] = whole.full
         of_unpruned = own if inputs.student is not None or whole is None else whole
+        widths = BertArchitecture.full(of_unpruned.shape).sizes()
         counted = Budget(own, of_unpruned.full)
         flops = Budget(Flops(own.shape, seq_len), Flops(of_unpruned.shape, seq_len).full)
         known = {**measured_costs(student, seq_len), counted.cost.unit: counted.full} | known
-    of_teacher = {name: known[name] for name in ("params", "bytes")}
-    of_teacher |= {"cost": known[counted.cost.unit], "flops": known[flops.cost.unit]}
+    of_teacher = {
+        "cost": known[counted.cost.unit],
+        "flops": known[flops.cost.unit],
+        "params": known["params"],
+        "bytes": known["bytes"],
+        "widths": widths,
+    }
     return of_teacher, counted, flops
 
 

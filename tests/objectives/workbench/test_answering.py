@@ -232,4 +232,4 @@ def test_a_student_of_other_tokens_learns_the_answers_of_a_bert(
     assert torch.equal(bench.problem.words.embeddings, words)
     assert bench.unpruned.cost > bench.problem.budget.full == bench.flops_full
     with pytest.raises(UserError, match=f"'{roberta}' reads other tokens than the student"):
-        _ = bench.problem.teacher.config
+        _ = bench.problem.teacher.config.hidden_size
