@@ -70,7 +70,7 @@ class Words:
         names = ("type_vocab_size", "max_position_embeddings", "pad_token_id")
         own = {
             name: settings[name] if name in settings else getattr(model.config, name)
-            for name in (*names, "id2label", "label2id")
+            for name in (*names, "id2label", "label2id", "problem_type")
         }
         embeddings: Any = model.get_input_embeddings()
         return cls(embeddings.weight.detach(), own)

@@ -54,6 +54,8 @@ def definition_of(
         "teacher.checkpoint": checkpoint,
         "method": study.method_name,
     }
+    if study.task.multi_label:
+        parts["task.multi_label"] = True
     if augmentation is not None:
         parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
     parts |= {f"space.{name}": distribution_to_json(d) for name, d in study.knobs.items()}
@@ -78,7 +80,7 @@ def sources_of(study: Study) -> dict[str, str]:
         **_data_names(task),
         "text": first,
         "text pair": second[0] if second else None,
-        "label": task.label if task.labelled else None,
+        "label": ", ".join(task.label_columns) if task.labelled else None,
         "teacher": " + ".join(map(_end_of_path, study.teacher.checkpoints)) or None,
         "teacher license": ", ".join(filter(None, licenses)) or None,
         "teacher answers": Path(study.teacher.answers or "").name or None,

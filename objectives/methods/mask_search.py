@@ -288,7 +288,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         logits = population.logits(batch, masks)
         if self.method.alpha_loss == "labels":
             return task_loss(logits, batch.labels)
-        return prediction_loss(logits, problem.alpha_logits[batch.rows])
+        wanted = problem.alpha_logits[batch.rows]
+        return prediction_loss(logits, wanted, several=problem.train.several)
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of lambda times the hinge loss; and the ratios that it saw."""

@@ -51,7 +51,7 @@ def row_gradients(
     values = (
         sequence_losses(logits, batch.labels)
         if squares == "loss"
-        else (logits * directions(batch.rows, logits.shape[-1]).to(logits)).sum(-1)
+        else (logits * directions(batch, logits.shape[-1]).to(logits)).sum(-1)
     )
     gradients = torch.autograd.grad(values.sum(), list(of_each.values()))
     return dict(zip(of_each, gradients, strict=True))
@@ -170,11 +170,16 @@ def _worked_out_once(
     return problem.once((name, spaces, squares), work_out)
 
 
-def directions(rows: Tensor, outputs: int) -> Tensor:
-    """For each sequence one axis of the space of its logits' differences, in turn: (B, C)."""
+def directions(batch: Batch, outputs: int) -> Tensor:
+    """For each sequence one axis of the space of its logits' differences, in turn: (B, C). Of
+    several labels, which are told by themselves, one of the logits."""
+    rows = batch.rows
     if outputs == 1:
         return torch.ones(len(rows), 1, device=rows.device)
-    axes = _axes(outputs, rows.device)
+    if batch.labels.ndim == 2:
+        axes = torch.eye(outputs, device=rows.device) * outputs**0.5
+    else:
+        axes = _axes(outputs, rows.device)
     return axes[rows % len(axes)]
 
 

@@ -99,7 +99,7 @@ def curvature(
     try:
         for batch in batches:
             logits = model(**batch.inputs).logits
-            values = (logits * directions(batch.rows, logits.shape[-1])).sum()
+            values = (logits * directions(batch, logits.shape[-1])).sum()
             found = torch.autograd.grad(values, [given[dense] for dense in outputs.values()])
             for key, gradient in zip(outputs, found, strict=True):
                 read = batch.attention_mask.clone()

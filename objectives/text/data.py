@@ -28,7 +28,8 @@ _PAD_TO = 8
 
 def no_labels(rows: int, like: Labels) -> Labels:
     """As many labels that say there is none: -1 among classes, NaN among numbers."""
-    return np.full(rows, np.nan if like.dtype.kind == "f" else -1, like.dtype)
+    none = np.nan if like.dtype.kind == "f" else -1
+    return np.full((rows, *like.shape[1:]), none, like.dtype)
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Batch:
     attention_mask: Tensor
     """(B, S) bool; False is padding."""
     labels: Tensor
-    """(B,) int64, classes; or float32, numbers."""
+    """(B,) int64, classes; or float32, numbers; or (B, C) int8, several labels, each 1 or 0."""
     rows: Tensor
     """(B,) int64: places of the sequences in their split."""
 
@@ -73,6 +74,11 @@ class Split:
         """Whether the labels are numbers, not classes."""
         return self.labels.dtype.kind == "f"
 
+    @property
+    def several(self) -> bool:
+        """Whether a row may have several labels."""
+        return self.labels.ndim == 2
+
     def __len__(self) -> int:
         return len(self.input_ids)
 
@@ -95,8 +101,13 @@ class Split:
         missing = np.isnan(self.labels) if self.regression else self.labels < 0
         if not missing.any():
             return self
-        said = logits[:, 0] if self.regression else logits.argmax(-1)
-        return replace(self, labels=np.where(missing, said, self.labels))
+        return replace(self, labels=np.where(missing, self.answers(logits), self.labels))
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """What logits (rows, C) say of each row, as its labels are."""
+        if self.several:
+            return (logits > 0).to(torch.int8)
+        return logits[:, 0] if self.regression else logits.argmax(-1)
 
     def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
         """The named rows as one padded batch on `device`."""

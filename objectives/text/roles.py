@@ -81,11 +81,12 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
                 f"task '{task.name}': every text of split '{task.split}' is also in the held-out "
                 f"split '{task.heldout_split}'; nothing is left to train on"
             )
-    names = [task.label] if task.regression else []
-    if task.classes:
-        names, (drawn, *heldout) = _classed(task, [drawn, *roles.values()])
+    names = list(task.label_columns) if task.regression else []
+    if task.labelled and not task.regression:
+        named = _several if task.multi_label else _classed
+        names, (drawn, *heldout) = named(task, [drawn, *roles.values()])
         roles = dict(zip(roles, heldout, strict=True))
-    if task.labelled and len(np.unique(drawn.labels)) < 2:
+    if task.labelled and len(np.unique(drawn.labels, axis=0)) < 2:
         raise UserError(_one_label(task, drawn, names, out, differing, labels))
     rest = drawn
     for role, rows in wanted.items():
@@ -114,7 +115,9 @@ def _one_label(
     task: Task, rows: Rows, names: Sequence[str], out: Sequence[str], differing: int, labels: int
 ) -> str:
     """What is wrong with rows of one label, of the `labels` that there were."""
-    only = rows.labels[0] if task.regression else names[rows.labels[0]]
+    only = ", ".join(np.array(names)[rows.labels[0] == 1]) if task.multi_label else rows.labels[0]
+    if task.classes:
+        only = names[rows.labels[0]]
     if not differing and labels < 2:
         return f"task '{task.name}': column '{task.label}' has one label only: {only}"
     remedy = "give equal texts one label" if differing else "add rows of other labels"
@@ -214,9 +217,7 @@ def read(task: Task, cache: str) -> Mapping[str, Dataset]:
     if isinstance(task.data, Mapping):
         labelled = {task.split, task.heldout_split} if task.labelled else set()
         return {
-            split: file.read(
-                [*task.columns, task.label] if split in labelled else task.columns, cache
-            )
+            split: file.read((*task.columns, *task.label_columns * (split in labelled)), cache)
             for split, file in task.data.items()
         }
     folder = Path(task.data)
@@ -268,7 +269,7 @@ def _by_split(task: Task, data: Dataset | DatasetDict) -> Mapping[str, Dataset]:
 def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     """The names of the classes, and the parts with a class for each label."""
     present = {part.values[code] for part in parts for code in np.unique(part.labels)}
-    feature = parts[0].data.features[task.label]
+    feature = parts[0].data.features[task.label_columns[0]]
     if isinstance(feature, ClassLabel):
         classes = {number: number for number in range(feature.num_classes)}
         names = list(feature.names)
@@ -295,6 +296,26 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     return names, [
         replace(part, labels=np.array([classes.get(v, -1) for v in part.values])[part.labels])
         for part in parts
+    ]
+
+
+def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
+    """The names of the labels, and the parts with (rows, C) of 1 and 0. Raises UserError for one
+    label alone."""
+    names = sorted({name for part in parts for values in part.values for name in values})
+    if not isinstance(task.label, str):
+        names = sorted(task.label)
+    if len(names) < 2:
+        raise UserError(
+            f"task '{task.name}': column '{task.label}' has {len(names)} labels ({a_few(names)}); "
+            "with multi_label=True there must be two or more"
+        )
+    each = [
+        np.array([[name in own for name in names] for own in part.values], np.int8)
+        for part in parts
+    ]
+    return names, [
+        replace(part, labels=sets[part.labels]) for part, sets in zip(parts, each, strict=True)
     ]
 
 

@@ -63,7 +63,8 @@ def finished(student: CellForSequenceClassification) -> CellForSequenceClassific
 
 def answers_loss(logits_BC: Tensor, batch: Batch, problem: Problem) -> Tensor:
     """The loss of logits against the teacher's of a batch of train: a scalar."""
-    return prediction_loss(logits_BC[None], problem.teacher_logits[batch.rows]).sum()
+    wanted_BC, several = problem.teacher_logits[batch.rows], problem.train.several
+    return prediction_loss(logits_BC[None], wanted_BC, several=several).sum()
 
 
 def loss_of(student: nn.Module, problem: Problem) -> Callable[[Batch, int], Tensor]:

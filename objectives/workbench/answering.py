@@ -73,11 +73,13 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClassifierAnswers:
-    """Those of any classifiers, each in its own tokens: the logarithm of their mean probabilities,
-    of numbers the mean; of one classifier its logits."""
+    """Those of any classifiers, each in its own tokens: the logits of their mean probabilities, of
+    numbers the mean; of one classifier its logits."""
 
     members: Sequence[Member]
     label_names: Sequence[str]
+    several: bool
+    """Whether a row may have several of them."""
     max_length: int
     session: Session
     bert: None = None
@@ -93,6 +95,8 @@ class ClassifierAnswers:
             return each[0]
         if split.regression:
             return torch.stack(each).mean(0)
+        if split.several:
+            return torch.stack(each).double().sigmoid().mean(0).logit(eps=1e-9).float()
         shares = torch.stack([logits.double().log_softmax(-1) for logits in each])
         return shares.logsumexp(0).log_softmax(-1).float()
 
@@ -116,6 +120,7 @@ class ClassifierAnswers:
             pad_token_id=tokenizer.pad_token_id,
             id2label=dict(enumerate(self.label_names)),
             label2id={name: number for number, name in enumerate(self.label_names)},
+            problem_type=pretrained.SEVERAL if self.several else None,
         )
 
 
@@ -131,7 +136,7 @@ def load_classifiers(
             with torch.random.fork_rng(devices=[]):  # making a model draws numbers
                 model = pretrained.load_classifier(folder)
             model.eval().requires_grad_(False)
-            order = pretrained.label_order(folder, text.label_names)
+            order = pretrained.label_order(folder, text.label_names, several=text.several)
             return Member(to_device(Reading(model, tokenizer), session.device), tokenizer, order)
 
         if pretrained.has_classifier(checkpoint):
@@ -139,7 +144,7 @@ def load_classifiers(
         else:
             train = tokens_of(text.roles["train"], "train", tokenizer, max_length)
             members.append(fine_tuned(teacher, checkpoint, text, train, load, session=session))
-    return ClassifierAnswers(members, text.label_names, max_length, session)
+    return ClassifierAnswers(members, text.label_names, text.several, max_length, session)
 
 
 def tokens_of(

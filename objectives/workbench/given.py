@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from numpy.typing import NDArray
+from scipy.special import logit
 from torch import Tensor
 
 from objectives.errors import SHOWN, UserError, a_few, did_you_mean
@@ -68,6 +69,7 @@ def read_given(teacher: Teacher, task: Task, text: LabelledText) -> tuple[GivenA
     where the task has none. Raises UserError for a text without an answer, and for what is none."""
     source = f"Teacher.answers '{teacher.answers}'"
     named = Path(str(teacher.answers))
+    hard = teacher.answers_as == "labels"
     is_file = named.suffix.lower() in DELIMITERS
     roles = (*text.roles.values(), Examples(text.unlabelled, np.empty(0, np.int64)))
     wanted = np.unique(np.concatenate([hashes_of(own.texts) for own in roles if len(own.texts)]))
@@ -84,7 +86,7 @@ def read_given(teacher: Teacher, task: Task, text: LabelledText) -> tuple[GivenA
             new = np.isin(texts, wanted) & ~np.isin(texts, known)
             column = str(teacher.answers)
             if is_file:
-                column = task.label if teacher.answers_as == "labels" or task.regression else ""
+                column = task.label_columns[0] if hard or task.regression else ""
             columns = [column] if column else list(text.label_names)
             if not columns:  # a task without labels: all that is no text
                 columns = [c for c in data[split].column_names if c not in task.columns]
@@ -124,6 +126,10 @@ def _logits(
 ) -> tuple[list[str], NDArray[np.float64]]:
     """The names of the labels, and logits (rows, C) whose softmax are the probabilities."""
     source, hard = f"Teacher.answers '{teacher.answers}'", teacher.answers_as == "labels"
+    if hard and task.multi_label:
+        raise UserError(
+            f"{source}: of texts with several labels, give probabilities or logits of each label"
+        )
     if hard and not task.regression:
         labels = [_label(value) for value in values]
         names = names or sorted(set(labels))
@@ -142,6 +148,8 @@ def _logits(
         raise UserError(f"{source}: it has nan or infinite numbers; mend them")
     if task.regression or teacher.answers_as == "logits":
         return names, numbers
+    if task.multi_label and (numbers >= 0).all() and (numbers <= 1).all():
+        return names, logit(numbers.clip(_LEAST, 1 - _LEAST))
     sums = numbers.sum(1)
     wrong = (numbers < 0).any(1) | (np.abs(sums - 1) > _OFF)
     if wrong.any():

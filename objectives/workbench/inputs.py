@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
@@ -133,15 +134,10 @@ def read_inputs(
         _check_layers(own, student_layers, why)
     if student is not None:
         pretrained.read_config(student)  # refuses what cannot be cut
-    text, given = load(task), None
-    if not teacher.checkpoints:
-        given, names = read_given(teacher, task, text)
-        text = replace(text, label_names=names)
-    elif not task.labelled:
-        text = replace(text, label_names=_classes_of(teacher, task))
-    check_labels(teacher, text.label_names)
+    text, given = _named(task, teacher, load(task))
+    check_labels(teacher, text)
     if student is not None and pretrained.has_classifier(student):
-        pretrained.label_order(student, text.label_names)
+        pretrained.label_order(student, text.label_names, several=text.several)
     tokenizer = pretrained.load_tokenizer(own)
     for checkpoint in {own, *([student] if student else ())}:
         _check_segments(checkpoint, tokenizer, task)
@@ -188,6 +184,21 @@ def _check_given(student: str | None, augmentation: Augmentation | None) -> None
         raise UserError(
             "Study.augmentation makes texts that Teacher.answers has no answers to; leave it out"
         )
+
+
+def _named(
+    task: Task, teacher: Teacher, text: LabelledText
+) -> tuple[LabelledText, GivenAnswers | None]:
+    """The text, its labels called as the teacher does where it has none; and answers that are
+    there."""
+    given, names, roles = None, text.label_names, dict(text.roles)
+    if not teacher.checkpoints:
+        given, names = read_given(teacher, task, text)
+    elif not task.labelled:
+        names = _classes_of(teacher, task)
+    for role, rows in text.roles.items() if task.multi_label and not task.labelled else ():
+        roles[role] = replace(rows, labels=np.full((len(rows.texts), len(names)), -1, np.int8))
+    return replace(text, label_names=names, roles=roles), given
 
 
 def _fingerprint(checkpoints: Sequence[str]) -> str:

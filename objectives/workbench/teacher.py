@@ -125,7 +125,7 @@ def load_teacher(
     """
     (checkpoint,) = teacher.checkpoints
     if pretrained.has_classifier(checkpoint):
-        return ready(checkpoint, text.label_names, session.device)
+        return ready(checkpoint, text, session.device)
 
     def load(folder: str) -> BertForSequenceClassification:
         return _load(folder, session.device)
@@ -185,22 +185,23 @@ def fine_tuned(
     return load(str(folder))
 
 
-def ready(
-    checkpoint: str, label_names: Sequence[str], device: str
-) -> BertForSequenceClassification:
+def ready(checkpoint: str, text: LabelledText, device: str) -> BertForSequenceClassification:
     """`load_teacher` of a checkpoint that holds a classifier."""
-    order = pretrained.label_order(checkpoint, label_names)
+    label_names = text.label_names
+    order = pretrained.label_order(checkpoint, label_names, several=text.several)
     names = [pretrained.output_names(checkpoint)[output] for output in order]
     model = _load(checkpoint, device)
     unnamed = pretrained.unnamed(checkpoint)
     pretrained.take_outputs(model, order, label_names if unnamed else names)
+    if text.several:
+        model.config.problem_type = pretrained.SEVERAL
     return model
 
 
-def check_labels(teacher: Teacher, label_names: Sequence[str]) -> None:
+def check_labels(teacher: Teacher, text: LabelledText) -> None:
     """Raise UserError for a label of the task that a fine-tuned teacher does not know."""
     for checkpoint in filter(pretrained.has_classifier, teacher.checkpoints):
-        pretrained.label_order(checkpoint, label_names)
+        pretrained.label_order(checkpoint, text.label_names, several=text.several)
 
 
 def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:
@@ -247,7 +248,10 @@ def weak_teacher_note(
     """What a user should know of a teacher that may be no better than one answer for all rows;
     `value` is its metric on the selection split, which has these labels."""
     constant = 0.0  # of a correlation
-    if metric in ("accuracy", "f1"):
+    if labels.ndim == 2:
+        constants = (np.zeros_like(labels), np.ones_like(labels))
+        constant = max(metric_value(metric, labels, a, classes=classes) for a in constants)
+    elif metric in ("accuracy", "f1", "macro_f1"):
         likely = {int(np.bincount(labels).argmax()), 1}
         answers = (np.full_like(labels, answer) for answer in likely)
         constant = max(metric_value(metric, labels, a, classes=classes) for a in answers)
@@ -325,6 +329,8 @@ def _fine_tune(
     with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded
         torch.manual_seed(seed)
         problem_type = "regression" if train.regression else None
+        if train.several:
+            problem_type = pretrained.SEVERAL
         model = pretrained.load_classifier(checkpoint, label_names, problem_type)
         reading = to_device(Reading(model, tokenizer), device).train()
         dtype = matmul_dtype(teacher.precision, device)

@@ -23,6 +23,7 @@ from objectives.problem import Problem, Words
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.students.bert.cutting import shape_of
+from objectives.students.bert.pretrained import SEVERAL
 from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.families import family_for
 from objectives.students.family import Architecture
@@ -260,7 +261,7 @@ def _student(
             inputs.student,
             inputs.text.label_names,
             session.seed,
-            problem_type=bert.config.problem_type if bert else None,
+            problem_type=SEVERAL if inputs.text.several else bert and bert.config.problem_type,
             device=session.device,
         )
     if inputs.student_layers is not None and bert is not None:

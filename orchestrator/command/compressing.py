@@ -137,7 +137,7 @@ def compress(
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
         before = left()
-        candidates.add(None, ready(str(model), inputs.text.label_names, "cpu"), inputs.tokenizer)
+        candidates.add(None, ready(str(model), inputs.text, "cpu"), inputs.tokenizer)
         reserve = max(0.1 * total, _SERVED * (before - left()))
         reserve = min(reserve, 0.5 * total)
 

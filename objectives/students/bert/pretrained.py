@@ -38,6 +38,8 @@ def is_cut(model: Classifier) -> TypeGuard[PrunedBertForSequenceClassification]:
     return isinstance(model, PrunedBertForSequenceClassification)
 
 
+SEVERAL = "multi_label_classification"
+"""What transformers calls the problem of a text with several labels."""
 _WEIGHTS = "model.safetensors"
 _TOKENIZERS = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"),
@@ -175,18 +177,21 @@ def unnamed(checkpoint: str) -> bool:
     return names == [f"LABEL_{output}" for output in range(len(names))]
 
 
-def label_order(checkpoint: str, label_names: Sequence[str]) -> list[int]:
+def label_order(checkpoint: str, label_names: Sequence[str], *, several: bool = False) -> list[int]:
     """For each of the labels its output of the checkpoint's classifier.
 
     They match by name. Names that nobody set (LABEL_0, LABEL_1, ...) and labels that are the
     numbers 0, 1, ... match by index, and so does the one output of a regression. Raises UserError
-    for a label that the classifier does not know, and if it gives a text several labels.
+    for a label that the classifier does not know, and if it gives a text one label where the task
+    has `several`, or the other way round.
     """
     known = output_names(checkpoint)
-    if own_config(checkpoint).problem_type == "multi_label_classification":
+    kind = own_config(checkpoint).problem_type
+    if kind is not None and several != (kind == SEVERAL):
+        gives, has = ("one label", "several") if several else ("several labels", "one")
         raise UserError(
-            f"model '{checkpoint}': it gives a text several labels (problem_type "
-            "multi_label_classification); maskfront needs a model that gives one"
+            f"model '{checkpoint}': it gives a text {gives} (problem_type {kind}), and the task "
+            f"has {has}; use another model, or another Task.multi_label"
         )
     by_index = list(range(len(known)))
     if len(known) == len(label_names) == 1:

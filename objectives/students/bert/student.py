@@ -39,7 +39,8 @@ def load_student(
         torch.manual_seed(seed)
         student = as_bert(pretrained.load_classifier(checkpoint, outputs))
     if fine_tuned:
-        order = pretrained.label_order(checkpoint, label_names)
+        several = problem_type == pretrained.SEVERAL
+        order = pretrained.label_order(checkpoint, label_names, several=several)
         pretrained.take_outputs(student, order, label_names)
     student.config.problem_type = problem_type
     return _frozen(student, device)
