@@ -176,10 +176,9 @@ def directions(batch: Batch, outputs: int) -> Tensor:
     rows = batch.rows
     if outputs == 1:
         return torch.ones(len(rows), 1, device=rows.device)
+    axes = _axes(outputs, rows.device)
     if batch.labels.ndim == 2:
         axes = torch.eye(outputs, device=rows.device) * outputs**0.5
-    else:
-        axes = _axes(outputs, rows.device)
     return axes[rows % len(axes)]
 
 

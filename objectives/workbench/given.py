@@ -67,65 +67,62 @@ class GivenAnswers:
 def read_given(teacher: Teacher, task: Task, text: LabelledText) -> tuple[GivenAnswers, list[str]]:
     """The answers to all texts of a task, and the names of its labels, which are the answers' own
     where the task has none. Raises UserError for a text without an answer, and for what is none."""
-    source = f"Teacher.answers '{teacher.answers}'"
-    named = Path(str(teacher.answers))
-    hard = teacher.answers_as == "labels"
-    is_file = named.suffix.lower() in DELIMITERS
-    roles = (*text.roles.values(), Examples(text.unlabelled, np.empty(0, np.int64)))
-    wanted = np.unique(np.concatenate([hashes_of(own.texts) for own in roles if len(own.texts)]))
-    known, values = np.empty(0, np.uint64), list[Any]()
+    texts = [one for rows in text.roles.values() for one in rows.texts] + [*text.unlabelled]
+    hashes, names = hashes_of(texts), list(text.label_names)
+    found = dict(_found(teacher, task, names, hashes))
+    lacking = [one for one, key in zip(texts, hashes.tolist(), strict=True) if key not in found]
+    if lacking:
+        raise UserError(
+            f"{_source(teacher)}: {len(lacking):,} of {len(texts):,} texts of the task have no "
+            f"answer, such as {a_few(lacking[0])}; add them, or leave the texts out of the data"
+        )
+    known = np.unique(hashes)
+    names, logits = _logits(teacher, task, names, [found[key] for key in known.tolist()])
+    return GivenAnswers(known, torch.from_numpy(logits.astype(np.float32))), names
+
+
+def _source(teacher: Teacher) -> str:
+    return f"Teacher.answers '{teacher.answers}'"
+
+
+def _found(
+    teacher: Teacher, task: Task, names: Sequence[str], wanted: NDArray[np.uint64]
+) -> Iterator[tuple[int, Any]]:
+    """The hashes of texts that are wanted, each with what is answered; of equal texts the first is
+    last, and so counts in a dict."""
+    column, splits = str(teacher.answers), (task.split, task.heldout_split, task.unlabelled_split)
     with TemporaryDirectory() as cache:
-        if is_file:
-            file = TextFile.named(named, None, "utf-8")
+        if Path(column).suffix.lower() in DELIMITERS:
+            file = TextFile.named(column, None, "utf-8")
             data: Mapping[str, Dataset] = {"answers": file.read(task.columns, cache)}
+            splits = ("answers", None, None)
+            one = teacher.answers_as == "labels" or task.regression
+            columns = [task.label_columns[0]] if one else names
         else:
-            data = read(task, cache)
-        for split in ["answers"] if is_file else _splits(task):
-            rows = scan(task, data, split, labelled=False)
-            texts, first = np.unique(rows.texts, return_index=True)
-            new = np.isin(texts, wanted) & ~np.isin(texts, known)
-            column = str(teacher.answers)
-            if is_file:
-                column = task.label_columns[0] if hard or task.regression else ""
-            columns = [column] if column else list(text.label_names)
-            if not columns:  # a task without labels: all that is no text
-                columns = [c for c in data[split].column_names if c not in task.columns]
+            data, columns, one = read(task, cache), [column], True
+        for split in dict.fromkeys(filter(None, splits[::-1])):
             there = data[split].column_names
+            # Of a task without labels each column that is no text is a label's.
+            columns = columns or [name for name in there if name not in task.columns]
             if missing := [name for name in columns if name not in there]:
                 raise UserError(
-                    f"{source}: no column {a_few(missing)}; there are {a_few(there)}"
+                    f"{_source(teacher)}: no column {a_few(missing)}; there are {a_few(there)}"
                     f"{did_you_mean(missing[0], there)}"
                 )
-            chosen = data[split].select(rows.places[first[new]])
-            known = np.concatenate([known, texts[new]])
-            if column:
-                values += list(chosen[column])
-            else:
-                each = zip(*(chosen[name] for name in columns), strict=True)
-                values += [dict(zip(columns, row, strict=True)) for row in each]
-    if len(known) < len(wanted):
-        lost = wanted[~np.isin(wanted, known)]
-        texts_of = (one for own in roles if len(own.texts) for one in own.texts)
-        text_ = next(one for one in texts_of if np.isin(hashes_of([one]), lost).all())
-        raise UserError(
-            f"{source}: {len(lost):,} of {len(wanted):,} texts of the task have no answer, such as "
-            f"'{text_[0][:SHOWN]}'; add them, or leave the texts out of the data"
-        )
-    order = np.argsort(known)
-    names, logits = _logits(teacher, task, list(text.label_names), [values[n] for n in order])
-    return GivenAnswers(known[order], torch.from_numpy(logits.astype(np.float32))), names
-
-
-def _splits(task: Task) -> list[str]:
-    named = (task.split, task.heldout_split, task.unlabelled_split)
-    return list(dict.fromkeys(split for split in named if split is not None))
+            rows = scan(task, data, split, labelled=False)
+            texts, first = np.unique(rows.texts, return_index=True)
+            some = np.isin(texts, wanted)
+            chosen = data[split].select(rows.places[first[some]]).select_columns(columns)
+            answers = (row[columns[0]] if one else row for row in chosen)
+            yield from zip(texts[some].tolist(), answers, strict=True)
 
 
 def _logits(
     teacher: Teacher, task: Task, names: list[str], values: Sequence[Any]
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """The names of the labels, and logits (rows, C) whose softmax are the probabilities."""
-    source, hard = f"Teacher.answers '{teacher.answers}'", teacher.answers_as == "labels"
+    """The names of the labels, and logits (rows, C), of which the probabilities are the softmax, or
+    of several labels the sigmoid."""
+    source, hard = _source(teacher), teacher.answers_as == "labels"
     if hard and task.multi_label:
         raise UserError(
             f"{source}: of texts with several labels, give probabilities or logits of each label"
@@ -148,17 +145,17 @@ def _logits(
         raise UserError(f"{source}: it has nan or infinite numbers; mend them")
     if task.regression or teacher.answers_as == "logits":
         return names, numbers
-    if task.multi_label and (numbers >= 0).all() and (numbers <= 1).all():
-        return names, logit(numbers.clip(_LEAST, 1 - _LEAST))
-    sums = numbers.sum(1)
-    wrong = (numbers < 0).any(1) | (np.abs(sums - 1) > _OFF)
-    if wrong.any():
+    sums, several = numbers.sum(1), task.multi_label
+    off = (numbers > 1).any(1) if several else np.abs(sums - 1) > _OFF
+    if (wrong := (numbers < 0).any(1) | off).any():
         first = numbers[wrong][0]
         raise UserError(
-            f"{source}: {wrong.sum():,} rows are no probabilities that sum to 1, such as "
-            f"{', '.join(f'{number:g}' for number in first[:5])} (sum {first.sum():.3g}); mend "
-            "them, or set answers_as='logits'"
+            f"{source}: {wrong.sum():,} rows are no probabilities{' that sum to 1' * (not several)}"
+            f", such as {', '.join(f'{number:g}' for number in first[:5])} (sum {first.sum():.3g});"
+            " mend them, or set answers_as='logits'"
         )
+    if several:
+        return names, logit(numbers.clip(_LEAST, 1 - _LEAST))
     return names, np.log((numbers / sums[:, None]).clip(_LEAST))
 
 

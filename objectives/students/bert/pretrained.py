@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeGuard
+from typing import Final, TypeAlias, TypeGuard
 
 import torch
 from huggingface_hub import metadata_load
@@ -38,7 +38,7 @@ def is_cut(model: Classifier) -> TypeGuard[PrunedBertForSequenceClassification]:
     return isinstance(model, PrunedBertForSequenceClassification)
 
 
-SEVERAL = "multi_label_classification"
+SEVERAL: Final = "multi_label_classification"
 """What transformers calls the problem of a text with several labels."""
 _WEIGHTS = "model.safetensors"
 _TOKENIZERS = (
