@@ -1,12 +1,12 @@
-"""What a teacher says of rows: a BERT in the students' tokens, any classifiers in their own, or
-answers that are there."""
+"""What a teacher says of rows: a BERT in the students' tokens, or any classifiers in their own."""
 
 from __future__ import annotations
 
+import abc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,43 +23,40 @@ from objectives.training.teacher_states import kept_logits
 from objectives.workbench.teacher import Reading, Teacher, fine_tuned
 
 
-class Answering(Protocol):
+class Answering(abc.ABC):
     """Anything that answers the rows of a study."""
 
-    @property
-    def bert(self) -> BertForSequenceClassification | None:
-        """The BERT in the students' tokens that it is, if it is one."""
+    bert: BertForSequenceClassification | None
+    """The BERT in the students' tokens that it is, if it is one."""
 
+    @abc.abstractmethod
     def said(self, split: Split, rows: Examples, role: str) -> Tensor:
         """Logits (rows, C) of the rows of a role on the CPU, made once for a run; `split` has them
         as the students' tokens."""
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
-        """What it costs to answer, by the units of costs; those that are not known are left out."""
+        """What it costs to answer, by the units of costs; nothing where that is not known."""
+        del seq_len
+        return {}
 
     def words(self) -> Words:
         """What cells begin with where no BERT is at hand."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
-class BertAnswers:
+class BertAnswers(Answering):
     """Those of a BERT that reads the students' tokens."""
 
     bert: BertForSequenceClassification
     session: Session
 
     def said(self, split: Split, rows: Examples, role: str) -> Tensor:
-        """See `Answering.said`."""
         del rows
         return kept_logits(self.bert, split, session=self.session, role=role)
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
-        """See `Answering.costs`."""
         return measured_costs(self.bert, seq_len)
-
-    def words(self) -> Words:
-        """See `Answering.words`."""
-        return Words.of(self.bert)
 
 
 class Member(NamedTuple):
@@ -72,7 +69,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ClassifierAnswers:
+class ClassifierAnswers(Answering):
     """Those of any classifiers, each in its own tokens: the logits of their mean probabilities, of
     numbers the mean; of one classifier its logits."""
 
@@ -82,10 +79,9 @@ class ClassifierAnswers:
     """Whether a row may have several of them."""
     max_length: int
     session: Session
-    bert: None = None
+    bert = None
 
     def said(self, split: Split, rows: Examples, role: str) -> Tensor:
-        """See `Answering.said`."""
         each = []
         for model, tokenizer, order in self.members:
             own = tokens_of(rows, role, tokenizer, self.max_length)
@@ -101,7 +97,7 @@ class ClassifierAnswers:
         return shares.logsumexp(0).log_softmax(-1).float()
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
-        """See `Answering.costs`: of all its members together."""
+        """Those of all its members together."""
         total = Counter[str]()
         for member in self.members:
             # DeBERTa looks at numbers while it runs, which the meta device has not.
@@ -109,7 +105,7 @@ class ClassifierAnswers:
         return dict(total)
 
     def words(self) -> Words:
-        """See `Answering.words`: those of the first member."""
+        """Those of the first member."""
         (model, tokenizer, _), *_ = self.members
         types = tokenizer("a", "b").get("token_type_ids") or [0]
         longest = getattr(model.config, "max_position_embeddings", None) or 0

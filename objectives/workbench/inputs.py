@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.cache import content_key
 from objectives.errors import UserError
 from objectives.problem import NoBert
 from objectives.session import Session
@@ -93,7 +92,7 @@ class Inputs:
         return BertAnswers(model, session)
 
     def split(self, role: str, tokenizer: PreTrainedTokenizerBase | None = None) -> Split:
-        """The rows of a role as tokens: the teacher's, or those of another tokenizer."""
+        """The rows of a role as tokens: the students', or those of another tokenizer."""
         rows, own = self.text.roles[role], tokenizer or self.tokenizer
         return tasks.tokenise(rows, role, own, self.task.max_length)
 
@@ -123,8 +122,8 @@ def read_inputs(
     augmentation: Augmentation | None = None,
 ) -> Inputs:
     """Read data and checkpoints. Raises UserError for whatever does not fit together."""
-    checkpoints = dict.fromkeys((*teacher.checkpoints, *([student] if student else ())))
-    for checkpoint in checkpoints:
+    students = [student] if student else []
+    for checkpoint in (*teacher.checkpoints, *students):
         _check_lengths(checkpoint, task.max_length, seq_len)
     why = _only_answers(teacher, student)
     if not teacher.checkpoints:
@@ -139,12 +138,10 @@ def read_inputs(
     if student is not None and pretrained.has_classifier(student):
         pretrained.label_order(student, text.label_names, several=text.several)
     tokenizer = pretrained.load_tokenizer(own)
-    for checkpoint in {own, *([student] if student else ())}:
+    for checkpoint in {own, *students}:
         _check_segments(checkpoint, tokenizer, task)
-    fingerprint = given.fingerprint if given else _fingerprint(teacher.checkpoints)
-    of_student = None if student is None else pretrained.fingerprint(student)
-    if why and student:
-        of_student = pretrained.fingerprint_with_tokenizer(student, tokenizer)
+    whole = pretrained.fingerprint_with_tokenizer
+    of_teacher = [whole(one, pretrained.load_tokenizer(one)) for one in teacher.checkpoints]
     return Inputs(
         task=task,
         teacher=teacher,
@@ -155,8 +152,9 @@ def read_inputs(
         tokenizer=tokenizer,
         only_answers=why,
         given=given,
-        checkpoint_fingerprint=fingerprint,
-        student_fingerprint=of_student,
+        checkpoint_fingerprint=given.fingerprint if given else " + ".join(of_teacher),
+        student_fingerprint=student
+        and (whole(student, tokenizer) if why else pretrained.fingerprint(student)),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
     )
 
@@ -199,15 +197,6 @@ def _named(
     for role, rows in text.roles.items() if task.multi_label and not task.labelled else ():
         roles[role] = replace(rows, labels=np.full((len(rows.texts), len(names)), -1, np.int8))
     return replace(text, label_names=names, roles=roles), given
-
-
-def _fingerprint(checkpoints: Sequence[str]) -> str:
-    """Of what they compute, and of their tokenizers."""
-    each = [
-        pretrained.fingerprint_with_tokenizer(checkpoint, pretrained.load_tokenizer(checkpoint))
-        for checkpoint in checkpoints
-    ]
-    return each[0] if len(each) == 1 else content_key({"ensemble": each})
 
 
 def _check_layers(checkpoint: str, chosen: tuple[int, ...], why: str) -> None:

@@ -70,6 +70,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     )
 
 
+@pytest.mark.slow
 def test_an_llm_s_answers_make_students_that_answer_texts(
     study: Study, tiny_bert: str, tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ def test_an_llm_s_answers_make_students_that_answer_texts(
         cascade(run, replace(study, student=tiny_bert), tmp_path / "cascade")
 
 
+@pytest.mark.slow
 def test_a_modernbert_is_fine_tuned_and_teaches_cells(study: Study, tmp_path: Path) -> None:
     teacher = Teacher(
         checkpoint=write_classifier("modernbert", tmp_path / "modern"),

@@ -149,6 +149,7 @@ def study(tiny_bert: str) -> Study:
     )
 
 
+@pytest.mark.slow
 def test_texts_with_several_labels_from_launch_to_answers(study: Study, tmp_path: Path) -> None:
     run = launch(study, out=tmp_path / "run")
     cells, cut = run.finished
