@@ -95,7 +95,9 @@ def test_an_llm_s_answers_make_students_that_answer_texts(
             [sys.executable, "-c", code], cwd=out, check=True, capture_output=True, text=True
         )
         assert done.stdout.count("Answer(label=") == 2
-        assert "own.csv" in (out / "README.md").read_text()
+        card = (out / "README.md").read_text()
+        assert "of the FLOPs of the unpruned student" in card
+        assert "| teacher answers | said |" in card
     with pytest.raises(RunError, match="has its answers alone, so maskfront cannot serve it"):
         cascade(run, replace(study, student=tiny_bert), tmp_path / "cascade")
 

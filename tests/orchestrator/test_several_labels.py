@@ -166,6 +166,7 @@ def test_texts_with_several_labels_from_launch_to_answers(study: Study, tmp_path
     for trial in (cells, cut):
         out = tmp_path / f"model-{trial.number}"
         export(run, trial.number, out, onnx=True)
+        assert "top_k=None,  # a text may have several" in (out / "README.md").read_text()
         texts = ["joy bab toast", "bel fel", "grief gim"]
         answers = Classifier(out)(texts)
         assert json.loads((out / "config.json").read_text())["problem_type"].startswith("multi")
