@@ -58,15 +58,7 @@ class Words:
 
     @classmethod
     def of(cls, model: PreTrainedModel, **settings: Any) -> Self:
-        """The model's, with these settings in place of what its configuration says.
-
-        Args:
-            model: Has embeddings of tokens.
-            **settings: Some of a configuration.
-
-        Returns:
-            Both.
-        """
+        """The model's, with these settings in place of what its configuration says."""
         names = ("type_vocab_size", "max_position_embeddings", "pad_token_id")
         own = {
             name: settings[name] if name in settings else getattr(model.config, name)

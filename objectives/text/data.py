@@ -119,9 +119,8 @@ class Split:
         for place, (row, start, length) in enumerate(zip(rows, starts, lengths, strict=True)):
             ids[place, start : start + length] = self.input_ids[row]
             types[place, start : start + length] = self.token_type_ids[row]
-        mask = (np.arange(width) >= starts[:, None]) & (
-            np.arange(width) < (starts + lengths)[:, None]
-        )
+        places = np.arange(width) - starts[:, None]
+        mask = (places >= 0) & (places < lengths[:, None])
         arrays = (ids, types, mask, self.labels[rows], rows)
         return Batch(*(on_device(torch.from_numpy(array), device) for array in arrays))
 

@@ -128,9 +128,13 @@ def _one_value_a_row(
     nested = pyarrow.types.is_nested(kind) or isinstance(kind, pyarrow.BaseExtensionType)
     if not (nested or (is_text and pyarrow.types.is_binary(kind))):
         return column
-    if task.multi_label and not is_text and pyarrow.types.is_list(kind):
+    several = task.multi_label and not is_text
+    if several and (pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)):
         return column
     values = [value and json.loads(value) if in_json else value for value in column.to_pylist()]
+    if several:
+        join = task.separator.join
+        values = [join(map(_name, own)) if isinstance(own, list) else own for own in values]
     for row, value in enumerate(values):
         what, remedy = _REMEDIES.get(type(value), ("", ""))
         if what:

@@ -103,6 +103,7 @@ class Task:
             alpha=(self.alpha >= 1, rows),
             select=(self.select >= 1, rows),
             heldout=(self.heldout_split is not None or self.heldout >= 1, rows),
+            separator=(self.separator != "", "one sign or more"),
             train=(self.train is None or self.train >= 1, rows),
             seed=(0 <= self.seed < 2**32, ">= 0, below 2**32"),
         )
@@ -129,10 +130,12 @@ class Task:
                 f"Task.metric is '{self.metric}', and with multi_label=True a text has several "
                 f"labels; it must be one of {', '.join(known)}"
             )
-        if not self.multi_label and (self.metric == "micro_f1" or not isinstance(self.label, str)):
+        usual = isinstance(self.label, str) and self.separator == Task.separator
+        if not self.multi_label and (self.metric == "micro_f1" or not usual):
             raise UserError(
-                f"Task.metric '{self.metric}' with label {self.label!r} is for texts with several "
-                "labels; set multi_label=True, or name one column and another metric"
+                f"Task.label is {self.label!r}, separator '{self.separator}' and metric "
+                f"'{self.metric}', which together are for texts with several labels; set "
+                "multi_label=True, or name one column, no separator and another metric"
             )
 
     @classmethod

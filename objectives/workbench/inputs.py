@@ -134,7 +134,7 @@ def read_inputs(
     if student is not None:
         pretrained.read_config(student)  # refuses what cannot be cut
     text, given = _named(task, teacher, load(task))
-    check_labels(teacher, text)
+    check_labels(teacher, text.label_names, several=text.several)
     if student is not None and pretrained.has_classifier(student):
         pretrained.label_order(student, text.label_names, several=text.several)
     tokenizer = pretrained.load_tokenizer(own)

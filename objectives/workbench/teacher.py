@@ -198,10 +198,10 @@ def ready(checkpoint: str, text: LabelledText, device: str) -> BertForSequenceCl
     return model
 
 
-def check_labels(teacher: Teacher, text: LabelledText) -> None:
+def check_labels(teacher: Teacher, names: Sequence[str], *, several: bool = False) -> None:
     """Raise UserError for a label of the task that a fine-tuned teacher does not know."""
     for checkpoint in filter(pretrained.has_classifier, teacher.checkpoints):
-        pretrained.label_order(checkpoint, text.label_names, several=text.several)
+        pretrained.label_order(checkpoint, names, several=several)
 
 
 def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:

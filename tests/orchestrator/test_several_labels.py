@@ -68,7 +68,8 @@ def task(**changes: Any) -> Task:
 def test_labels_are_read_whatever_their_form(tmp_path: Path) -> None:
     lists = load(task())
     assert list(lists.label_names) == LABELS
-    known = dict(sets_of())
+    rows = sets_of()
+    known = dict(rows)
     for examples in lists.roles.values():
         assert examples.labels.dtype == np.int8
         for (text,), row in zip(examples.texts, examples.labels, strict=True):
@@ -76,10 +77,16 @@ def test_labels_are_read_whatever_their_form(tmp_path: Path) -> None:
     assert any(not own for own in known.values())
     column("; ".join)().to_csv(tmp_path / "own.csv", index=False)
     columns().to_csv(tmp_path / "columns.csv", index=False)
+    lines = [{"text": text, "label": own if len(own) > 1 else "".join(own)} for text, own in rows]
+    (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, lines)))
     own = task(separator=";")
     fields = {name: getattr(own, name) for name in ("name", "multi_label", "metric", "separator")}
     fields |= {name: getattr(own, name) for name in ("max_length", "alpha", "select", "heldout")}
-    for file, label in (("own.csv", "label"), ("columns.csv", tuple(LABELS))):
+    for file, label in (
+        ("own.csv", "label"),
+        ("mixed.jsonl", "label"),
+        ("columns.csv", tuple(LABELS)),
+    ):
         others = load(Task.from_files(tmp_path / file, label=label, **fields))
         assert others.fingerprint == lists.fingerprint
 
@@ -89,7 +96,8 @@ def test_labels_are_read_whatever_their_form(tmp_path: Path) -> None:
     [
         ({"multi_label": False, "metric": "accuracy"}, "has a list in column 'label'.*multi_label"),
         ({"metric": "f1"}, r"with multi_label=True .* must be one of accuracy, micro_f1, macro_f1"),
-        ({"multi_label": False}, r"metric 'micro_f1' with label 'label' is for texts with several"),
+        ({"multi_label": False}, r"metric 'micro_f1', which together are for texts with several"),
+        ({"separator": ""}, "separator is ''; it must be one sign or more"),
         ({"data": column(lambda own: ["one"])}, r"has 1 labels \('one'\); with multi_label=True"),
         ({"data": column(lambda own: ["a", "b"])}, "has one label only: a, b"),
         ({"data": columns, "label": ("food", "text")}, "column 'text' has '.*'; the column of a"),

@@ -41,10 +41,7 @@ def is_cut(model: Classifier) -> TypeGuard[PrunedBertForSequenceClassification]:
 SEVERAL: Final = "multi_label_classification"
 """What transformers calls the problem of a text with several labels."""
 _WEIGHTS = "model.safetensors"
-_TOKENIZERS = (
-    *("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"),
-    *("spiece.model", "spm.model"),
-)
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spm.model")
 _PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twice"
 """What tokenizers of one vocabulary read differently: case, accents, characters, marks, spaces."""
 
