@@ -24,6 +24,7 @@ from objectives.measures.evaluate import divergence
 from objectives.metric import metric_value
 from objectives.session import Session
 from objectives.text.data import Split
+from objectives.text.odd import odd_labels
 from objectives.text.roles import load
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.workbench.inputs import read_inputs
@@ -221,3 +222,12 @@ def test_given_probabilities_of_several_labels_need_not_sum_to_one(
     wanted = torch.from_numpy(np.where(bench.problem.alpha.labels == 1, 0.9, 0.2)).float()
     torch.testing.assert_close(shares, wanted)
     assert bench.unpruned.metric == 1
+
+
+def test_a_label_that_no_train_row_has_is_named() -> None:
+    text = load(task())
+    train = text.roles["train"]
+    without = replace(train, labels=train.labels * np.array([0, 1, 1], np.int8))
+    assert list(odd_labels(text)) == []
+    (note,) = odd_labels(replace(text, roles={**text.roles, "train": without}))
+    assert note.startswith("label 'food' has no train rows, but other rows (alpha ")
