@@ -134,7 +134,7 @@ def _one_value_a_row(
     values = [value and json.loads(value) if in_json else value for value in column.to_pylist()]
     if several:
         join = task.separator.join
-        values = [join(map(_name, own)) if isinstance(own, list) else own for own in values]
+        values = [join(map(str, own)) if isinstance(own, list) else own for own in values]
     for row, value in enumerate(values):
         what, remedy = _REMEDIES.get(type(value), ("", ""))
         if what:
@@ -200,8 +200,9 @@ def _labels_of(task: Task, row: Sequence[Any]) -> tuple[str, ...]:
     if isinstance(task.label, str):
         (value,) = row
         listed = value.split(task.separator) if isinstance(value, str) else value
-        names = [_name(one) for one in (listed if isinstance(listed, list) else [value])]
-        return tuple(sorted({name for name in names if name}))
+        given = listed if isinstance(listed, list) else [value]
+        names = {str(one).strip() for one in given if one is not None}
+        return tuple(sorted(names - {""}))
     known = {"1": True, "1.0": True, "True": True, "0": False, "0.0": False, "False": False}
     there = [known.get(str(value).strip()) for value in row]
     if None in there:
@@ -210,10 +211,6 @@ def _labels_of(task: Task, row: Sequence[Any]) -> tuple[str, ...]:
             f"{str(row[there.index(None)])[:SHOWN]!r}; the column of a label has 1 and 0 alone"
         )
     return tuple(sorted(name for name, is_there in zip(task.label, there, strict=True) if is_there))
-
-
-def _name(label: Any) -> str:
-    return "" if label is None else str(label).strip()
 
 
 def _codes(values: Sequence[Any], codes: dict[Any, int]) -> Labels:

@@ -97,10 +97,9 @@ class ClassifierAnswers(Answering):
         return shares.logsumexp(0).log_softmax(-1).float()
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
-        """Those of all its members together."""
+        """Those of all its members; not on the meta device, where DeBERTa does not run."""
         total = Counter[str]()
         for member in self.members:
-            # DeBERTa looks at numbers while it runs, which the meta device has not.
             total.update(measured_costs(member.model.model, seq_len, meta=False))
         return dict(total)
 

@@ -45,10 +45,10 @@ class Teacher:
     """What the students learn from, one of `checkpoint`, `ensemble` and `answers`; and how a
     checkpoint is fine-tuned if it has no classifier yet.
 
-    A checkpoint that computes what BERT does (`adapters.ADAPTERS`) can be cut and asked for its
-    hidden states, if the students read its tokens. All others only answer: students are then cells,
-    or are cut from `Study.student`, whose tokens and words they have. Ratio 1 is the cost of that
-    student; of cells without one the teacher's own, of an ensemble that of all its members.
+    One that computes what BERT does (`adapters.ADAPTERS`) can be cut and asked for hidden states,
+    if students read its tokens. All others only answer: students are cells, or cut from
+    `Study.student`, whose tokens and words they have. Ratio 1 is the cost of that student; of cells
+    without one the teacher's, of an ensemble that of all its members.
 
     A checkpoint that holds a classifier is the teacher as it is, and must know the task's labels. A
     label of its own that the task does not have is left out: of each text it says which of the
@@ -62,11 +62,10 @@ class Teacher:
     """Several such checkpoints, each with its own tokenizer. Their probabilities are averaged; of
     numbers the answers."""
     answers: str | Path | None = None
-    """Answers that are there already: a column of the data, or a file (.csv, .jsonl, ...) with the
-    task's columns of text. A value of the column has a number for each label, a mapping from their
-    names or a list in their order (as JSON in a CSV); the file has a column for each label. Hard
-    labels stand in the column, or in that of the file that is called as the task's. The cost of
-    such a teacher is not known: reports show that of ratio 1."""
+    """Answers that are there: a column of the data, or a file (.csv, .jsonl, ...) with the task's
+    columns of text. A value of the column maps the labels to numbers, or lists these in their order
+    (as JSON in a CSV); the file has a column for each label. Hard labels stand in the column, or in
+    the file's that is called as the task's. Its cost is not known: reports show that of ratio 1."""
     answers_as: Literal["probabilities", "logits", "labels"] = "probabilities"
     """What the answers are; of a task of numbers they are numbers whatever this says."""
     smoothing: float = 0.1
