@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.methods.operations.ada_bert import AdaBert as AdaBert
     from objectives.methods.operations.auto_bert_zero import AutoBertZero as AutoBertZero
     from objectives.methods.operations.auto_keras import AutoKeras as AutoKeras
+    from objectives.methods.operations.cas import Cas as Cas
     from objectives.methods.operations.darts import Darts as Darts
     from objectives.methods.operations.enas import Enas as Enas
     from objectives.methods.operations.ess import Ess as Ess
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
         EvolvedTransformer as EvolvedTransformer,
     )
     from objectives.methods.operations.i_darts import IDarts as IDarts
+    from objectives.methods.operations.mas import Mas as Mas
     from objectives.methods.operations.single_path import SinglePath as SinglePath
     from objectives.methods.polish import Polish as Polish
     from objectives.methods.sandwich import Sandwich as Sandwich
@@ -76,9 +78,11 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.weights.independent import staged_search as staged_search
     from objectives.weights.shared_cells import SharedCells as SharedCells
     from objectives.workbench.fidelity import Fidelity as Fidelity
+    from objectives.workbench.inputs import Beside as Beside
     from objectives.workbench.teacher import Teacher as Teacher
     from orchestrator.command.compressing import Compressed as Compressed
     from orchestrator.command.compressing import compress as compress
+    from orchestrator.command.distilling import distil as distil
     from orchestrator.command.launching import launch as launch
     from orchestrator.command.polishing import polish as polish
     from orchestrator.command.run import Run as Run

@@ -4,13 +4,14 @@ MiniLM-L6 is fine-tuned once a task; nothing is cut. Of W-E-A bits, those of wei
 of what enters the weights:
 
     nearest   rounded to the nearest code, no data
+    matrices  `Mrem(each="matrix")`, the paper's REM: one weight matrix after another
     REM       `Mrem`, a module for each layer, each on what the quantised ones before it give
     MREM-S    `Mrem`, four modules, one after another
     MREM-P    `Mrem`, four modules at the same time, with teacher forcing
     QAT       `FisherSearch` at ratio 1, distilled with the bits on all train rows
 
     python -m benchmarks.post_training --task tweets --cache FOLDER [--glue FOLDER]
-        [--seeds 0 1 2] [--bits 2-2-8 4-4-8] [--arms nearest REM MREM-S MREM-P QAT]
+        [--seeds 0 1 2] [--bits 2-2-8 4-4-8] [--arms nearest matrices REM MREM-S MREM-P QAT]
 
 KL is the divergence from the teacher's answers, in nats. Processor seconds are of the search alone.
 Writes benchmarks/results/post_training.json row by row and goes on where it was stopped.
@@ -27,7 +28,7 @@ from maskfront import FisherSearch, Mrem, Stage
 from objectives.bert_method import WeightBits
 
 BITS = ("8-8-8", "4-4-8", "2-2-8", "2-2-4")
-ARMS = ("nearest", "REM", "MREM-S", "MREM-P", "QAT")
+ARMS = ("nearest", "matrices", "REM", "MREM-S", "MREM-P", "QAT")
 LEARN = Stage(name="learn", epochs=2, learning_rate=3e-4, loss="prediction+hidden", quantised=True)
 KEPT = ("kl", "heldout_kl", "select", "heldout", "processor_seconds")
 
@@ -42,6 +43,8 @@ def method(arm: str, bits: str, layers: int) -> WeightBits:
         "input_bits": inputs,
     }
     match arm:
+        case "matrices":
+            return Mrem(**own, each="matrix")
         case "REM":
             return Mrem(**own, modules=layers, teacher_forcing=0.0)
         case "MREM-S":

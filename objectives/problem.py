@@ -112,6 +112,8 @@ class Problem:
     """Folder for what is made once: see `cache`."""
     student_layers: tuple[int, ...] | None = None
     """The layers of the teacher that the student is, where it is some of them."""
+    beside: tuple[Problem, ...] = ()
+    """The other tasks of the study, each with a teacher of its own that reads the same tokens."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -179,5 +181,6 @@ class Problem:
                 "rows": [self.train.fingerprint, self.alpha.fingerprint, alpha],
                 "cost": [budget.cost.unit, budget.cost.full, budget.full, self.seq_len],
                 "device": torch.device(self.device).type,
+                **({"beside": [task.fingerprint for task in self.beside]} if self.beside else {}),
             }
         )

@@ -44,6 +44,11 @@ class SearchResult:
     """R: the share of `Problem.budget` that was asked for; None where a method has no target."""
     tolerance: float = 0.0
     """t: the cut model should lie in [(1 - t) R, (1 + t) R]."""
+    forgotten: float | None = None
+    """Of a student that learnt other tasks afterwards: by how much it was better before that, in
+    what the study compares; None where nothing came after."""
+    beside: tuple[SearchResult, ...] = ()
+    """The students of the tasks of `Problem.beside`, in their order."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ class SearchMethod(abc.ABC):
     per_slot: ClassVar[frozenset[str]] = frozenset()
     """The settings in which the members of one population may differ: places as in `knobs`, where
     "*" stands for anything, such as "stages.*.learning_rate"."""
+    learns_beside: ClassVar[bool] = False
+    """Whether it learns the tasks of `Study.beside` too: then a study must name some."""
 
     def __post_init__(self) -> None:
         """Raises UserError for a list, as fields are compared and hashed, and for what is no number

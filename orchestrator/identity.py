@@ -26,6 +26,7 @@ def definition_of(
     checkpoint: str,
     student: str | None = None,
     augmentation: Mapping[str, object] | None = None,
+    beside: Mapping[str, tuple[str, str]] | None = None,
 ) -> dict[str, str]:
     """All that decides a trial's result, flat and printable; two runs with an equal one agree.
     A folder's name and a function's identity do not count, but what they hold does.
@@ -36,6 +37,7 @@ def definition_of(
         checkpoint: fingerprint of what the teacher computes.
         student: fingerprint of what the student computes, if it is a checkpoint of its own.
         augmentation: its `Augmenter.definition`, if there is one.
+        beside: the fingerprints `data` and `checkpoint` of each of the other tasks.
 
     Returns:
         Settings and fingerprints, by dotted name.
@@ -58,6 +60,13 @@ def definition_of(
         parts["task.multi_label"] = True
     if augmentation is not None:
         parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
+    if study.beside:
+        parts["beside"] = ", ".join(one.task.name for one in study.beside)
+    for one in study.beside:
+        place, (text, model) = f"beside.{one.task.name}", (beside or {})[one.task.name]
+        parts |= {f"{place}.data": text, **dict(_entries(f"{place}.teacher", one.teacher))}
+        parts |= {f"{place}.{what}": getattr(one.task, what) for what in ("metric", "max_length")}
+        parts[f"{place}.teacher.checkpoint"] = model
     parts |= {f"space.{name}": distribution_to_json(d) for name, d in study.knobs.items()}
     return {name: str(value) for name, value in parts.items()}
 
@@ -85,6 +94,9 @@ def sources_of(study: Study) -> dict[str, str]:
         "teacher license": ", ".join(filter(None, licenses)) or None,
         "teacher answers": Path(study.teacher.answers or "").name or None,
     }
+    for one in study.beside:
+        data = _data_names(one.task) | {"teacher": _end_of_path(one.teacher.name)}
+        named |= {f"{what} of {one.task.name}": text for what, text in data.items()}
     if study.student is not None:
         named["student"] = _end_of_path(study.student)
         named["student license"] = license_of(study.student)

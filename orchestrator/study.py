@@ -19,6 +19,7 @@ from objectives.search_method import SearchMethod, spaces_of
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
+from objectives.workbench.inputs import Beside
 from objectives.workbench.teacher import Teacher
 from orchestrator.method_space import MethodSpace, applies
 from orchestrator.optuna_private import holds
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
 
 PopulationSize = int | Literal["auto"]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,9 @@ class Study:
     """Where the labelled text is."""
     teacher: Teacher
     """The classifier that the students learn from."""
+    beside: tuple[Beside, ...] = ()
+    """Other tasks, for methods that learn several (`Mas`, `Cas`). Trials are compared by `task`;
+    what each is worth on the others is recorded with it, and their models lie beside its own."""
     method: SearchMethod | Mapping[str, SearchMethod]
     """How a student is found, with the settings of all trials but those in `space`. Several, each
     by a name, share one front: a trial draws the knob "method", one of the names, and then the
@@ -59,8 +64,10 @@ class Study:
     """Knobs of the first trials; those that one leaves out are drawn. Of several methods each names
     its "method"."""
     warm_start: tuple[str | Path, ...] = ()
-    """Folders of earlier runs with the same method and knobs. The first trials, after `first`, take
-    the largest and the smallest target ratio and the knobs of those runs' fronts."""
+    """Folders of earlier runs with the same method and knobs, of this task or others. The first
+    trials, after `first`, take the largest and the smallest target ratio and the knobs of those
+    runs' fronts, the most similar task's first: by rows, length, classes, their entropy and the
+    teacher's metric."""
     student_layers: tuple[int, ...] | None = None
     """Layers of the teacher that the student starts with, such as (0, 2, 4); None keeps all."""
     student: str | None = None
@@ -151,11 +158,12 @@ class Study:
 
     def _check_settings(self) -> None:
         """Each field by itself is in its range, and the student is named once."""
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+        if not _NAME.fullmatch(self.name):
             raise UserError(
                 f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.', "
                 "and begin with a letter or digit"
             )
+        self._check_beside()
         if self.student is not None and self.student_layers is not None:
             raise UserError(
                 "Study.student and Study.student_layers are both set; a student is either a "
@@ -184,6 +192,22 @@ class Study:
             ),
             seed=(self.seed >= 0, ">= 0"),
         )
+
+    def _check_beside(self) -> None:
+        """Other tasks have names of their own, and methods learn them or the study has none."""
+        names = [one.task.name for one in self.beside]
+        for name in names:
+            if not _NAME.fullmatch(name) or [self.task.name, *names].count(name) > 1:
+                raise UserError(
+                    f"Study.beside has a task named '{name}'; give each a name of its own, of "
+                    "letters, digits, '-', '_' and '.', that begins with a letter or digit"
+                )
+        for method in self.methods.values():
+            kind = type(method).__name__
+            if self.beside and not method.learns_beside:
+                raise UserError(f"Study.beside names tasks, but {kind} learns one; leave them out")
+            if method.learns_beside and not self.beside:
+                raise UserError(f"{kind} learns several tasks; name the others in Study.beside")
 
     def _check_first(self) -> None:
         """The first trials have knobs of the space; where nothing is drawn, they are all trials."""

@@ -66,7 +66,8 @@ class CrossDistillation(OneShot):
     prox: Literal["closed", "hard", "soft"] = "closed"
     """Which units of a block stay: those that rank highest, whose weights then have a closed form;
     or those that proximal steps leave: "hard", of the largest weights on a falling schedule, as in
-    the paper's code; "soft", by the group lasso of its text."""
+    the paper's code; "soft", by the group lasso of its text. Steps take minutes where the closed
+    form takes seconds."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,9 +4,8 @@ et al. 2022).
 The float model says what each layer should give; no label is read. The layers are split into
 modules, and each module learns its weights, straight through their rounding, until its layers give
 on rounded weights and inputs what they gave in float32. A module alone has little to learn, so that
-a few rows are enough. (The paper's REM is finer: it reconstructs one weight matrix at a time. Here
-one layer in each module is as fine as it gets.) One module with all layers is distillation from end
-to end.
+a few rows are enough. One module with all layers is distillation from end to end; REM, of the same
+paper, reconstructs one weight matrix after another (`compression/matrices.py`).
 
 A module learns on what the modules before it give, errors and all, or on what they should give, or
 on a mixture (teacher forcing): entering = lambda float + (1 - lambda) quantised, where lambda falls
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from objectives.bert_method import Bits, WeightBits
+from objectives.compression.matrices import matrices, matrix_by_matrix
 from objectives.device import Precision, matmul_dtype, to_device
 from objectives.errors import check_ranges
 from objectives.problem import Problem
@@ -32,6 +32,7 @@ from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome
 from objectives.staged_method import Budgeted
 from objectives.strategies.importance import scores_per_cost
+from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import round_embeddings
@@ -67,6 +68,9 @@ class Mrem(Budgeted, WeightBits):
     rows: int = 1024
     """Of train, drawn with the seed; all, if there are fewer. >= 1. MREM-S keeps hidden states of
     their tokens in memory, 8 E bytes each."""
+    each: Literal["module", "matrix"] = "module"
+    """What is reconstructed at a time: "module" is MREM, "matrix" REM, in which each weight matrix
+    takes so many steps, in float32; the example is then the float model as it was cut."""
     modules: int = 4
     """Into which the layers are split; no more than there are layers. >= 1."""
     steps: int = 250
@@ -101,6 +105,9 @@ class Mrem(Budgeted, WeightBits):
         """Units that are ranked once end below R; one module has none to wait for."""
         full = "a ranking that is done once always fills the budget R"
         alone = {"parallel": "there is only one module"} if self.modules == 1 else {}
+        if self.each == "matrix":
+            names = ("modules", "parallel", "teacher_forcing", "precision")
+            alone = dict.fromkeys(names, "it acts with each='module'")
         return {**super().idle(), "tolerance": full, **alone}
 
     def shortened(self, share: float) -> Self:
@@ -126,6 +133,10 @@ class Mrem(Budgeted, WeightBits):
         """One member after another: what they share is little."""
         members[0].check_shapes(problem.student.config, problem.teacher.config)
         for slot, member in enumerate(members):
+            if member.each == "matrix":
+                curve, model, units = member._matrix_by_matrix(problem, seed, progress)
+                yield not_finite(slot, curve) or member.result(slot, problem, model, units, curve)
+                continue
             run = _Reconstruction(member, problem, seed)
             modules = len(run.modules)
             progress.begin(f"reconstruct {modules} modules", member.steps * modules)
@@ -133,6 +144,42 @@ class Mrem(Budgeted, WeightBits):
                 progress.advance()
             curve, model = run.curve(), run.model()
             yield not_finite(slot, curve) or member.result(slot, problem, model, run.units, curve)
+
+    def _chosen(self, problem: Problem) -> BertArchitecture:
+        scores = scores_per_cost(problem, self.spaces, "logits")
+        return self.within_budget(scores, problem)
+
+    def _drawn(self, problem: Problem, seed: int) -> tuple[list[NDArray[np.int64]], list[int]]:
+        """Rows of the batches, and which batch comes at each step."""
+        generator = np.random.default_rng(seed)
+        batches = problem.train.drawn(self.rows, generator, self.batch_size)
+        passes = -(-self.steps // len(batches))
+        orders = [generator.permutation(len(batches)) for _ in range(passes)]
+        return batches, np.concatenate(orders)[: self.steps].tolist()
+
+    def _matrix_by_matrix(
+        self, problem: Problem, seed: int, progress: Progress
+    ) -> tuple[list[CurvePoint], PrunedBertForSequenceClassification, BertArchitecture]:
+        units, student = self._chosen(problem), problem.student
+        model = to_device(cut(student.state_dict(), student.config, units), problem.device)
+        learned, (drawn, order) = self.in_bits(units), self._drawn(problem, seed)
+        number = sum(map(len, matrices(model, learned)))
+        progress.begin(f"reconstruct {number} matrices", self.steps * number)
+        batches = [problem.train.batch(rows, problem.device) for rows in drawn]
+        losses: dict[int, list[Tensor]] = {}
+        for layer, loss in matrix_by_matrix(model, learned, batches, order, self.learning_rate):
+            losses.setdefault(layer, []).append(loss)
+            progress.advance()
+        return _curve({f"layer {n + 1}": own for n, own in losses.items()}), model, units
+
+
+def _curve(losses: Mapping[str, Sequence[Tensor]]) -> list[CurvePoint]:
+    """Read back here, all at once, so that no step waits for the device."""
+    return [
+        {"stage": stage, "step": step, "loss": loss}
+        for stage, own in losses.items()
+        for step, loss in enumerate(torch.stack(list(own)).tolist())
+    ]
 
 
 @dataclass
@@ -159,19 +206,14 @@ class _Module:
 class _Reconstruction:
     def __init__(self, member: Mrem, problem: Problem, seed: int):
         self.member, self.problem = member, problem
-        scores = scores_per_cost(problem, member.spaces, "logits")
-        self.units = member.within_budget(scores, problem)
+        self.units = member._chosen(problem)
         self.learned = member.in_bits(self.units)
         student, dtype = problem.student, matmul_dtype(member.precision, problem.device)
         self._cut = to_device(cut(student.state_dict(), student.config, self.units), problem.device)
         round_embeddings(self._cut, self.learned.embedding_bits)
         self.whole = Population.of([student], dtype)
         self.population = replace(Population.of([self._cut], dtype), rounding=(self.learned,))
-        generator = np.random.default_rng(seed)
-        self._batches = problem.train.drawn(member.rows, generator, member.batch_size)
-        passes = -(-member.steps // len(self._batches))
-        orders = [generator.permutation(len(self._batches)) for _ in range(passes)]
-        self._order = np.concatenate(orders)[: member.steps].tolist()
+        self._batches, self._order = member._drawn(problem, seed)
         layers = np.arange(len(self.units.layers))
         parts = np.array_split(layers, min(member.modules, len(layers)))
         self.modules = [self._module(own.tolist()) for own in parts]
@@ -233,12 +275,7 @@ class _Reconstruction:
         return _At(at.batch, wanted[-1], own[-1].detach())
 
     def curve(self) -> list[CurvePoint]:
-        """Read back here, all at once, so that no step waits for the device."""
-        return [
-            {"stage": f"module {number}", "step": step, "loss": loss}
-            for number, module in enumerate(self.modules, start=1)
-            for step, loss in enumerate(torch.stack(module.losses).tolist())
-        ]
+        return _curve({f"module {n}": own.losses for n, own in enumerate(self.modules, start=1)})
 
     def model(self) -> PrunedBertForSequenceClassification:
         self._cut.load_state_dict(self.population.slot(0))

@@ -92,6 +92,12 @@ class CellChoice(SearchMethod):
             return SearchFailure(slot, str(error))
         if failure := not_finite(slot, found.curve):
             return failure
+        return self._learnt(slot, found, problem, seed, progress)
+
+    def _learnt(
+        self, slot: int, found: Chosen, problem: Problem, seed: int, progress: Progress
+    ) -> Outcome:
+        """The student that the chosen cell becomes in its own training."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             student = found.student or new_cell(found.genotype, problem)

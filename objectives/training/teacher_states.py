@@ -77,7 +77,7 @@ def _read_or_written(
             if size > shutil.disk_usage(problem.cache).free // 2:
                 return None
             # Another, which is let go with its copy of the weights.
-            _Teacher(problem.teacher, dtype).write(file, shape, problem.train, progress)
+            RunTeacher(problem.teacher, dtype).write(file, shape, problem.train, progress)
             states = read_array(file, shape, np.float16, progress.note, mapped=True)
             assert states is not None, f"{file} was written and is not there"
     starts = np.empty_like(lengths)
@@ -99,12 +99,12 @@ def teacher_trace(
     return teacher.run(batch, with_scores=with_scores)
 
 
-def _teacher_of(problem: Problem, dtype: torch.dtype) -> _Teacher:
-    return problem.once(("teacher", dtype), lambda: _Teacher(problem.teacher, dtype))
+def _teacher_of(problem: Problem, dtype: torch.dtype) -> RunTeacher:
+    return problem.once(("teacher", dtype), lambda: RunTeacher(problem.teacher, dtype))
 
 
 @dataclass(eq=False)
-class _Teacher:
+class RunTeacher:
     """The teacher, as those who learn its states ask it."""
 
     model: BertForSequenceClassification

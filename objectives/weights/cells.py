@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from objectives.search_method import CurvePoint
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph
-from objectives.text.data import Batch
+from objectives.text.data import Batch, Split
 from objectives.training.losses import prediction_loss, teaching_layer
 from objectives.training.optimisation import PopulationOptimizer
 from objectives.training.teacher_states import teacher_trace
@@ -99,18 +100,27 @@ def taught_loss(
     return total
 
 
+class Rows(Protocol):
+    """What a training needs of a problem: rows, and the device of rows and weights."""
+
+    @property
+    def train(self) -> Split: ...
+    @property
+    def device(self) -> str: ...
+
+
 def trainable(module: nn.Module) -> dict[str, Tensor]:
     """Its weights that learn, by their names."""
     return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
 
 
-def steps_of(problem: Problem, epochs: float, batch_size: int) -> int:
+def steps_of(problem: Rows, epochs: float, batch_size: int) -> int:
     """The steps of so many passes over the train rows, one at least."""
     return max(1, round(epochs * len(problem.train) / batch_size))
 
 
 def train_cells(
-    problem: Problem,
+    problem: Rows,
     weights: Mapping[str, Tensor],
     loss: Callable[[Batch, int], Tensor],
     *,
@@ -121,12 +131,13 @@ def train_cells(
     progress: Progress,
     stage: str = "learn",
     checkpoint: Path | None = None,
+    every: int | None = None,
 ) -> list[CurvePoint]:
     """Steps of AdamW on a loss of batches of the train rows; returns the learning curve.
 
     `loss` is that of a batch at a step, which count from 1; `learning_rate` the peak. With a
-    `checkpoint` it goes on from there, and leaves one after each pass over the train rows until a
-    loss is not finite.
+    `checkpoint` it goes on from there, and leaves one after each pass over the train rows, or after
+    `every` so many steps, until a loss is not finite.
     """
     steps = steps_of(problem, epochs, batch_size)
     optimizer = PopulationOptimizer(weights, torch.tensor([learning_rate]), steps, "linear")
@@ -136,21 +147,21 @@ def train_cells(
         losses = list(tensors[_LOSSES].to(problem.device))
         optimizer.resume(tensors, len(losses))
     done = len(losses)
-    a_pass = math.ceil(len(problem.train) / batch_size)
+    every = every or math.ceil(len(problem.train) / batch_size)
     progress.begin(stage, steps, done)
     for of_step in training_steps(
         problem, weights, loss, optimizer, range(done, steps), batch_size=batch_size, seed=seed
     ):
         progress.advance()
         losses.append(of_step)
-        if checkpoint and len(losses) % a_pass == 0 and bool(of_step.isfinite()):
+        if checkpoint and len(losses) % every == 0 and bool(of_step.isfinite()):
             state = {**optimizer.state(), _LOSSES: torch.stack(losses)}
             write_checkpoint(checkpoint, state, {})
     return curve_of(stage, losses)
 
 
 def training_steps(
-    problem: Problem,
+    problem: Rows,
     weights: Mapping[str, Tensor],
     loss: Callable[[Batch, int], Tensor],
     optimizer: PopulationOptimizer,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.errors import UserError
+from objectives.errors import UserError, check_types
 from objectives.problem import NoBert
 from objectives.session import Session
 from objectives.students.bert import pretrained
-from objectives.students.bert.student import same_tokens
+from objectives.students.bert.student import check_layers, same_tokens
 from objectives.text import task as tasks
 from objectives.text.augmentation import Augmentation, Augmenter, read_augmentation
 from objectives.text.data import Split
@@ -29,6 +29,20 @@ from objectives.workbench.teacher import Teacher, check_labels, load_teacher
 
 JUDGING = ("select", "heldout")
 """The roles that say what a model is worth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Another task of a study, for methods that learn several."""
+
+    task: Task
+    """Its text. Its name, of letters, digits, '-', '_' and '.', is what its numbers and its models
+    are called by."""
+    teacher: Teacher
+    """Its classifier, which reads the same tokens as that of the study."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +64,8 @@ class Inputs:
     checkpoint_fingerprint: str
     student_fingerprint: str | None
     augmenter: Augmenter | None
+    beside: Mapping[str, Inputs] = field(default_factory=dict)
+    """The other tasks, by their names."""
 
     @property
     def no_teacher(self) -> NoBert:
@@ -120,6 +136,7 @@ def read_inputs(
     student: str | None = None,
     seq_len: int | None = None,
     augmentation: Augmentation | None = None,
+    beside: Sequence[Beside] = (),
 ) -> Inputs:
     """Read data and checkpoints. Raises UserError for whatever does not fit together."""
     students = [student] if student else []
@@ -156,6 +173,7 @@ def read_inputs(
         student_fingerprint=student
         and (whole(student, tokenizer) if why else pretrained.fingerprint(student)),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
+        beside={one.task.name: _read_beside(one, teacher, augmentation) for one in beside},
     )
 
 
@@ -205,13 +223,26 @@ def _check_layers(checkpoint: str, chosen: tuple[int, ...], why: str) -> None:
             f"student_layers is {chosen}, but there is no teacher to take layers of: "
             f"'{checkpoint}' {why}; set Study.student"
         )
-    layers = pretrained.read_config(checkpoint).num_hidden_layers
-    ascending = sorted({*range(layers)} & {*chosen})
-    if not ascending or list(chosen) != ascending:
+    check_layers(chosen, pretrained.read_config(checkpoint).num_hidden_layers)
+
+
+def _read_beside(one: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
+    """Another task. Raises UserError also where its teacher reads other tokens than the study's."""
+    for each in (one.teacher, teacher):
+        if why := _only_answers(each, None):
+            raise UserError(
+                f"Study.beside: the teacher '{each.name}' {why}; tasks together need BERTs"
+            )
+    names = (*one.teacher.checkpoints, *teacher.checkpoints)
+    sizes = [pretrained.read_config(name) for name in names]
+    read = [(s.vocab_size, s.type_vocab_size, s.max_position_embeddings) for s in sizes]
+    tokens = [pretrained.load_tokenizer(name).get_vocab() for name in names]
+    if tokens[0] != tokens[1] or read[0] != read[1]:
         raise UserError(
-            f"student_layers is {chosen}; it must be ascending layers of the teacher, "
-            f"0 to {layers - 1}"
+            f"Study.beside: the teacher '{names[0]}' of task '{one.task.name}' does not read the "
+            f"tokens of the study's '{names[1]}'; take teachers of one pretrained model"
         )
+    return read_inputs(one.task, one.teacher, augmentation=augmentation)
 
 
 def _classes_of(teacher: Teacher, task: Task) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -77,3 +78,19 @@ def _at(split: Split, rows: NDArray[np.int64]) -> Split:
         token_type_ids=[split.token_type_ids[row] for row in rows],
         labels=split.labels[rows],
     )
+
+
+def features_of(train: Split, select: Split, teacher: float) -> dict[str, float]:
+    """What tells a task from others, as auto-sklearn's meta-features do (Feurer et al. 2015): the
+    logarithms of its number of rows, without any that were added, and of their mean length in
+    tokens; the classes of rows with labels or answers, 1 where these are numbers; their entropy in
+    nats; and the teacher's metric on them."""
+    counts = np.unique(select.labels, axis=0, return_counts=True)[1]
+    shares = np.ones(1) if select.regression else counts / counts.sum()
+    return {
+        "rows": math.log(len(train)),
+        "length": math.log(float(train.lengths.mean())),
+        "classes": float(len(shares)),
+        "entropy": float(-(shares * np.log(shares)).sum()),
+        "teacher": teacher,
+    }

@@ -127,7 +127,7 @@ def load_teacher(
         return ready(checkpoint, text, session.device)
 
     def load(folder: str) -> BertForSequenceClassification:
-        return _load(folder, session.device)
+        return load_frozen(folder, session.device)
 
     return fine_tuned(teacher, checkpoint, text, train, load, session=session, fine_tune=fine_tune)
 
@@ -189,7 +189,7 @@ def ready(checkpoint: str, text: LabelledText, device: str) -> BertForSequenceCl
     label_names = text.label_names
     order = pretrained.label_order(checkpoint, label_names, several=text.several)
     names = [pretrained.output_names(checkpoint)[output] for output in order]
-    model = _load(checkpoint, device)
+    model = load_frozen(checkpoint, device)
     unnamed = pretrained.unnamed(checkpoint)
     pretrained.take_outputs(model, order, label_names if unnamed else names)
     if text.several:
@@ -289,7 +289,9 @@ def words_note(
     )
 
 
-def _load(folder: str, device: str) -> BertForSequenceClassification:
+def load_frozen(folder: str, device: str) -> BertForSequenceClassification:
+    """A checkpoint as a BERT in evaluation mode; without a classifier it gets one that knows
+    nothing."""
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
         model = as_bert(pretrained.load_classifier(folder))
     model.eval().requires_grad_(False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from objectives.training.population import EMBEDDINGS
 from objectives.workbench.answering import Answering
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
-from objectives.workbench.rows import notes_on_rows, rows_of_students
+from objectives.workbench.rows import features_of, notes_on_rows, rows_of_students
 from objectives.workbench.scoring import Score, answers_of, score_of
 from objectives.workbench.teacher import (
     check_answers,
@@ -71,6 +71,10 @@ class Workbench:
     """FLOPs of the model of ratio 1."""
     notes: tuple[str, ...]
     """What a user should know of rows, labels and teacher."""
+    features: Mapping[str, float] = field(default_factory=dict)
+    """What tells the task from others: see `features_of`."""
+    beside: Mapping[str, Workbench] = field(default_factory=dict)
+    """Of the other tasks, by their names."""
 
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
         """Logits (rows, C) float32 of the student on "select" and "heldout", in the engine."""
@@ -144,12 +148,17 @@ def prepare(
     Augmented and unlabelled rows come after the teacher: it learns from the labelled rows alone,
     and from all whatever the `fidelity`. `cost` is what the study counts, "latency" by passes of
     `latency_batch` sequences in the `engine`; `objective` is what it compares students by, `spaces`
-    the kinds of units that its methods search: "units" counts those.
+    the kinds of units that its methods search: "units" counts those. Of other tasks FLOPs count.
     """
+    beside = {
+        name: prepare(own, session, engine=engine, objective=objective, fidelity=fidelity)
+        for name, own in inputs.beside.items()
+    }
     splits, notes = _rows(inputs, session)
     answering = inputs.answering(splits["train"], session)
     bert = answering.bert
     splits, answers = _answered(inputs, answering, splits)
+    labelled = splits["train"]
     train, texts, alpha = rows_of_students(inputs, splits, fidelity, session)
     student = _student(inputs, bert, session)
     of_teacher, counted, flops = _costs(
@@ -206,6 +215,7 @@ def prepare(
             device=session.device,
             cache=session.cache,
             seq_len=inputs.seq_len,
+            beside=tuple(own.problem for own in beside.values()),
         ),
         select=splits["select"],
         heldout=splits["heldout"],
@@ -219,7 +229,12 @@ def prepare(
         words=words,
         flops=Flops(counted.cost.shape, inputs.seq_len),
         flops_full=int(flops.full),
-        notes=tuple(notes),
+        notes=(
+            *notes,
+            *(f"{name}: {note}" for name, own in beside.items() for note in own.notes),
+        ),
+        features=features_of(labelled, splits["select"], unpruned.metric),
+        beside=beside,
     )
 
 

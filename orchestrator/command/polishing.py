@@ -99,6 +99,7 @@ def _study(
         space={"trial": IntDistribution(0, _MOST)},
         first=tuple({"trial": number} for number in numbers),
         trials=len(numbers),
+        beside=(),
         warm_start=(),
         fidelity=FULL,
         sampler=None,

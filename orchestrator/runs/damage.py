@@ -26,7 +26,7 @@ def damages(folder: Path, files: Iterable[Path] | None = None) -> list[str]:
     """A line on each of these files that is damaged, which names it by its path in `folder`, by
     default on all of a trial's; and on what a folder that is there lacks."""
     if files is None:
-        files = [*folder.glob("*"), *folder.glob("*/*.safetensors")]
+        files = [*folder.glob("*"), *folder.glob("*/**/*.safetensors")]
     gone = [name for name in _NEEDED if folder.is_dir() and not (folder / name).exists()]
     return [f"{name} is gone" for name in gone] + damaged_files(folder, files)
 

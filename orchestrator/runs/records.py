@@ -31,6 +31,7 @@ BEGAN = "began"  # when its worker claimed it
 LAST_SEEN = "last_seen"  # the last beat of the worker that died with it; 0 if it named none
 # Attributes of a study.
 UNPRUNED = "unpruned"  # an UnprunedResult as JSON
+FEATURES = "features"  # what tells its task from others, for studies that begin with its front
 WORDS = "words"  # a WordsAlone as JSON, or None where the task has no labels
 NOTES = "notes"  # what the launch said of rows, labels and teacher
 DEFINITION = "definition"  # what decides a trial's result, to tell one study from another
@@ -115,6 +116,9 @@ class RunRecord:
     words: WordsAlone | None = None
     """What a linear model on words is worth; None where the task has no labels, and in a run of an
     earlier version."""
+    features: Mapping[str, float] = field(default_factory=dict)
+    """What tells its task from others: `workbench.rows.features_of`; none in a run of an earlier
+    version."""
 
     @property
     def finished(self) -> list[FinishedTrial]:
@@ -248,6 +252,7 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
         sources=attributes[SOURCES],
         notes=tuple(attributes.get(NOTES, ())),
         words=_words(attributes.get(WORDS)),
+        features=attributes.get(FEATURES, {}),
     )
 
 

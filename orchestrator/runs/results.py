@@ -53,6 +53,9 @@ class Measured:
     BERT's kinds of units are called as in `objectives.students.bert.architecture.Widths`."""
     objective: str = "metric"
     """What the study compares models by, beside the cost: `Study.objective`."""
+    beside: Mapping[str, float] = field(default_factory=dict)
+    """What it is worth on other tasks, or their teachers are, and what it has forgotten; by name,
+    such as "rte accuracy"."""
 
     def value(self, heldout: bool = False) -> float:
         """The objective on the selection split, or held out: metric (up) or divergence (down)."""

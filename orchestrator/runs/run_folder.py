@@ -14,6 +14,8 @@ from orchestrator.storage.urls import sqlite_url
 
 MODEL = "model"
 """Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
+BESIDE = "beside"
+"""Folder within a trial's with one for each other task, which holds what the trial's own does."""
 ANSWERS = "answers.safetensors"
 """The file of a model's answers within a trial's folder."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from objectives.cache import atomic_write
 from orchestrator.runs.answers import write_answers
@@ -28,30 +28,41 @@ _ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
 _HEAT_MAP = "architecture.png"
 
 
-def write_trial(
-    folder: Path,
-    found: SearchResult,
-    result: TrialResult,
-    answers: Mapping[str, Logits],
-    tokenizer: PreTrainedTokenizerBase,
-    full: Mapping[str, Sequence[int]],
-) -> None:
-    """Write the folder, whole or not at all. `answers` are the model's on "select" and "heldout",
-    `full` the sizes of the unpruned model. Raises OSError if the disk refuses."""
+class Scored(NamedTuple):
+    """What a trial found for a task, and what that is worth."""
+
+    found: SearchResult
+    result: TrialResult
+    answers: Mapping[str, Logits]
+    """Of the model on "select" and "heldout"."""
+    tokenizer: PreTrainedTokenizerBase
+    full: Mapping[str, Sequence[int]]
+    """The sizes of the unpruned model."""
+
+
+def write_trial(folder: Path, tasks: Mapping[str, Scored]) -> None:
+    """Write the folder, whole or not at all. That of the study's task is called "", others by their
+    place in it. Raises OSError if the disk refuses."""
+    with atomic_write(folder) as unfinished:
+        for place, task in tasks.items():
+            _write(unfinished / place, task)
+
+
+def _write(folder: Path, task: Scored) -> None:
     from objectives.students.bert.exporting import save_model, save_tokenizer  # torch
 
-    with atomic_write(folder) as unfinished:
-        unfinished.mkdir(parents=True)
-        (unfinished / _ARCHITECTURE).write_text(found.architecture.to_json())
-        (unfinished / _RESULT).write_text(result.to_json())
-        write_answers(unfinished / ANSWERS, answers)
-        with (unfinished / _CURVE).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, dict.fromkeys(chain.from_iterable(found.curve)))
-            writer.writeheader()
-            writer.writerows(found.curve)
-        draw_heat_map(found.architecture.sizes(), full, unfinished / _HEAT_MAP)
-        save_model(found.model, unfinished / MODEL)
-        save_tokenizer(tokenizer, unfinished / MODEL)
+    found = task.found
+    folder.mkdir(parents=True)
+    (folder / _ARCHITECTURE).write_text(found.architecture.to_json())
+    (folder / _RESULT).write_text(task.result.to_json())
+    write_answers(folder / ANSWERS, task.answers)
+    with (folder / _CURVE).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, dict.fromkeys(chain.from_iterable(found.curve)))
+        writer.writeheader()
+        writer.writerows(found.curve)
+    draw_heat_map(found.architecture.sizes(), task.full, folder / _HEAT_MAP)
+    save_model(found.model, folder / MODEL)
+    save_tokenizer(task.tokenizer, folder / MODEL)
 
 
 def copy_trial(source: Path, folder: Path) -> None:

@@ -22,7 +22,7 @@ from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
 from orchestrator.identity import definition_of
 from orchestrator.runs.artifacts import set_artifact_store
-from orchestrator.runs.records import WANTED, RunRecord, record_of
+from orchestrator.runs.records import FEATURES, WANTED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage.connect import check_exists, open_storage
@@ -35,6 +35,7 @@ from orchestrator.workers.heartbeat import Heartbeat, living
 from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.limits import finished_trials
 from orchestrator.workers.progress import LaunchProgress
+from orchestrator.workers.warm_start import enqueue_warm
 from orchestrator.workers.worker import Callback, Worker
 
 
@@ -153,6 +154,7 @@ def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
         seq_len=study.seq_len,
         student=study.student,
         augmentation=study.augmentation,
+        beside=study.beside,
     )
     study.check_shapes(*inputs.configs())
     if study.least_vocabulary < 1:
@@ -163,6 +165,7 @@ def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
         inputs.checkpoint_fingerprint,
         inputs.student_fingerprint,
         None if inputs.augmenter is None else inputs.augmenter.definition,
+        {n: (b.text.fingerprint, b.checkpoint_fingerprint) for n, b in inputs.beside.items()},
     )
 
 
@@ -221,4 +224,6 @@ def _serve(
                     spaces=study.spaces,
                     fidelity=study.fidelity,
                 )
+                outer.set_user_attr(FEATURES, bench.features)
+                enqueue_warm(outer, study, bench.features)
             Worker(study, folder, outer, claims, progress, bench).run(callbacks)

@@ -21,7 +21,7 @@ from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
 from orchestrator.workers.heartbeat import WorkerRecord, this_machine
 from orchestrator.workers.limits import begin_launch
-from orchestrator.workers.warm_start import WARM_START, warm_start
+from orchestrator.workers.warm_start import earlier_runs
 
 _CONTENTS = {
     "task.data": "the rows of the task or their roles (train, alpha, select, heldout) have changed",
@@ -55,7 +55,8 @@ def open_study(
         known.study_name == study.name and DEFINITION in known.user_attrs
         for known in storage.get_all_studies()
     )
-    warm = [] if begun else warm_start(study, definition)
+    if not begun:
+        earlier_runs(study)  # refused before anything is written
     folder.artifacts.mkdir(parents=True, exist_ok=True)
     folder.cache.mkdir(exist_ok=True)
     _check_same(study, folder, storage, definition, own=own)
@@ -66,8 +67,6 @@ def open_study(
     )
     if DEFINITION not in outer.user_attrs:
         _ask_first(outer, study)
-        for source, knobs in warm:
-            outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
         outer.set_user_attr(DEFINITION, definition)
     return outer
 

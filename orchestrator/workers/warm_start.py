@@ -1,47 +1,78 @@
-"""Where a new study begins if others came before: the knobs of their fronts, and the ends."""
+"""Where a new study begins if others came before: the ends, and the knobs of their fronts, those of
+the nearest task first (the warm start of auto-sklearn, Feurer et al. 2015)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import optuna
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
 )
+from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
-from orchestrator.runs.records import METHOD, RunRecord, read_run
+from orchestrator.runs.records import DEFINITION, METHOD, RunRecord, read_run
 from orchestrator.study import Study
 
 WARM_START = "warm_start"  # trial attribute: the run and trial whose knobs this one has
 _RATIO = "target_ratio"
 
 
-def warm_start(study: Study, definition: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
-    """The first knobs, each behind a text that says where they come from; none without earlier
-    runs.
-
-    First the largest and the smallest target ratio of the space, if it has one, the other knobs
-    drawn: they stand for the ends of the front. Then the fronts of the runs, the most similar run
-    first (the one whose definition differs in the fewest entries), at most half of the wanted
-    trials. Knobs outside this study's ranges are moved to their edge. Raises RunError for a run
-    that tells nothing of these knobs.
-    """
-    if not study.warm_start:
-        return []
+def earlier_runs(study: Study) -> list[RunRecord]:
+    """Those that the study begins with. Raises RunError for one that tells nothing of its knobs."""
     runs = [read_run(folder) for folder in study.warm_start]
     for run in runs:
         _check(run, study)
+    return runs
+
+
+def enqueue_warm(outer: optuna.Study, study: Study, features: Mapping[str, float]) -> None:
+    """Enqueue the knobs that earlier runs found, in a study of a task of these features of which no
+    trial has begun; the caller holds a lock. What a killed launch has enqueued stays as it is."""
+    trials = outer.get_trials(deepcopy=False)
+    if not study.warm_start or any(trial.state is not TrialState.WAITING for trial in trials):
+        return
+    for source, knobs in warm_start(study, outer.user_attrs[DEFINITION], features):
+        outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
+
+
+def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> list[float]:
+    """How far the features of other tasks are from one's own: the L1 distance, each feature scaled
+    so that those of all tasks fill [0, 1]; infinite where they are not known."""
+    known = [own, *filter(None, others)]
+    spans = {n: max(task[n] for task in known) - min(task[n] for task in known) for n in own}
+    return [
+        sum(abs(task[n] - own[n]) / span for n, span in spans.items() if span) if task else math.inf
+        for task in others
+    ]
+
+
+def warm_start(
+    study: Study, definition: Mapping[str, str], features: Mapping[str, float]
+) -> list[tuple[str, dict[str, Any]]]:
+    """The first knobs, each behind a text that says where they come from.
+
+    First the largest and the smallest target ratio of the space, if it has one, the other knobs
+    drawn: they stand for the ends of the front. Then the fronts of the runs, at most half of the
+    wanted trials: that of the nearest task first (`distances`), and of equally near ones that of
+    the most similar run (whose definition differs in the fewest entries), then as they are named.
+    Knobs outside this study's ranges are moved to their edge. Raises RunError for a run that tells
+    nothing of these knobs.
+    """
+    runs = earlier_runs(study)
 
     def differences(run: RunRecord) -> int:
         names = (run.definition.keys() | definition.keys()) - {"name", "seed"}
         return sum(run.definition.get(name) != definition.get(name) for name in names)
 
-    runs.sort(key=differences)
+    far = distances(features, [run.features for run in runs])
+    order = sorted(range(len(runs)), key=lambda place: (far[place], differences(runs[place])))
     ends: list[tuple[str, dict[str, Any]]] = []
     for method in study.methods:
         name, which = (f"{method}.{_RATIO}", {METHOD: method}) if method else (_RATIO, {})
@@ -49,7 +80,7 @@ def warm_start(study: Study, definition: Mapping[str, str]) -> list[tuple[str, d
             for end in ("high", "low"):
                 ends.append((f"{end} {name}", {**which, name: getattr(ratio, end)}))
     found = []
-    for run in runs:
+    for run in (runs[place] for place in order):
         for trial in run.front:
             knobs = {
                 name: clipped(trial.knobs[name], own)

@@ -4,7 +4,7 @@ import math
 import random
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any, Literal
@@ -16,17 +16,17 @@ from optuna.trial import TrialState
 from objectives.device import free_memory, matmul_dtype, out_of_memory
 from objectives.errors import MaskfrontError, UserError
 from objectives.measures.measured import WrongCostError
-from objectives.metric import Logits
 from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, populations
+from objectives.workbench.scoring import Score
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
 from orchestrator.runs import records, results
 from orchestrator.runs.answers import write_rows
 from orchestrator.runs.artifacts import upload
 from orchestrator.runs.records import RunRecord, record_of, unpruned_result
-from orchestrator.runs.results import TrialResult, UnprunedResult
-from orchestrator.runs.run_folder import RunFolder
-from orchestrator.runs.trial_files import copy_trial, shown_files, write_trial
+from orchestrator.runs.results import Measured, TrialResult, UnprunedResult
+from orchestrator.runs.run_folder import BESIDE, RunFolder
+from orchestrator.runs.trial_files import Scored, copy_trial, shown_files, write_trial
 from orchestrator.study import Study
 from orchestrator.workers.claims import ALREADY_ENDED, Claims, Retry, fail_trial, remove_files
 from orchestrator.workers.finished import Finished
@@ -41,8 +41,6 @@ _MOST_FAILURES = 8
 """A worker gives up when so many trials in a row have failed, in two populations at least, or when
 all of its first two populations have."""
 _IDLE = 2.0  # seconds at most until a worker without a trial looks again
-_Scored = tuple[TrialResult, dict[str, Logits]]
-"""What the model of a trial is worth, and what it answered on "select" and "heldout"."""
 
 
 class Worker:
@@ -116,8 +114,13 @@ class Worker:
         earlier trials were measured otherwise than this launch would."""
         unpruned = UnprunedResult(
             **asdict(self.bench.unpruned),
-            **self._yardstick(),
+            **self._yardstick(self.bench),
             student_is_new=self.bench.problem.student_is_new,
+            beside={
+                what: number
+                for name, own in self.bench.beside.items()
+                for what, number in _numbers(name, own, own.unpruned).items()
+            },
         )
         if records.UNPRUNED in self.outer.user_attrs:
             known = unpruned_result(self.outer.user_attrs[records.UNPRUNED])
@@ -140,14 +143,15 @@ class Worker:
             by = results.DIVERGENCE if unpruned.objective == "divergence" else self.bench.metric
             self.outer.set_metric_names([by, unpruned.unit])
 
-    def _yardstick(self) -> dict[str, Any]:
-        """Objective, units of sizes, sizes of the unpruned model: a run has but one of each."""
+    def _yardstick(self, bench: Workbench) -> dict[str, Any]:
+        """Objective, units of sizes, and the sizes of the unpruned model: a task of a run has but
+        one of each."""
         return {
             "objective": self.study.objective,
-            "unit": self.bench.problem.counted.cost.unit,
-            "cost_full": self.bench.problem.counted.full,
-            "flops_unit": self.bench.flops.unit,
-            "flops_full": self.bench.flops_full,
+            "unit": bench.problem.counted.cost.unit,
+            "cost_full": bench.problem.counted.full,
+            "flops_unit": bench.flops.unit,
+            "flops_full": bench.flops_full,
         }
 
     def _population(self) -> bool:
@@ -216,17 +220,17 @@ class Worker:
         self._record_how(group)
         self.progress.search(self.study.trial_timeout)
 
-        def scored() -> Iterator[tuple[int, Outcome, _Scored | None]]:
+        def scored() -> Iterator[tuple[int, Outcome, Mapping[str, Scored]]]:
             for outcome in type(methods[0]).search(
                 methods, self.bench.problem, seed=self.study.seed, progress=self.progress
             ):
-                number, result = group[outcome.slot][0], None
+                number, tasks = group[outcome.slot][0], dict[str, Scored]()
                 if isinstance(outcome, SearchResult):
                     try:
-                        result = self._score(outcome)
+                        tasks = self._score(outcome)
                     except WrongCostError as error:  # of this one: the others of its group go on
                         outcome = SearchFailure(outcome.slot, str(error))
-                yield number, outcome, result
+                yield number, outcome, tasks
 
         search = scored()
         while True:
@@ -255,22 +259,19 @@ class Worker:
                 for name, value in how.items():
                     self.running[number].set_user_attr(name, value)
 
-    def _tell(self, number: int, outcome: Outcome, scored: _Scored | None) -> None:
-        """Keep and tell one outcome; `scored` is what a student that was found is worth."""
+    def _tell(self, number: int, outcome: Outcome, tasks: Mapping[str, Scored]) -> None:
+        """Keep and tell one outcome; what was found is scored on each of the `tasks`."""
         if isinstance(outcome, SearchFailure):
             self._fail([number], outcome.reason)
             return
-        assert scored is not None, "what was found was scored"
-        result, answers = scored
-        if not math.isfinite(result.metric):
-            self._fail([number], f"its {self.bench.metric} is {result.metric}")
-            return
+        for place, task in tasks.items():
+            if not math.isfinite(task.result.metric):
+                what = f"metric on {place}" if place else self.bench.metric
+                self._fail([number], f"its {what} is {task.result.metric}")
+                return
         with self._still_ours(number):
-            full = self.bench.unpruned.widths
-            tokenizer = self.bench.tokenizer_of(outcome.architecture)
-            folder = self.folder.trial(number)
-            write_trial(folder, outcome, result, answers, tokenizer, full)
-            self._tell_result(number, result)
+            write_trial(self.folder.trial(number), tasks)
+            self._tell_result(number, tasks[""].result)
 
     def _tell_result(self, number: int, result: TrialResult, how: str = "") -> None:
         trial = self.running[number]
@@ -280,6 +281,8 @@ class Worker:
             trial.set_constraint(records.BUDGET, result.violation)
             for aim, excess in result.aims.items():
                 trial.set_constraint(aim, excess)
+            for what, worth in result.beside.items():  # by themselves, to be seen and drawn
+                trial.set_user_attr(what, worth)
             trial.set_user_attr(records.RESULT, asdict(result))
             told = self.outer.tell(trial, [float(result.value()), float(result.cost)])
             assert told.state is TrialState.COMPLETE, told.state
@@ -292,6 +295,7 @@ class Worker:
                 f"{results.divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
                 f"(held out {result.heldout_metric:.4f}) at {result.cost_name} ratio {ratio}, "
                 f"{'' if counted else f'{result.budget_name} ratio {reached}, '}asked {asked}"
+                f"{''.join(f', {what} {worth:.4f}' for what, worth in result.beside.items())}"
             )
             self._ended(number, f"{line}{missed}{missing}{how}", counts=True)
 
@@ -322,24 +326,41 @@ class Worker:
             copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
             self._tell_result(number, twin.result, f", copied from trial {twin.number}")
 
-    def _score(self, found: SearchResult) -> _Scored:
-        answers = self.bench.answers(found.model, found.architecture)
-        score = self.bench.score(found.model, found.architecture, answers)
-        problem = self.bench.problem
+    def _score(self, found: SearchResult) -> dict[str, Scored]:
+        """What was found, scored on the study's task, "", and on others by their folders."""
+        tasks = {"": self._scored(found, self.bench)}
+        numbers = {} if found.forgotten is None else {"forgotten": found.forgotten}
+        for (name, bench), own in zip(self.bench.beside.items(), found.beside, strict=True):
+            scored = tasks[f"{BESIDE}/{name}"] = self._scored(own, bench)
+            numbers |= _numbers(name, bench, scored.result)
+            if own.forgotten is not None:
+                numbers[f"{name} forgotten"] = own.forgotten
+        result = replace(tasks[""].result, beside=numbers)
+        aims = results.missed_aims(result, self.study.at_least, self.study.at_most)
+        return {**tasks, "": tasks[""]._replace(result=replace(result, aims=aims))}
+
+    def _scored(self, found: SearchResult, bench: Workbench) -> Scored:
+        answers = bench.answers(found.model, found.architecture)
+        score = bench.score(found.model, found.architecture, answers)
+        problem = bench.problem
         if found.target_ratio is None:
             target, unit = score.cost / problem.counted.full, problem.counted.cost.unit
         else:  # a method's own may be a tensor's or numpy's
             target, unit = float(found.target_ratio), problem.budget.cost.unit
         result = TrialResult(
             **asdict(score),
-            **self._yardstick(),
+            **self._yardstick(bench),
             target_ratio=target,
             tolerance=float(found.tolerance),
             budget_unit=unit,
         )
-        aims = results.missed_aims(result, self.study.at_least, self.study.at_most)
-        result = replace(result, aims=aims)
-        return result, {role: logits.numpy() for role, logits in answers.items()}
+        return Scored(
+            found,
+            result,
+            {role: logits.numpy() for role, logits in answers.items()},
+            bench.tokenizer_of(found.architecture),
+            bench.unpruned.widths,
+        )
 
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
         for number in list(numbers):
@@ -353,6 +374,12 @@ class Worker:
             self.counted += 1
             self.failed = []
         self.progress.trial_ended(f"trial {number}: {line}", counts=counts)
+
+
+def _numbers(name: str, bench: Workbench, model: Measured | Score) -> dict[str, float]:
+    """What a model is worth on another task, as `Measured.beside` has it."""
+    what = f"{name} {bench.metric}"
+    return {what: model.metric, f"{what} held out": model.heldout_metric}
 
 
 def call_back(

@@ -47,6 +47,11 @@ def model_card(
         f"{run.metric_name}, selection split": (result.metric, unpruned.metric),
         f"{run.metric_name}, held-out split": (result.heldout_metric, unpruned.heldout_metric),
     }
+    teachers = unpruned.beside
+    beside = {
+        what: (f"{worth:.4f}", f"{teachers[what]:.4f}" if what in teachers else "")
+        for what, worth in result.beside.items()
+    }
     sizes = {unit: (size, unpruned.sizes[unit]) for unit, size in result.sizes.items()}
     versions = ("maskfront", "torch", "transformers", "optuna")
     return TEMPLATES.get_template("card.md.j2").render(
@@ -64,6 +69,7 @@ def model_card(
         numbers=[
             *zip(unpruned.divergences, *map(divergence_texts, (result, unpruned)), strict=True),
             *((what, *(f"{number:.4f}" for number in pair)) for what, pair in metrics.items()),
+            *((what, *texts) for what, texts in beside.items()),
             *((what, *map(size_text, pair)) for what, pair in sizes.items()),
             *_served(run, trial.number),
         ],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import RunError
 from orchestrator.runs.damage import damages
 from orchestrator.runs.records import RunRecord
+from orchestrator.runs.run_folder import BESIDE, MODEL
 from reports.choice import model_folder
 from reports.exporting.card import model_card
 from reports.speed import inputs_of
@@ -44,8 +45,8 @@ def export(
     """Write a finished trial's model to `out`, to be loaded where maskfront is not installed.
 
     The folder holds model.safetensors, config.json, the tokenizer, a model card README.md,
-    architecture.json, result.json, and its classes unless transformers has one for it. It is
-    written whole or not at all, and over nothing.
+    architecture.json, result.json, and its classes unless transformers has one for it; and below
+    beside/ the models of other tasks. It is written whole or not at all, and over nothing.
 
     Args:
         run: the run that the trial is of.
@@ -91,6 +92,10 @@ def export(
                 raise RunError(f"'{file}' is a link; put the file itself there")
             shutil.copyfile(file, unfinished / name)
         notes = [*notes]
+        for task in sorted((model.parent / BESIDE).glob("*")):
+            (place := unfinished / BESIDE / task.name).mkdir(parents=True)
+            write_model(task / MODEL, place)
+            notes.append(f"{place.relative_to(unfinished)}: the model of task {task.name}")
         result = row.result
         if result.violation <= 0 and result.missed is not None:
             notes.append(f"{result.missed}, so it is not on the front")

@@ -31,6 +31,7 @@ from objectives.search_method import SearchMethod
 from objectives.strategies.super_net_search import CellChoice
 from objectives.text.task import Task
 from objectives.training.stages import Stage
+from objectives.workbench.inputs import Beside
 from objectives.workbench.teacher import Teacher
 from orchestrator.command.launching import launch
 from orchestrator.command.polishing import polish
@@ -201,19 +202,26 @@ def study(one: Combination, models: Models) -> Study:
     rows = {"regression": graded_rows, "several": several_rows}.get(one.answers, planted_rows)
     knob = "target_ratio" if hasattr(method, "target_ratio") else "learning_rate"
     knobs = (0.9, 0.6) if knob == "target_ratio" else (1e-3, 3e-3)
+    task = Task(
+        name=one.answers,
+        data=rows,
+        metric=METRICS[one.answers],
+        multi_label=one.answers == "several",
+        max_length=16,
+        **{"train": 96, "alpha": 32, "select": 48, "heldout": 48},
+    )
+    classifier = Teacher(checkpoint=models.classifier)
+    beside = Beside(
+        task=replace(task, name="second", data=planted_rows, metric="accuracy", multi_label=False),
+        teacher=classifier,
+    )
     return Study(
         name="matrix",
-        task=Task(
-            name=one.answers,
-            data=rows,
-            metric=METRICS[one.answers],
-            multi_label=one.answers == "several",
-            max_length=16,
-            **{"train": 96, "alpha": 32, "select": 48, "heldout": 48},
-        ),
+        task=task,
         teacher=Teacher(checkpoint=models.pretrained, epochs=2, learning_rate=1e-3)
-        if one.answers in ("regression", "several")
-        else Teacher(checkpoint=models.classifier),
+        if one.answers == "regression"
+        else classifier,
+        beside=(beside,) if method.learns_beside else (),
         method=method,
         space={knob: FloatDistribution(min(knobs), max(knobs))},
         first=tuple({knob: value} for value in knobs),

@@ -10,6 +10,7 @@ from transformers import BertForSequenceClassification
 from transformers.initialization import no_init_weights
 
 from objectives.device import to_device
+from objectives.errors import UserError
 from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import as_bert
 
@@ -44,6 +45,15 @@ def load_student(
         pretrained.take_outputs(student, order, label_names)
     student.config.problem_type = problem_type
     return _frozen(student, device)
+
+
+def check_layers(layers: Sequence[int], count: int) -> None:
+    """Raise UserError unless these are layers of a teacher that has so many, in their order."""
+    if not layers or list(layers) != sorted({*range(count)} & {*layers}):
+        raise UserError(
+            f"student_layers is {layers}; it must be ascending layers of the teacher, "
+            f"0 to {count - 1}"
+        )
 
 
 def keep_layers(

@@ -11,7 +11,7 @@ At one-hot numbers the super-net is the plain model, in its logits, its gradient
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ from objectives.weights.super_nets.shared_reads import SharedReads
 
 Weights = Mapping[str, Sequence[float] | Tensor]
 """Numbers over the choices of each of `GraphSpace.places`, in their order."""
+_BEFORE_THE_CELL = ("words", "types", "bigrams", "join")
+"""The parts of a plain model that make the states which a cell reads, where it has them."""
 
 
 class _Way(NamedTuple):
@@ -281,21 +283,40 @@ class SuperNet(nn.Module):
     def extract(self, choices: Mapping[str, Any]) -> CellForSequenceClassification:
         """The plain classifier of some choices, with copies of their weights; what is frozen, as
         the teacher's words are, is not copied."""
-        graph, sources = self.space.unrolled(choices).with_sources()
         with torch.random.fork_rng(devices=[]):  # new weights, none of which stays
             model = CellForSequenceClassification(self._config(self.genotype(choices)))
         frozen = {id(w): w for w in self.plain.parameters() if not w.requires_grad}
         for name, child in self.plain.named_children():
             if name not in ("blocks", "reads"):
                 setattr(model, name, copy.deepcopy(child, dict(frozen)))
-        names = [name for node in graph.nodes for name in node.operations]
-        edges = [own for own in zip(names, sources, strict=True) if own[0] != IDENTITY]
-        for block, (name, (number, edge)) in enumerate(edges):
-            row, node = divmod(number, self.space.nodes + 1)
-            model.blocks[block] = copy.deepcopy(self.blocks[_key(row, node, edge, name)])
+        for block, key in enumerate(self._keys(choices)):
+            model.blocks[block] = copy.deepcopy(self.blocks[key])
         self.reads.copied_to(model)
         model.train(False)
         return model
+
+    def _keys(self, choices: Mapping[str, Any]) -> Iterator[str]:
+        """Which blocks the model of some choices has, in their order there."""
+        graph, sources = self.space.unrolled(choices).with_sources()
+        names = [name for node in graph.nodes for name in node.operations]
+        for name, (number, edge) in zip(names, sources, strict=True):
+            if name != IDENTITY:
+                row, node = divmod(number, self.space.nodes + 1)
+                yield _key(row, node, edge, name)
+
+    def share(self, other: SuperNet) -> None:
+        """Take all weights of another of the same space but those that read the last state: norm,
+        pooler and classifier, the head of a task. Both then learn them."""
+        self.blocks, self.reads = other.blocks, other.reads
+        for name in _BEFORE_THE_CELL:
+            setattr(self.plain, name, getattr(other.plain, name))
+
+    def shared(self, choices: Mapping[str, Any]) -> nn.ModuleList:
+        """What tasks share that answer by the cell of some choices, which reads the token and the
+        state as they are: all but the head."""
+        before = (getattr(self.plain, name) for name in _BEFORE_THE_CELL)
+        blocks = (self.blocks[key] for key in self._keys(choices))
+        return nn.ModuleList([*(part for part in before if part is not None), *blocks])
 
 
 def _key(cell: int, node: int, edge: int, name: str) -> str:

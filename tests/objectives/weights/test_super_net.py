@@ -78,6 +78,14 @@ def test_at_one_hot_weights_it_is_the_plain_model(name: str, seed: int) -> None:
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
     pairs = [gradients(own, logits) for own, logits in ((net, found), (plain, wanted))]
     torch.testing.assert_close(*pairs, atol=1e-4, rtol=1e-3)
+    if not space.reads:
+        learn = {name for name, weight in net.named_parameters() if weight.grad is not None}
+        shared = {id(weight) for weight in net.shared(choices).parameters()}
+        assert learn == {
+            name
+            for name, weight in net.named_parameters()
+            if id(weight) in shared or name.split(".")[1] in ("LayerNorm", "pooler", "classifier")
+        }
     flops = net.expected_flops(weights, TOKENS)
     assert flops == measured_flops(plain, TOKENS)
     of_tensors = {place: torch.tensor(own).requires_grad_() for place, own in weights.items()}

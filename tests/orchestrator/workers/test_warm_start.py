@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,9 @@ from objectives.training.stages import Stage
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, load_optuna_study, read_run
 from orchestrator.study_file import load_study
+from orchestrator.workers import warm_start
 from orchestrator.workers.launch_options import LaunchOptions
-from orchestrator.workers.warm_start import WARM_START, clipped
+from orchestrator.workers.warm_start import WARM_START, clipped, distances
 from orchestrator.workers.worker_pool import launch_workers
 from tests.launching import run_study
 
@@ -183,3 +185,68 @@ def test_a_clipped_value_is_one_that_the_knob_holds(
     assert abs(near - min(max(value, knob.low), knob.high)) <= (step or 0) / 2 + 1e-9
     whole = IntDistribution(-3, -3 + 2 * width, step=2)
     assert whole._contains(clipped(round(value), whole))
+
+
+_FEATURES = st.fixed_dictionaries({name: st.integers(-9, 9).map(float) for name in "abc"})
+
+
+def test_distances_are_sums_of_shares_of_what_each_feature_spans() -> None:
+    own = {"rows": 8.0, "classes": 2.0, "teacher": 0.5}
+    others = [
+        {"rows": 8.0, "classes": 4.0, "teacher": 0.5},
+        {},
+        {"rows": 10.0, "classes": 3.0, "teacher": 0.5},
+        dict(own),
+    ]
+    assert distances(own, others) == [1.0, math.inf, 1.5, 0.0]
+
+
+@given(_FEATURES, st.lists(_FEATURES, max_size=5), st.sampled_from("abc"), st.integers(1, 4))
+def test_the_unit_of_a_feature_decides_no_distance(
+    own: dict[str, float], others: list[dict[str, float]], name: str, factor: int
+) -> None:
+    scaled = [{**task, name: 2**factor * task[name] + 1} for task in (own, *others)]
+    assert distances(scaled[0], scaled[1:]) == pytest.approx(distances(own, others))
+
+
+def test_the_fronts_of_the_nearest_tasks_come_first(
+    study: Study, earlier: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of equally near ones the most similar study's, then as they are named; a run that says
+    nothing of its task comes last."""
+    own = {"rows": 5.0, "teacher": 0.9}
+    tasks = {
+        "unknown": {},
+        "far": {"rows": 9.0, "teacher": 0.5},
+        "near": {"rows": 5.0, "teacher": 0.8},
+        "another": {"rows": 5.0, "teacher": 0.8},
+        "alike": {"rows": 5.0, "teacher": 0.8},
+    }
+    runs = {
+        name: replace(
+            earlier,
+            name=name,
+            features=features,
+            definition={**earlier.definition, "seq_len": "16" if name == "alike" else name},
+        )
+        for name, features in tasks.items()
+    }
+    monkeypatch.setattr(warm_start, "read_run", runs.get)
+    warm = replace(study, warm_start=tuple(tasks), trials=99)
+    definition = {**earlier.definition, "seq_len": "16"}
+    found = [name.split(" trial")[0] for name, _ in warm_start.warm_start(warm, definition, own)]
+    assert list(dict.fromkeys(found))[2:] == ["alike", "near", "another", "far", "unknown"]
+
+
+def test_a_run_records_what_tells_its_task_from_others(earlier: RunRecord) -> None:
+    assert earlier.features == pytest.approx(
+        {
+            "rows": math.log(128),
+            "length": earlier.features["length"],
+            "classes": 3.0,
+            "entropy": math.log(3),
+            "teacher": earlier.unpruned.metric,
+        },
+        rel=0.01,
+    )
+    assert 3 < math.exp(earlier.features["length"]) < 16

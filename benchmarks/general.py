@@ -1,0 +1,105 @@
+"""Does a student gain from general distillation (TinyBERT's first phase) before its task?
+
+Three layers of MiniLM-L6 learn its hidden states and attention scores on all text here, the tweets
+of the quickstart and the sentences of GLUE, without a label. Then students of a task distil from a
+MiniLM-L6 that was fine-tuned on it:
+
+    layers      start with three layers of the fine-tuned teacher
+    pretrained  start with the same layers of the pretrained model
+    general     start with what general distillation made of these
+
+    OMP_NUM_THREADS=1 python -m benchmarks.general --cache FOLDER [--task cola --glue FOLDER]
+        [--passes 1] [--steps 150 600] [--seeds 0 1 2]
+
+KL is the divergence from the teacher's answers on the selection split, in nats. Writes
+benchmarks/results/general.json row by row and goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+from datasets import load_dataset
+
+from benchmarks.harness import Rows, parsed, parser_of, print_means
+from benchmarks.tasks import RATE, kept, measure, task_of, teacher_for, teacher_row
+from maskfront import RandomPruning, Stage, distil
+from objectives.session import Session
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.workbench import prepare
+from studies._quickstart_data import minilm, tweets
+
+LAYERS = (0, 2, 4)
+BATCH = 32
+COLUMNS = {
+    "sst2": ("sentence",),
+    "cola": ("sentence",),
+    "rte": ("sentence1", "sentence2"),
+}
+
+
+def all_text(glue: str | None) -> list[str]:
+    """Every text of the train splits here, in one order."""
+    lines = list(tweets()["text"])
+    for name, columns in COLUMNS.items() if glue else ():
+        rows = load_dataset(f"{glue}/{name}", split="train")
+        lines += [line for column in columns for line in rows[column]]
+    return [" ".join(line.split()) for line in lines]
+
+
+def general(cache: Path, glue: str | None, passes: float) -> str:
+    """The folder of the student, made once; with 0 passes it is where general distillation begins,
+    but for a step at a rate of next to nothing."""
+    folder = cache / f"general-{'glue-' if glue else ''}{passes:g}"
+    if not folder.is_dir():
+        text = cache / "all_text.txt"
+        text.write_text("\n".join(all_text(glue)) + "\n", encoding="utf-8")
+        distil(
+            minilm(),
+            text,
+            folder,
+            student_layers=LAYERS,
+            epochs=passes or 1e-9,
+            learning_rate=RATE if passes else 1e-12,
+        )
+    return str(folder)
+
+
+def main() -> None:
+    """Measure what is missing, print the table."""
+    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola", "rte"), seeds=(0,), cache=True)
+    parser.set_defaults(threads=1)
+    parser.add_argument("--passes", type=float, default=1, help="of general distillation")
+    parser.add_argument("--steps", nargs="+", type=int, default=[150, 600])
+    asked = parsed(parser)
+    rows = Rows(asked.out / "general.json")
+    starts = {
+        "layers": {"student_layers": LAYERS},
+        "pretrained": {"student": general(asked.cache, asked.glue, 0)},
+        "general": {"student": general(asked.cache, asked.glue, asked.passes)},
+    }
+    about = {"task": asked.task, "passes": asked.passes}
+    for start, of_start in starts.items():
+        inputs = read_inputs(task_of(asked.task, asked.glue), teacher_for(asked.task), **of_start)
+        bench = prepare(inputs, Session(cache=asked.cache))
+        for seed, steps in product(asked.seeds, asked.steps):
+            key = {**about, "start": start, "seed": seed, "steps": steps}
+            if rows.has(key):
+                continue
+            epochs = steps * BATCH / len(bench.problem.train)
+            learn = Stage(name="learn", epochs=epochs, learning_rate=RATE, loss="prediction+hidden")
+            whole = RandomPruning(target_ratio=1.0, batch_size=BATCH, stages=(learn,))
+            found = measure(bench, whole, seed)
+            worth = kept(found, "kl", "heldout_kl", "select", "heldout", "processor_seconds")
+            rows.add({**key, **teacher_row(bench), **worth})
+    print_means(
+        "general distillation before the task's own",
+        [row for row in rows.rows if about.items() <= row.items()],
+        ("task", "steps", "start"),
+        {"kl": ".4f", "heldout_kl": ".4f", "select": ".4f", "heldout": ".4f"},
+    )
+
+
+if __name__ == "__main__":
+    main()

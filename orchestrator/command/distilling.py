@@ -1,0 +1,120 @@
+"""`distil`: from a pretrained model and a file of text to a smaller pretrained model, a checkpoint
+that any study can name as its student."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from objectives.cache import atomic_write, content_key
+from objectives.device import choose_device, quiet_libraries
+from objectives.errors import UserError
+from objectives.progress import SilentProgress
+from objectives.students.bert import pretrained
+from objectives.students.bert.adapters import AdaptedBert
+from objectives.students.bert.exporting import save_model, save_tokenizer
+from objectives.students.bert.student import check_layers, keep_layers
+from objectives.text.task import Examples, tokenise
+from objectives.text.text_files import TextFile
+from objectives.weights.general import Text, distil_states
+from objectives.weights.independent import not_finite
+from objectives.workbench.teacher import load_frozen
+from orchestrator.errors import RunError
+from orchestrator.terminal import say
+from reports.exporting.export import check_free
+
+_LONGEST = 128  # tokens of a text
+
+
+def distil(
+    teacher: str | Path,
+    text: str | Path,
+    out: str | Path,
+    *,
+    student_layers: Sequence[int],
+    epochs: float = 3,
+    learning_rate: float = 1e-4,
+    batch_size: int = 32,
+    device: str = "auto",
+    console: Console | None = None,
+) -> Path:
+    """Let layers of a pretrained model learn its hidden states on raw text: TinyBERT's first phase.
+
+    Studies whose teacher was fine-tuned from the same model name the folder as `Study.student`. The
+    same call goes on where one was cut off.
+
+    Args:
+        teacher: a pretrained BERT, folder or name on the hub; a classifier in it has no part.
+        text: a file with a text a line (.txt), or a table with a column "text". Equal ones count
+            once, and of each 128 tokens at most.
+        out: the folder to make; it must not hold anything yet.
+        student_layers: layers of the teacher that the student starts with, such as (0, 2, 4).
+        epochs: passes over the texts. > 0.
+        learning_rate: peak of AdamW's rate. > 0.
+        batch_size: texts of a step. >= 1.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        console: what shows progress and notes; the terminal by default.
+
+    Returns:
+        The folder: a BERT without a classifier, and its tokenizer.
+
+    Raises:
+        RunError: if the folder is taken, or a number is out of its range.
+        UserError: for a model or a file that cannot be read, and for a loss that is not finite.
+    """
+    quiet_libraries()
+    out, teacher, console = Path(out).absolute(), str(teacher), console or Console()
+    check_free(out)
+    if not min(epochs, learning_rate, batch_size) > 0:
+        raise RunError("give numbers above 0", "epochs", "learning_rate", "batch_size")
+    whole = load_frozen(teacher, choose_device(device))
+    if isinstance(whole, AdaptedBert):
+        raise UserError(f"model '{teacher}': general distillation takes and makes BERTs alone")
+    check_layers(student_layers, whole.config.num_hidden_layers)
+    with TemporaryDirectory() as cache:
+        read = TextFile.named(text, None, "utf-8").read(["text"], cache)["text"]
+        texts = [(line,) for line in dict.fromkeys(read) if line and line.strip()]
+    if not texts:
+        raise UserError(f"file '{text}' holds no text")
+    tokenizer, small = pretrained.load_tokenizer(teacher), keep_layers(whole, student_layers)
+    longest, labels = min(_LONGEST, whole.config.max_position_embeddings), np.zeros(len(texts), int)
+    rows = tokenise(Examples(texts, labels), "train", tokenizer, longest)
+    training = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
+    made_of = {"teacher": pretrained.fingerprint(teacher), "layers": list(student_layers)}
+    key = content_key({**training, **made_of, "text": rows.fingerprint})
+    begun = out.with_name(f".{out.name}.begun-{key}")
+    with Progress(console=console) as bars:
+        own = {**training, "progress": _Bar(bars), "checkpoint": begun}
+        curve = distil_states(small, whole, Text(rows, str(whole.device)), **own)
+    if failure := not_finite(0, curve):
+        raise UserError(f"distil: {failure.reason}; lower learning_rate, now {learning_rate:g}")
+    with atomic_write(out) as unfinished:
+        unfinished.mkdir(parents=True)
+        save_model(small.bert, unfinished)
+        save_tokenizer(tokenizer, unfinished)
+    begun.unlink(missing_ok=True)
+    first, last = (point["loss"] for point in (curve[0], curve[-1]))
+    say(console, f"{out}: {len(texts):,} texts; loss {first:.4g} to {last:.4g}")
+    return out
+
+
+@dataclass
+class _Bar(SilentProgress):
+    """A bar for each stage, and notes above it."""
+
+    bars: Progress
+
+    def note(self, line: str) -> None:
+        say(self.bars.console, line)
+
+    def begin(self, stage: str, steps: int, done: int = 0) -> None:
+        self.bars.add_task(stage, total=steps, completed=done)
+
+    def advance(self) -> None:
+        self.bars.advance(self.bars.task_ids[-1])
