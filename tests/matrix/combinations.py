@@ -219,7 +219,7 @@ def study(one: Combination, models: Models) -> Study:
         name="matrix",
         task=task,
         teacher=Teacher(checkpoint=models.pretrained, epochs=2, learning_rate=1e-3)
-        if one.answers == "regression"
+        if one.answers in ("regression", "several")
         else classifier,
         beside=(beside,) if method.learns_beside else (),
         method=method,
