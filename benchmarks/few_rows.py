@@ -121,7 +121,7 @@ def few(problem: Problem, per_class: int, seed: int) -> Problem:
         labels=labels[rows],
     )
     answers = problem.teacher_logits[torch.from_numpy(rows)]
-    return replace(problem, train=some, alpha=some, teacher_logits=answers)
+    return replace(problem, train=some, alpha=some, teacher_logits=answers, alpha_logits=answers)
 
 
 def main() -> None:

@@ -7,20 +7,23 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Labels: TypeAlias = NDArray[np.int64 | np.float32]
-"""One label a row: int64, the index of a class; or float32, a number (regression)."""
+Labels: TypeAlias = NDArray[np.int64 | np.float32 | np.int8]
+"""One label a row, (rows,): int64, the index of a class; or float32, a number (regression). Or
+several, (rows, C) int8: 1 where the row has the label, 0 where it has not."""
 
 Logits: TypeAlias = NDArray[np.float32]
 """Of a model, (rows, C)."""
-Metric = Literal["accuracy", "mcc", "f1", "pearson_spearman", "agreement"]
+Metric = Literal["accuracy", "mcc", "f1", "micro_f1", "macro_f1", "pearson_spearman", "agreement"]
 
 
 def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes: int = 2) -> float:
     """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
     `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more
-    the mean over those that occur."""
+    the mean over those that occur. Of rows with several labels all must be right to be accurate;
+    micro F1 counts them together, macro F1 is the mean over all labels."""
     if metric in ("accuracy", "agreement"):
-        return float(np.mean(labels == predictions))
+        same = labels == predictions
+        return float(np.mean(same if same.ndim == 1 else same.all(1)))
     if metric == "pearson_spearman":
         if not np.isfinite(predictions).all():
             return float("nan")
@@ -30,6 +33,8 @@ def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes
     if metric == "mcc":
         return float(metrics.matthews_corrcoef(labels, predictions))
     average = "binary" if classes == 2 else "macro"
+    if metric != "f1":
+        average = metric.removesuffix("_f1")
     return float(metrics.f1_score(labels, predictions, average=average, zero_division=0.0))
 
 

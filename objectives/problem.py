@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives.cache import atomic_write, content_key, kernel_lock
+from objectives.errors import UserError
 from objectives.measures.budget import Budget
 from objectives.students.bert import pretrained
 from objectives.students.bert.architecture import BertShape
@@ -24,14 +25,59 @@ from objectives.text.vocabulary import Vocabulary
 Made = TypeVar("Made")
 
 
+class NeedsBertError(UserError):
+    """A method asked for a BERT that there is none of."""
+
+
+class NoBert:
+    """Stands where there is no BERT: whatever is asked of it, the answer is a `NeedsBertError` that
+    says why there is none, and what to do."""
+
+    def __init__(self, why: str):
+        self._why = why
+
+    @property
+    def config(self) -> Self:
+        """Of it nothing can be asked either."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself looks for, such as __deepcopy__
+            raise AttributeError(name)
+        raise NeedsBertError(self._why)
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """What cells have of a model: the embeddings of its tokens, and settings of theirs."""
+
+    embeddings: Tensor
+    """(V, E)"""
+    settings: Mapping[str, Any]
+    """What their configuration says of tokens and labels."""
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, **settings: Any) -> Self:
+        """The model's, with these settings in place of what its configuration says."""
+        names = ("type_vocab_size", "max_position_embeddings", "pad_token_id")
+        own = {
+            name: settings[name] if name in settings else getattr(model.config, name)
+            for name in (*names, "id2label", "label2id", "problem_type")
+        }
+        embeddings: Any = model.get_input_embeddings()
+        return cls(embeddings.weight.detach(), own)
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """What a search method works on: it learns from `train` and `alpha` alone."""
 
     teacher: BertForSequenceClassification
-    """Fine-tuned, frozen, in evaluation mode, on the device."""
+    """Fine-tuned, frozen, in evaluation mode, on the device. A `NoBert` where the teacher is none
+    that reads the students' tokens, and only its answers are known."""
     student: BertForSequenceClassification
-    """Where every student starts: the teacher, some layers of it, or a checkpoint of its own."""
+    """Where every student starts: the teacher, some layers of it, or a checkpoint of its own. A
+    `NoBert` where there is nothing to cut."""
     train: Split
     """The train rows, then their augmented copies and the unlabelled rows, if the study has any.
     Labels are the teacher's answers where there are none."""
@@ -39,6 +85,12 @@ class Problem:
     """(rows of train, C): what the teacher says of each row of `train`, on the device."""
     alpha: Split
     """The rows to choose units by."""
+    alpha_logits: Tensor
+    """(rows of alpha, C): what the teacher says of them, on the device."""
+    words: Words
+    """What cells begin with."""
+    flops_full: float
+    """FLOPs of the model of ratio 1."""
     budget: Budget
     """What target ratios are shares of: what the study counts, or FLOPs where bits decide that,
     since units are chosen before anything is rounded."""
@@ -119,9 +171,13 @@ class Problem:
         budget = self.budget
         alpha = hashlib.sha256(self.alpha.labels.tobytes()).hexdigest()
         models = {"teacher": self.teacher, "student": self.student}
+        answers = hashlib.sha256(self.teacher_logits.cpu().numpy().tobytes()).hexdigest()
         return content_key(
             {
-                **{name: pretrained.fingerprint_of(model) for name, model in models.items()},
+                **{
+                    name: answers if isinstance(model, NoBert) else pretrained.fingerprint_of(model)
+                    for name, model in models.items()
+                },
                 "rows": [self.train.fingerprint, self.alpha.fingerprint, alpha],
                 "cost": [budget.cost.unit, budget.cost.full, budget.full, self.seq_len],
                 "device": torch.device(self.device).type,

@@ -16,7 +16,6 @@ from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import discretise
 from objectives.problem import Problem
 from objectives.students.bert.architecture import SPACES_OF_LAYERS, BertArchitecture, check_spaces
-from objectives.students.bert.cutting import shape_of
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.training.flops_lost import flops_lost, flops_to_lose
 from objectives.training.losses import check_comparable
@@ -110,7 +109,7 @@ class Staged(BertMethod):
         """A loss that compares layers, or heads, wants those of the teacher that are theirs."""
         super().check_shapes(student, teacher)
         for stage in self.stages:
-            check_comparable(stage.loss, shape_of(student), shape_of(teacher))
+            check_comparable(stage.loss, student, teacher)
 
     def shortened(self, share: float) -> Self:
         """The method with this share, in (0, 1], of the epochs of each stage."""

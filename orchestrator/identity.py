@@ -11,6 +11,7 @@ from optuna.distributions import distribution_to_json
 
 from objectives.students.bert.pretrained import license_of
 from objectives.workbench.fidelity import FULL
+from objectives.workbench.teacher import FINE_TUNING
 from orchestrator.study import Study
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def definition_of(
         "teacher.checkpoint": checkpoint,
         "method": study.method_name,
     }
+    if study.task.multi_label:
+        parts["task.multi_label"] = True
     if augmentation is not None:
         parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
     if study.beside:
@@ -80,17 +83,19 @@ def sources_of(study: Study) -> dict[str, str]:
     """
     task = study.task
     first, *second = task.columns
+    licenses = dict.fromkeys(map(license_of, study.teacher.checkpoints))
     named = {
         "task": task.name,
         **_data_names(task),
         "text": first,
         "text pair": second[0] if second else None,
-        "label": task.label if task.labelled else None,
-        "teacher": _end_of_path(study.teacher.checkpoint),
-        "teacher license": license_of(study.teacher.checkpoint),
+        "label": ", ".join(task.label_columns) if task.labelled else None,
+        "teacher": " + ".join(map(_end_of_path, study.teacher.checkpoints)) or None,
+        "teacher license": ", ".join(filter(None, licenses)) or None,
+        "teacher answers": Path(study.teacher.answers or "").name or None,
     }
     for one in study.beside:
-        data = _data_names(one.task) | {"teacher": _end_of_path(one.teacher.checkpoint)}
+        data = _data_names(one.task) | {"teacher": _end_of_path(one.teacher.name)}
         named |= {f"{what} of {one.task.name}": text for what, text in data.items()}
     if study.student is not None:
         named["student"] = _end_of_path(study.student)
@@ -104,7 +109,7 @@ def _settings(study: Study) -> Iterator[tuple[str, object]]:
             yield name, getattr(study, name)
     for where, aims in (("at_least", study.at_least), ("at_most", study.at_most)):
         yield from ((f"{where}.{name}", aim) for name, aim in aims.items())
-    yield from _entries("teacher", study.teacher)
+    yield from ((f"teacher.{name}", getattr(study.teacher, name)) for name in FINE_TUNING)
     if study.fidelity != FULL:
         yield from _entries("fidelity", study.fidelity)
     tuned = {f"method.{name}" for name in study.space}

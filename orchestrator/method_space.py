@@ -16,6 +16,7 @@ from optuna.distributions import (
 
 from objectives.errors import UserError, did_you_mean
 from objectives.knobs import settings, with_knobs
+from objectives.problem import NeedsBertError
 from objectives.search_method import SearchMethod
 from orchestrator.runs.records import METHOD
 
@@ -96,7 +97,10 @@ class MethodSpace:
         tried = [{**lowest, name: v} for name, knob in self.space.items() for v in extremes(knob)]
         for knobs in tried or [lowest]:
             if self._allows(knobs):
-                self.trial_method(knobs).check_shapes(student, teacher)
+                try:
+                    self.trial_method(knobs).check_shapes(student, teacher)
+                except NeedsBertError as error:
+                    raise UserError(f"{type(self.method).__name__}: {error}") from error
 
     @property
     def least_vocabulary(self) -> float:

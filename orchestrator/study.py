@@ -71,8 +71,9 @@ class Study:
     student_layers: tuple[int, ...] | None = None
     """Layers of the teacher that the student starts with, such as (0, 2, 4); None keeps all."""
     student: str | None = None
-    """A checkpoint that the student starts with instead, folder or name on the hub: a BERT of the
-    teacher's vocabulary, of any depth and width. Ratio 1 is then this student, unpruned."""
+    """A checkpoint that the student starts with instead, folder or name on the hub: a BERT of any
+    depth and width, which learns the teacher's answers alone if it reads other tokens. Ratio 1 is
+    then this student, unpruned."""
     cost: CostName = "flops"
     """What is minimised beside the metric, and what budgets and ratios are of: "flops"; "params",
     embeddings included; "units" of the method's spaces; "latency", milliseconds on the device of

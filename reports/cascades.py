@@ -13,14 +13,14 @@ _WORK = ("FLOPs", "latency", "bit operations")
 def cascades_of(run: RunRecord) -> list[Cascade]:
     """The front of the cascades of a run, by rising cost; costs are in the unit of the run.
 
-    None for a run that compares divergences or numbers, or counts what is stored, and for one of an
-    earlier version, which kept no answers.
+    None for a run that compares divergences or numbers, whose texts have several labels, or that
+    counts what is stored, and for one of an earlier version, which kept no answers.
     """
     unpruned, judged = run.unpruned, read_rows(run)
     if judged is None or unpruned.cost_name not in _WORK or unpruned.objective != "metric":
         return []
     classes = judged.unpruned["select"].shape[-1]
-    if classes < 2:
+    if classes < 2 or judged.labels["select"].ndim == 2:
         return []
     answers = {
         trial.number: (trial.result.cost, kept)
@@ -34,5 +34,6 @@ def cascades_of(run: RunRecord) -> list[Cascade]:
         classes=classes,
     )
     members = [Member(number, cost, kept) for number, (cost, kept) in answers.items()]
-    members.append(Member(None, unpruned.cost, judged.unpruned))
+    if "teacher answers" not in run.sources:  # a teacher that is no model can be asked no more
+        members.append(Member(None, unpruned.cost, judged.unpruned))
     return front_of(cascades(pairs_of(members, rows)))

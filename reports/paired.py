@@ -73,6 +73,8 @@ class Paired:
                 logits = found
             own, labels = logits["select"], self.judged.labels["select"]
             said = own.argmax(-1) if own.shape[-1] > 1 else own[:, 0]
+            if labels.ndim == 2:
+                said = (own > 0).astype(labels.dtype)
             metric = cast("Metric", self.run.definition["task.metric"])
             self._known[number] = resampled_metrics(metric, labels, said, max(own.shape[-1], 2))
         return self._known[number]

@@ -189,30 +189,32 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
     of_run = OfRun(layers=len(run.unpruned.heads_per_layer), bits=run.bits)
     if study is not None:
         data = inputs_of(run, study)
-        unpruned = None if run.unpruned.student_is_new else teacher_of(run, study, data)
+        other = run.unpruned.student_is_new or data.only_answers
+        unpruned = None if other else teacher_of(run, study, data)
         of_run = replace(of_run, data=data, unpruned=unpruned)
     return bench(folders, of_run=of_run, **settings)
 
 
 def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:
-    """The fine-tuned teacher of a run, from its cache. Raises UserError if it is gone."""
+    """The fine-tuned teacher of a run, from its cache. Raises UserError if it is gone, and RunError
+    if it is no BERT that reads the students' tokens."""
     from objectives.session import Session
-    from objectives.workbench.teacher import load_teacher
 
-    return load_teacher(
-        data.teacher,
-        data.text,
-        data.split("train"),
-        session=Session(cache=RunFolder(run.folder).cache, seed=study.seed),
-        fine_tune=False,
-    )
+    session = Session(cache=RunFolder(run.folder).cache, seed=study.seed)
+    if data.only_answers:
+        raise RunError(
+            f"the teacher '{data.teacher.name}' {data.only_answers}, so maskfront cannot serve it"
+        )
+    bert = data.answering(data.split("train"), session, fine_tune=False).bert
+    assert bert is not None
+    return bert
 
 
 def inputs_of(run: RunRecord, study: Study) -> Inputs:
     """The data of the run's study, read again. Raises RunError if it is not what the run saw."""
     from objectives.workbench.inputs import read_inputs
 
-    inputs = read_inputs(study.task, study.teacher, seq_len=study.seq_len)
+    inputs = read_inputs(study.task, study.teacher, student=study.student, seq_len=study.seq_len)
     if inputs.text.fingerprint != run.definition["task.data"]:
         raise RunError(
             f"study '{study.name}' does not have the data of the run '{run.folder}'; "

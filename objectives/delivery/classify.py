@@ -17,9 +17,10 @@ from tokenizers import Encoding, Tokenizer
 
 
 class Answer(NamedTuple):
-    """A label and the probability of each; of a regression the number, and no probabilities."""
+    """A label and the probability of each; of a regression the number, and no probabilities. Where
+    a text may have several labels those above 0.5, also none."""
 
-    label: str | float
+    label: str | float | list[str]
     probabilities: dict[str, float]
 
 
@@ -61,6 +62,7 @@ class Classifier:
     def __init__(self, folder: str | Path = Path(__file__).parent, threads: int = 1):
         settings = json.loads((Path(folder) / "classifier.json").read_text(encoding="utf-8"))
         self.labels: list[str] | None = settings["labels"]
+        self.several: bool = settings.get("several", False)
         self.stages = [_Stage(Path(folder), stage, threads) for stage in settings["stages"]]
         self.asked = self.deferred = 0
         self._lock = threading.Lock()
@@ -88,6 +90,10 @@ class Classifier:
     def _answer(self, logits: Any) -> Answer:
         if self.labels is None:
             return Answer(float(logits[0]), {})
+        if self.several:
+            each = 1 / (1 + np.exp(-logits.clip(-500, 500)))
+            found = dict(zip(self.labels, each.tolist(), strict=True))
+            return Answer([label for label, share in found.items() if share > 0.5], found)
         shares = dict(zip(self.labels, _softmax(logits).tolist(), strict=True))
         return Answer(max(shares, key=lambda label: shares[label]), shares)
 

@@ -18,6 +18,7 @@ from objectives.engines.names import Engine
 from objectives.engines.onnx_model import check_installed
 from objectives.engines.serving import onnx_file
 from objectives.errors import UserError
+from objectives.students.bert.pretrained import SEVERAL
 
 if TYPE_CHECKING:
     from objectives.delivery.classify import Classifier  # needs onnxruntime
@@ -53,16 +54,22 @@ def stage_of(
     }
 
 
-def write_classifier(folder: Path, stages: Sequence[Stage], labels: Sequence[str] | None) -> None:
+def write_classifier(
+    folder: Path,
+    stages: Sequence[Stage],
+    labels: Sequence[str] | None,
+    *,
+    several: bool = False,
+) -> None:
     """Write classifier.json and classify.py. Stages of one tokenizer share its file; `labels` are
-    in the order of the outputs, None where the output is a number."""
+    in the order of the outputs, None where the output is a number; a text may have `several`."""
     first, *rest = stages
     for stage in rest:
         own, shared = (folder / one["tokenizer"] for one in (stage, first))
         if own != shared and own.read_bytes() == shared.read_bytes():
             own.unlink()
             stage["tokenizer"] = first["tokenizer"]
-    document = {"labels": labels, "stages": list(stages)}
+    document = {"labels": labels, "several": several, "stages": list(stages)}
     (folder / "classifier.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name("classify.py"), folder / "classify.py")
 
@@ -84,7 +91,7 @@ def deploy(
         file = onnx_file(engine, model, files or Path(scratch))
         shutil.copyfile(file, folder / "model.onnx")
     stage = stage_of(folder, "model.onnx", tokenizer, max_length)
-    write_classifier(folder, [stage], labels_of(model))
+    write_classifier(folder, [stage], labels_of(model), several=several_of(model))
 
 
 def opened(
@@ -99,7 +106,7 @@ def opened(
 
     folder.mkdir(parents=True, exist_ok=True)
     stage = stage_of(folder, file, tokenizer, max_length)
-    write_classifier(folder, [stage], labels_of(model))
+    write_classifier(folder, [stage], labels_of(model), several=several_of(model))
     return Classifier(folder)
 
 
@@ -107,6 +114,11 @@ def labels_of(model: PreTrainedModel) -> list[str] | None:
     """The names of its outputs; None where it has one, a number."""
     names: Any = model.config.id2label
     return None if len(names) == 1 else [names[place] for place in range(len(names))]
+
+
+def several_of(model: PreTrainedModel) -> bool:
+    """Whether a text may have several of its labels."""
+    return bool(model.config.problem_type == SEVERAL)
 
 
 def texts_of(inputs: Inputs, role: str) -> list[str | tuple[str, str]]:

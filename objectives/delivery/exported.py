@@ -20,7 +20,7 @@ from objectives.errors import UserError, first_line
 from objectives.measures.evaluate import metric_of, predict_with
 from objectives.students.bert.cutting import FOREIGN
 from objectives.students.bert.exporting import save_model, save_tokenizer
-from objectives.students.bert.pretrained import load_tokenizer
+from objectives.students.bert.pretrained import SEVERAL, load_tokenizer
 from objectives.students.families import family_of
 from objectives.students.family import Family
 from objectives.workbench.inputs import Inputs
@@ -37,9 +37,9 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
     """
     model = load_model(source)
     family = family_of(model)
-    model.config.problem_type = (
-        "regression" if model.config.num_labels == 1 else "single_label_classification"
-    )
+    if model.config.problem_type != SEVERAL:
+        number = model.config.num_labels == 1
+        model.config.problem_type = "regression" if number else "single_label_classification"
     for name in FOREIGN:
         model.config.__dict__.pop(name, None)
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers

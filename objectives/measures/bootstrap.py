@@ -44,9 +44,12 @@ def resampled_metrics(
     draws = (generator.integers(rows, size=rows) for _ in range(RESAMPLES))
     if metric in ("accuracy", "agreement"):
         right = labels == predictions
+        right = right if right.ndim == 1 else right.all(1)
         return np.array([right[drawn].mean() for drawn in draws])
     if metric == "pearson_spearman":
         return _pearson_spearman(labels, predictions, draws)
+    if labels.ndim == 2:
+        return _f1_of_several(labels, predictions, draws, micro=metric == "micro_f1")
     # The others know a row by its label and prediction alone: that is, by how often each pair of
     # them was drawn. A call of scikit-learn for each sample takes 20 to 150 times as long.
     pairs, pair_of_row = np.unique(np.stack([labels, predictions]), axis=1, return_inverse=True)
@@ -58,7 +61,7 @@ def resampled_metrics(
     right_RC = counts_RP @ (truth_PC * said_PC)
     if metric == "mcc":
         return _matthews(of_class_RC, said_RC, right_RC.sum(1))
-    return _f1(of_class_RC, said_RC, right_RC, own if classes == 2 else None)
+    return _f1(of_class_RC, said_RC, right_RC, own if (metric, classes) == ("f1", 2) else None)
 
 
 def _pearson_spearman(
@@ -73,6 +76,22 @@ def _pearson_spearman(
         drawn_RN = np.stack(some)
         found.append(pearson_spearman(labels[drawn_RN], predictions[drawn_RN]))
     return np.concatenate(found)
+
+
+def _f1_of_several(
+    labels: Labels, predictions: Labels, draws: Iterator[NDArray[np.int64]], *, micro: bool
+) -> Floats:
+    """Micro or macro F1 of each sample of rows with several labels; 0 of a label that is neither
+    there nor said, as scikit-learn has it."""
+    both, either = labels * predictions, labels.astype(np.int64) + predictions
+    found = []
+    for drawn in draws:
+        twice_C, either_C = 2.0 * both[drawn].sum(0), either[drawn].sum(0)
+        if micro:
+            twice_C, either_C = twice_C.sum(keepdims=True), either_C.sum(keepdims=True)
+        f1_C = np.divide(twice_C, either_C, out=np.zeros(len(twice_C)), where=either_C > 0)
+        found.append(f1_C.mean())
+    return np.array(found)
 
 
 def _matthews(of_class_RC: Floats, said_RC: Floats, right_R: Floats) -> Floats:

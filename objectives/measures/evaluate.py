@@ -80,11 +80,14 @@ def metric_with_interval(logits: Tensor, split: Split, metric: Metric) -> tuple[
 
 def divergence(logits: Tensor, teacher: Tensor, split: Split) -> float:
     """How far answers lie from the teacher's, both logits (rows, C): 0 if they are the same. The
-    mean over the rows of KL(teacher || student) in nats. Of a task of numbers (C = 1) the mean
-    squared difference, in the labels' unit squared. nan if a logit is nan or infinite."""
+    mean over the rows of KL(teacher || student) in nats; of several labels their sum. Of a task of
+    numbers (C = 1) the mean squared difference, in the labels' unit squared. nan if a logit is nan
+    or infinite."""
     own, said = logits.double(), teacher.double()  # float32 would lose the least divergences
     if split.regression:
         return float((own - said).square().mean())
+    if split.several:  # a label is there or not: two outcomes each, of logits z and 0
+        own, said = (torch.stack([z, torch.zeros_like(z)], -1) for z in (own, said))
     own, said = own.log_softmax(-1), said.log_softmax(-1)
     return float(kl_div(own, said, reduction="batchmean", log_target=True))
 
@@ -95,8 +98,9 @@ def nearness(model: PreTrainedModel, split: Split, teacher: Tensor, device: str)
 
 
 def answers_of(logits: Tensor, split: Split) -> Labels:
-    """What logits (rows, C) say of each row of the split: its likeliest class, or its number."""
-    return (logits[:, 0] if split.regression else logits.argmax(-1)).numpy()
+    """What logits (rows, C) say of each row of the split: its likeliest class, its number, or the
+    labels of probability above 0.5, (rows, C)."""
+    return split.answers(logits).numpy()
 
 
 def count_parameters(model: PreTrainedModel) -> int:

@@ -17,21 +17,23 @@ class WrongCostError(Exception):
 
 
 @torch.no_grad()
-def measured_flops(model: PreTrainedModel, seq_len: int) -> int:
+def measured_flops(model: PreTrainedModel, seq_len: int, *, meta: bool = True) -> int:
     """FLOPs of one sequence, as torch counts the matmuls that the model executes: on the meta
-    device, with attention in plain matmuls, as torch sees no other on every device."""
+    device if it runs there, with attention in plain matmuls, as torch sees no other everywhere."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    shadows = {name: tensor.to("meta") for name, tensor in tensors}
-    tokens = torch.ones(1, seq_len, dtype=torch.long, device="meta")
+    shadows = {name: tensor.to("meta") if meta else tensor for name, tensor in tensors}
+    device = "meta" if meta else model.device
+    tokens = torch.ones(1, seq_len, dtype=torch.long, device=device)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         functional_call(model, shadows, kwargs={"input_ids": tokens})
     return int(counter.get_total_flops())
 
 
-def measured_costs(model: PreTrainedModel, seq_len: int) -> dict[str, int]:
-    """FLOPs of one sequence, parameters and bytes of a model as it is, by the units of costs."""
+def measured_costs(model: PreTrainedModel, seq_len: int, *, meta: bool = True) -> dict[str, int]:
+    """FLOPs of one sequence (see `measured_flops`), parameters and bytes of a model as it is, by
+    the units of costs."""
     return {
-        f"flops@{seq_len}": measured_flops(model, seq_len),
+        f"flops@{seq_len}": measured_flops(model, seq_len, meta=meta),
         "params": count_parameters(model),
         "bytes": bytes_of(model.state_dict()),
     }

@@ -23,7 +23,7 @@ from typing import ClassVar, Self
 from objectives.bert_method import Bits
 from objectives.errors import UserError, check_ranges
 from objectives.measures.bits import bytes_of
-from objectives.measures.evaluate import nearness, predict
+from objectives.measures.evaluate import nearness
 from objectives.measures.knapsack import best_within
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -127,7 +127,7 @@ class BinaryBert(Budgeted, Staged):
         layers = range(len(units.layers))
         if self.split == 1:
             return layers
-        taught = predict(problem.teacher, problem.alpha, problem.device)
+        taught = problem.alpha_logits.cpu()
 
         def measured(split: Collection[int]) -> tuple[float, int]:
             """How near the teacher the model is with these split, and its bytes."""

@@ -16,6 +16,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.device import to_device
 from objectives.errors import UserError, check_ranges
@@ -121,6 +122,12 @@ class CellSearch(SearchMethod):
         shared = self.shared and replace(self.shared, epochs=self.shared.epochs * share)
         return replace(self, epochs=self.epochs * share, shared=shared)
 
+    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
+        """Hidden states are those of a BERT."""
+        super().check_shapes(student, teacher)
+        if self.hidden_weight:
+            _ = teacher.hidden_size
+
     @classmethod
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
@@ -143,8 +150,10 @@ class CellSearch(SearchMethod):
                     student = new_cell(genotype, problem)
                 else:
                     student = taken.net.extract(member.shared.choices(genotype.graph))
-                sizes = genotype.width, problem.teacher.config.hidden_size
-                fits = nn.ModuleList(nn.Linear(*sizes) for _ in genotype.graph.nodes)
+                nodes = genotype.graph.nodes if member.hidden_weight else ()
+                fits = nn.ModuleList(
+                    nn.Linear(genotype.width, problem.teacher.config.hidden_size) for _ in nodes
+                )
             fits = to_device(fits, problem.device)
             curve = list(taken.curve) if taken else []
             if member.epochs:

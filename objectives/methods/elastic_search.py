@@ -167,7 +167,7 @@ class ElasticSearch(StagedMethod):
         """The losses can compare the student with the teacher, and it is as wide as is asked."""
         super().check_shapes(student, teacher)
         shape = shape_of(student)
-        check_comparable(self.elastic.loss, shape, shape_of(teacher))
+        check_comparable(self.elastic.loss, student, teacher)
         if round(min(self.depths, default=1) * shape.layers) < 1:
             raise UserError(
                 f"ElasticSearch.depths is {self.depths}: {self.depths[0]} of {shape.layers} layers "

@@ -23,7 +23,6 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import UserError, check_ranges
 from objectives.measures.budget import TargetSchedule, hinge_loss, scheduled_ratio
-from objectives.measures.evaluate import predict
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
@@ -289,11 +288,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         logits = population.logits(batch, masks)
         if self.method.alpha_loss == "labels":
             return task_loss(logits, batch.labels)
-        taught = problem.once(
-            "teacher logits of alpha",
-            lambda: predict(problem.teacher, problem.alpha, problem.device).to(problem.device),
-        )
-        return prediction_loss(logits, taught[batch.rows])
+        wanted = problem.alpha_logits[batch.rows]
+        return prediction_loss(logits, wanted, several=problem.train.several)
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of lambda times the hinge loss; and the ratios that it saw."""

@@ -1,7 +1,7 @@
 """Base of the searches whose choice is drawn towards a share of the FLOPs.
 
 R, t and lambda act through the hinge loss of `measures.budget`, on the share that a cell has of the
-teacher's FLOPs.
+FLOPs of the model of ratio 1.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from torch import Tensor
 
 from objectives.errors import check_ranges
 from objectives.measures.budget import hinge_loss
-from objectives.measures.cost import Flops
 from objectives.measures.evaluate import EVALUATION_BATCH
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.super_net_search import CellChoice
-from objectives.students.bert.cutting import shape_of
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE
 from objectives.text.data import Batch
@@ -46,7 +44,7 @@ class Aimed(CellChoice):
     nodes: int = 3
     """Of a cell. >= 1."""
     target_ratio: float | None = None
-    """R: the share of the teacher's FLOPs that the choice is drawn to, whatever the study counts;
+    """R: the share of the FLOPs of ratio 1 that the choice is drawn to, whatever the study counts;
     None: no target. Two convolutions of width 128 have 0.01 of a BERT of 6 layers. > 0."""
     tolerance: float = 0.1
     """t: inside [(1 - t) R, (1 + t) R] the FLOPs loss is 0. In [0, 1)."""
@@ -109,10 +107,8 @@ class Aimed(CellChoice):
 
 
 def hinge(flops: float | Tensor, target_ratio: float, tolerance: float, problem: Problem) -> Tensor:
-    """The hinge loss of so many FLOPs of one text, as shares of R: a scalar, 0 in the band. The
-    teacher has ratio 1."""
-    whole = Flops(shape_of(problem.teacher.config), problem.seq_len).full
-    share = torch.as_tensor(flops, dtype=torch.float64).view(1) / whole / target_ratio
+    """The hinge loss of so many FLOPs of one text, as shares of R: a scalar, 0 in the band."""
+    share = torch.as_tensor(flops, dtype=torch.float64).view(1) / problem.flops_full / target_ratio
     one, around = torch.ones_like(share), torch.full_like(share, tolerance)
     return hinge_loss(share, share.detach(), one, around).float().sum()
 

@@ -47,11 +47,11 @@ def row_gradients(
         space: mask.detach()[:, None].expand(-1, rows, *mask.shape[1:]).clone().requires_grad_()
         for space, mask in masks.items()
     }
-    logits = population.logits(batch, row_masks=of_each)
+    logits, several = population.logits(batch, row_masks=of_each), batch.labels.ndim == 2
     values = (
         sequence_losses(logits, batch.labels)
         if squares == "loss"
-        else (logits * directions(batch.rows, logits.shape[-1]).to(logits)).sum(-1)
+        else (logits * directions(batch.rows, logits.shape[-1], several=several).to(logits)).sum(-1)
     )
     gradients = torch.autograd.grad(values.sum(), list(of_each.values()))
     return dict(zip(of_each, gradients, strict=True))
@@ -170,11 +170,14 @@ def _worked_out_once(
     return problem.once((name, spaces, squares), work_out)
 
 
-def directions(rows: Tensor, outputs: int) -> Tensor:
-    """For each sequence one axis of the space of its logits' differences, in turn: (B, C)."""
+def directions(rows: Tensor, outputs: int, *, several: bool = False) -> Tensor:
+    """For each sequence one axis of the space of its logits' differences, in turn: (B, C). Of
+    several labels, which are told by themselves, one of the logits."""
     if outputs == 1:
         return torch.ones(len(rows), 1, device=rows.device)
     axes = _axes(outputs, rows.device)
+    if several:
+        axes = torch.eye(outputs, device=rows.device) * outputs**0.5
     return axes[rows % len(axes)]
 
 

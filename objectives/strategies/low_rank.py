@@ -106,7 +106,8 @@ def _moments(model: BertForSequenceClassification, problem: Problem) -> dict[Pla
     try:
         for batch in problem.alpha.in_order(_BATCH_SIZE, problem.device):
             logits = model(**batch.inputs).logits
-            values = (logits * directions(batch.rows, logits.shape[-1])).sum()
+            several = batch.labels.ndim == 2
+            values = (logits * directions(batch.rows, logits.shape[-1], several=several)).sum()
             entering, given = zip(*(seen[module] for module in modules.values()), strict=True)
             gradients = torch.autograd.grad(values, given)
             for at, x, g in zip(modules, entering, gradients, strict=True):

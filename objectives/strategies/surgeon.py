@@ -99,7 +99,8 @@ def curvature(
     try:
         for batch in batches:
             logits = model(**batch.inputs).logits
-            values = (logits * directions(batch.rows, logits.shape[-1])).sum()
+            several = batch.labels.ndim == 2
+            values = (logits * directions(batch.rows, logits.shape[-1], several=several)).sum()
             found = torch.autograd.grad(values, [given[dense] for dense in outputs.values()])
             for key, gradient in zip(outputs, found, strict=True):
                 read = batch.attention_mask.clone()

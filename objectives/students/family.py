@@ -42,7 +42,7 @@ class Family:
     """What its searches answer with."""
     noun: str
     """What a model card calls such a model: "BERT classifier"."""
-    origin: str = "the BERT whose answers it learnt"
+    origin: str = "the classifier whose answers it learnt"
     """What a model card compares its cost with."""
     tags: tuple[str, ...] = ("distillation",)
     """Of a model card."""

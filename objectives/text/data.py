@@ -28,7 +28,8 @@ _PAD_TO = 8
 
 def no_labels(rows: int, like: Labels) -> Labels:
     """As many labels that say there is none: -1 among classes, NaN among numbers."""
-    return np.full(rows, np.nan if like.dtype.kind == "f" else -1, like.dtype)
+    none = np.nan if like.dtype.kind == "f" else -1
+    return np.full((rows, *like.shape[1:]), none, like.dtype)
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Batch:
     attention_mask: Tensor
     """(B, S) bool; False is padding."""
     labels: Tensor
-    """(B,) int64, classes; or float32, numbers."""
+    """(B,) int64, classes; or float32, numbers; or (B, C) int8, several labels, each 1 or 0."""
     rows: Tensor
     """(B,) int64: places of the sequences in their split."""
 
@@ -65,11 +66,18 @@ class Split:
     """Longest sequence, in tokens; no batch is padded beyond it."""
     truncated: int = 0
     """Rows whose text was longer than that and was cut off."""
+    pads_left: bool = False
+    """Whether padding goes before the tokens, as XLNet has it."""
 
     @property
     def regression(self) -> bool:
         """Whether the labels are numbers, not classes."""
         return self.labels.dtype.kind == "f"
+
+    @property
+    def several(self) -> bool:
+        """Whether a row may have several labels."""
+        return self.labels.ndim == 2
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -93,8 +101,13 @@ class Split:
         missing = np.isnan(self.labels) if self.regression else self.labels < 0
         if not missing.any():
             return self
-        said = logits[:, 0] if self.regression else logits.argmax(-1)
-        return replace(self, labels=np.where(missing, said, self.labels))
+        return replace(self, labels=np.where(missing, self.answers(logits), self.labels))
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """What logits (rows, C) say of each row, as its labels are."""
+        if self.several:
+            return (logits > 0).to(torch.int8)
+        return logits[:, 0] if self.regression else logits.argmax(-1)
 
     def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
         """The named rows as one padded batch on `device`."""
@@ -102,10 +115,12 @@ class Split:
         width = min(-(-int(lengths.max()) // _PAD_TO) * _PAD_TO, self.max_length)
         ids = np.full((len(rows), width), self.pad_token_id, dtype=np.int64)
         types = np.zeros((len(rows), width), dtype=np.int64)
-        for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-            ids[place, :length] = self.input_ids[row]
-            types[place, :length] = self.token_type_ids[row]
-        mask = np.arange(width) < lengths[:, None]
+        starts = width - lengths if self.pads_left else np.zeros_like(lengths)
+        for place, (row, start, length) in enumerate(zip(rows, starts, lengths, strict=True)):
+            ids[place, start : start + length] = self.input_ids[row]
+            types[place, start : start + length] = self.token_type_ids[row]
+        places = np.arange(width) - starts[:, None]
+        mask = (places >= 0) & (places < lengths[:, None])
         arrays = (ids, types, mask, self.labels[rows], rows)
         return Batch(*(on_device(torch.from_numpy(array), device) for array in arrays))
 

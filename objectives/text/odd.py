@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from objectives.errors import a_few
+from objectives.metric import Labels
 from objectives.text.task import ROLES, LabelledText, Task
 
 
@@ -26,7 +28,7 @@ def odd_labels(text: LabelledText) -> Iterator[str]:
             f"{', '.join(alike[:3])}{more}; write them alike if they mean the same"
         )
     size = len(text.label_names)
-    counts = {role: np.bincount(text.roles[role].labels, minlength=size) for role in ROLES}
+    counts = {role: _counts(text.roles[role].labels, size) for role in ROLES}
     of_train = counts.pop("train")
     unseen = np.flatnonzero((of_train == 0) & (sum(counts.values()) > 0))
     if len(unseen):
@@ -40,6 +42,11 @@ def odd_labels(text: LabelledText) -> Iterator[str]:
         )
 
 
+def _counts(labels: Labels, size: int) -> NDArray[np.int64]:
+    """Rows of each label."""
+    return np.bincount(labels, minlength=size) if labels.ndim == 1 else (labels == 1).sum(0)
+
+
 def odd_texts(task: Task, text: LabelledText) -> Iterator[str]:
     """Texts of a CSV that hold whole rows of it: a field that begins with a quote goes on to the
     next quote, over the rows between them."""
@@ -48,9 +55,9 @@ def odd_texts(task: Task, text: LabelledText) -> Iterator[str]:
     found: list[str] = []
     for split, file in task.data.items():
         names = file.header() if file.delimiter else []
-        if not {*task.columns, task.label} <= set(names):  # pandas makes up some names
+        if not {*task.columns, *task.label_columns} <= set(names):  # pandas makes up some names
             continue
-        place, labels = names.index(task.label), set(text.label_names)
+        place, labels = names.index(task.label_columns[0]), set(text.label_names)
         found += (
             value
             for role in ROLES

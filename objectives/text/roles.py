@@ -38,7 +38,7 @@ def load(task: Task) -> LabelledText:
     """Read the data and split it; then the text of the roles is in memory. Raises UserError for
     what is not there, for labels that are all equal, and for too few rows."""
     with TemporaryDirectory() as cache:  # for what `datasets` makes of local files
-        return _in_roles(task, _read(task, cache))
+        return _in_roles(task, read(task, cache))
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def survey(task: Task) -> Survey:
     """Count the texts of a task without reading labels. Raises UserError for what `load` refuses
     of a file."""
     with TemporaryDirectory() as cache:
-        data = _read(task, cache)
+        data = read(task, cache)
         rows = scan(task, data, task.split, labelled=False)
         _, first = np.unique(rows.texts, return_index=True)
         places = np.sort(first)[:: -(-len(first) // _SOME)]
@@ -81,11 +81,12 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
                 f"task '{task.name}': every text of split '{task.split}' is also in the held-out "
                 f"split '{task.heldout_split}'; nothing is left to train on"
             )
-    names = [task.label] if task.regression else []
-    if task.classes:
-        names, (drawn, *heldout) = _classed(task, [drawn, *roles.values()])
+    names = list(task.label_columns) if task.regression else []
+    if task.labelled and not task.regression:
+        named = _several if task.multi_label else _classed
+        names, (drawn, *heldout) = named(task, [drawn, *roles.values()])
         roles = dict(zip(roles, heldout, strict=True))
-    if task.labelled and len(np.unique(drawn.labels)) < 2:
+    if task.labelled and len(np.unique(drawn.labels, axis=0)) < 2:
         raise UserError(_one_label(task, drawn, names, out, differing, labels))
     rest = drawn
     for role, rows in wanted.items():
@@ -114,7 +115,9 @@ def _one_label(
     task: Task, rows: Rows, names: Sequence[str], out: Sequence[str], differing: int, labels: int
 ) -> str:
     """What is wrong with rows of one label, of the `labels` that there were."""
-    only = rows.labels[0] if task.regression else names[rows.labels[0]]
+    only = ", ".join(np.array(names)[rows.labels[0] == 1]) if task.multi_label else rows.labels[0]
+    if task.classes:
+        only = names[rows.labels[0]]
     if not differing and labels < 2:
         return f"task '{task.name}': column '{task.label}' has one label only: {only}"
     remedy = "give equal texts one label" if differing else "add rows of other labels"
@@ -159,7 +162,7 @@ def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, list[str], int]:
     kept = first[np.searchsorted(texts, rows.texts[later])]
     labels = rows.labels
     if rows.values:
-        numbers = [_number(value) for value in rows.values]
+        numbers = [number_of(value) for value in rows.values]
         meant = [v if n is None else n for v, n in zip(rows.values, numbers, strict=True)]
         places = {value: place for place, value in enumerate(meant)}
         labels = np.array([places[value] for value in meant])[labels]
@@ -196,7 +199,8 @@ def _what_was_read(task: Task, out: Sequence[str], roles: Mapping[str, Rows]) ->
     )
 
 
-def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
+def read(task: Task, cache: str) -> Mapping[str, Dataset]:
+    """Every split of a task's data; what `datasets` makes of local files lies in `cache`."""
     if callable(task.data):
         try:
             data = task.data()
@@ -213,9 +217,7 @@ def _read(task: Task, cache: str) -> Mapping[str, Dataset]:
     if isinstance(task.data, Mapping):
         labelled = {task.split, task.heldout_split} if task.labelled else set()
         return {
-            split: file.read(
-                [*task.columns, task.label] if split in labelled else task.columns, cache
-            )
+            split: file.read((*task.columns, *task.label_columns * (split in labelled)), cache)
             for split, file in task.data.items()
         }
     folder = Path(task.data)
@@ -267,7 +269,7 @@ def _by_split(task: Task, data: Dataset | DatasetDict) -> Mapping[str, Dataset]:
 def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     """The names of the classes, and the parts with a class for each label."""
     present = {part.values[code] for part in parts for code in np.unique(part.labels)}
-    feature = parts[0].data.features[task.label]
+    feature = parts[0].data.features[task.label_columns[0]]
     if isinstance(feature, ClassLabel):
         classes = {number: number for number in range(feature.num_classes)}
         names = list(feature.names)
@@ -297,9 +299,29 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     ]
 
 
+def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
+    """The names of the labels, and the parts with (rows, C) of 1 and 0. Raises UserError for one
+    label alone."""
+    names = sorted({name for part in parts for values in part.values for name in values})
+    if not isinstance(task.label, str):
+        names = sorted(task.label)
+    if len(names) < 2:
+        raise UserError(
+            f"task '{task.name}': column '{task.label}' has {len(names)} labels ({a_few(names)}); "
+            "with multi_label=True there must be two or more"
+        )
+    each = [
+        np.array([[name in own for name in names] for own in part.values], np.int8)
+        for part in parts
+    ]
+    return names, [
+        replace(part, labels=sets[part.labels]) for part, sets in zip(parts, each, strict=True)
+    ]
+
+
 def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
     """What each label stands for: a whole number where all are that, as 2, 2.0, "2" or "2.0"."""
-    numbers = {label: _number(label) for label in labels}
+    numbers = {label: number_of(label) for label in labels}
     if None in numbers.values():
         return {label: label for label in labels}
     real = [number for number in numbers.values() if isinstance(number, float)]
@@ -312,7 +334,7 @@ def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
     return numbers
 
 
-def _number(label: Any) -> int | float | None:
+def number_of(label: Any) -> int | float | None:
     """A label as a number, an int if it is whole; None if it is something else."""
     if isinstance(label, str):
         if whole := _WHOLE.fullmatch(label):

@@ -72,7 +72,7 @@ def _split(task: Task, data: Mapping[str, Dataset], split: str, columns: Sequenc
 def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool = True) -> Rows:
     """The rows of a split that have a text and a label, read once, some at a time; without
     `labelled` those that have a text, their labels all -1."""
-    columns = list(dict.fromkeys((*task.columns, *(task.label,) * labelled)))
+    columns = list(dict.fromkeys((*task.columns, *task.label_columns * labelled)))
     rows = _split(task, data, split, columns)
     missing: dict[str, list[int]] = {column: [] for column in columns}
     parts: list[tuple[NDArray[np.int64], NDArray[np.uint64], Labels]] = []
@@ -84,14 +84,18 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool 
         words = {column: _collapsed(read[column]) for column in columns}
         whole = np.ones(len(table), dtype=np.bool_)
         for column in columns:
+            if task.multi_label and column == task.label:
+                continue  # a text without a label
             lost = np.flatnonzero(_missing(words[column]))
             missing[column] += (lost + start).tolist()
             whole[lost] = False
         hashes = _hashes([words[column].filter(whole).to_pylist() for column in task.columns])
         labels: Labels = np.full(whole.sum(), -1)
         if labelled:
-            values = read[task.label].filter(whole).to_pylist()
-            labels = _numbers(task, values) if task.regression else _codes(values, codes)
+            values = [read[column].filter(whole).to_pylist() for column in task.label_columns]
+            if task.multi_label:
+                values = [[_labels_of(task, row) for row in zip(*values, strict=True)]]
+            labels = _numbers(task, values[0]) if task.regression else _codes(values[0], codes)
         parts.append((np.flatnonzero(whole) + start, hashes, labels))
     if labelled and not task.drop_missing:
         _check_missing(task, split, missing)
@@ -105,7 +109,7 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool 
 def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]]) -> None:
     for column, rows in missing.items():
         if rows:
-            what = "label" if column == task.label else "text"
+            what = "label" if column in task.label_columns else "text"
             lack = "1 row lacks" if len(rows) == 1 else f"{len(rows):,} rows lack"
             raise UserError(
                 f"task '{task.name}': {lack} a {what} in column '{column}' of split '{split}', "
@@ -124,14 +128,20 @@ def _one_value_a_row(
     nested = pyarrow.types.is_nested(kind) or isinstance(kind, pyarrow.BaseExtensionType)
     if not (nested or (is_text and pyarrow.types.is_binary(kind))):
         return column
+    several = task.multi_label and not is_text
+    if several and (pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)):
+        return column
     values = [value and json.loads(value) if in_json else value for value in column.to_pylist()]
+    if several:
+        join = task.separator.join
+        values = [join(map(str, own)) if isinstance(own, list) else own for own in values]
     for row, value in enumerate(values):
         what, remedy = _REMEDIES.get(type(value), ("", ""))
         if what:
             raise UserError(
                 f"task '{task.name}': row {first + row + 1:,} of split '{split}' has {what} in "
                 f"column '{name}', {str(value)[:SHOWN]}; "
-                + (remedy if is_text else "a row must have one label")
+                + (remedy if is_text else "a row must have one label; for several set multi_label")
             )
     texts = [None if value is None else str(value) for value in values]
     return pyarrow.chunked_array([pyarrow.array(texts, pyarrow.string())])
@@ -157,6 +167,14 @@ def _is_text(column: pyarrow.ChunkedArray) -> bool:
     return bool(types.is_string(column.type) or types.is_large_string(column.type))
 
 
+def hashes_of(texts: Sequence[tuple[str, ...]]) -> NDArray[np.uint64]:
+    """Those of `Rows.texts`, of texts that are in memory, (rows,)."""
+    columns = (
+        pyarrow.chunked_array([pyarrow.array(column)]) for column in zip(*texts, strict=True)
+    )
+    return _hashes([_collapsed(column).to_pylist() for column in columns])
+
+
 def _hashes(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
     """Of the text of each row, the same in every process."""
     texts = {number: list(map(str, column)) for number, column in enumerate(columns)}
@@ -175,6 +193,24 @@ def _numbers(task: Task, values: Sequence[Any]) -> Labels:
             f"({error})"
         ) from error
     return numbers
+
+
+def _labels_of(task: Task, row: Sequence[Any]) -> tuple[str, ...]:
+    """The labels of a row, sorted: those of its list or its text, or those whose column has 1."""
+    if isinstance(task.label, str):
+        (value,) = row
+        listed = value.split(task.separator) if isinstance(value, str) else value
+        given = listed if isinstance(listed, list) else [value]
+        names = {str(one).strip() for one in given if one is not None}
+        return tuple(sorted(names - {""}))
+    known = {"1": True, "1.0": True, "True": True, "0": False, "0.0": False, "False": False}
+    there = [known.get(str(value).strip()) for value in row]
+    if None in there:
+        raise UserError(
+            f"task '{task.name}': column '{task.label[there.index(None)]}' has "
+            f"{str(row[there.index(None)])[:SHOWN]!r}; the column of a label has 1 and 0 alone"
+        )
+    return tuple(sorted(name for name, is_there in zip(task.label, there, strict=True) if is_there))
 
 
 def _codes(values: Sequence[Any], codes: dict[Any, int]) -> Labels:

@@ -46,12 +46,21 @@ class Task:
     """Configuration of the data set, such as "cola" of GLUE."""
     text: str | tuple[str, str] = "text"
     """The column of the text, or the two columns of a pair of sentences."""
-    label: str = "label"
-    """The column of the labels; the metric agreement reads none."""
+    label: str | tuple[str, ...] = "label"
+    """The column of the labels; the metric agreement reads none. With `multi_label` it holds lists,
+    or text with a `separator` between labels; or there are several columns, one a label, of 1 and
+    0."""
+    multi_label: bool = False
+    """A text has any number of labels, also none. Models say of each label whether it is there,
+    with a probability of its own: above 0.5 it is."""
+    separator: str = ","
+    """What stands between the labels of a text, with `multi_label`."""
     metric: Metric = "accuracy"
-    """accuracy, mcc (Matthews correlation), f1 (of class 1 of two; macro for more classes),
-    pearson_spearman (mean of both correlations, of labels that are numbers), or agreement (share of
-    the rows on which a model answers what the teacher does, which must be a classifier already)."""
+    """accuracy, mcc (Matthews correlation), f1 (of class 1 of two; macro for more), macro_f1 (mean
+    over the classes), pearson_spearman (mean of both correlations, of labels that are
+    numbers), or agreement (share of the rows on which a model answers what the teacher does, which
+    must be a classifier already). With `multi_label` micro_f1, macro_f1, and accuracy and
+    agreement, for which all labels of a row must be right."""
     max_length: int = 128
     """Longest input in tokens, >= 3 with [CLS] and [SEP]; longer text is cut off."""
     split: str = "train"
@@ -86,6 +95,7 @@ class Task:
                 "and train=None takes all of them; set train to a number of rows, or "
                 "drop_missing=True if some rows have no label"
             )
+        self._check_labels()
         rows = "a number of rows, >= 1"
         check_ranges(
             self,
@@ -93,6 +103,7 @@ class Task:
             alpha=(self.alpha >= 1, rows),
             select=(self.select >= 1, rows),
             heldout=(self.heldout_split is not None or self.heldout >= 1, rows),
+            separator=(self.separator != "", "one sign or more"),
             train=(self.train is None or self.train >= 1, rows),
             seed=(0 <= self.seed < 2**32, ">= 0, below 2**32"),
         )
@@ -110,6 +121,21 @@ class Task:
             what = "a function has" if callable(data) else "files have"
             raise UserError(
                 f"Task.subset is {self.subset!r}, but {what} no configurations; leave it out"
+            )
+
+    def _check_labels(self) -> None:
+        known = ("accuracy", "micro_f1", "macro_f1", "agreement")
+        if self.multi_label and self.metric not in known:
+            raise UserError(
+                f"Task.metric is '{self.metric}', and with multi_label=True a text has several "
+                f"labels; it must be one of {', '.join(known)}"
+            )
+        usual = isinstance(self.label, str) and self.separator == Task.separator
+        if not self.multi_label and (self.metric == "micro_f1" or not usual):
+            raise UserError(
+                f"Task.label is {self.label!r}, separator '{self.separator}' and metric "
+                f"'{self.metric}', which together are for texts with several labels; set "
+                "multi_label=True, or name one column, no separator and another metric"
             )
 
     @classmethod
@@ -168,6 +194,11 @@ class Task:
         return (self.text,) if isinstance(self.text, str) else self.text
 
     @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns of the labels."""
+        return (self.label,) if isinstance(self.label, str) else self.label
+
+    @property
     def regression(self) -> bool:
         """Whether the labels are numbers, not classes."""
         return self.metric == "pearson_spearman"
@@ -179,8 +210,8 @@ class Task:
 
     @property
     def classes(self) -> bool:
-        """Whether labels are read that are classes."""
-        return self.labelled and not self.regression
+        """Whether labels are read that are classes, one a text."""
+        return self.labelled and not self.regression and not self.multi_label
 
 
 @dataclass(frozen=True)
@@ -203,6 +234,11 @@ class LabelledText:
     """More texts, which stand in no role."""
     read: str = ""
     """For the user, in a line: rows that were read, that were left out, and of each role."""
+
+    @property
+    def several(self) -> bool:
+        """Whether a row may have several labels."""
+        return self.roles["train"].labels.ndim == 2
 
     @cached_property
     def fingerprint(self) -> str:

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.functional import binary_cross_entropy_with_logits as binary_cross_entropy
+from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import UserError
-from objectives.students.bert.architecture import BertShape
+from objectives.students.bert.cutting import shape_of
 from objectives.training.population import Trace
 from objectives.training.stages import WITH_SCORES, Loss
 
@@ -23,8 +25,12 @@ def sequence_losses(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
     """The loss of each sequence for each student: (K, B).
 
     Cross-entropy where the labels are classes (int64); squared error of the one output where they
-    are numbers (floating point).
+    are numbers (floating point); binary cross-entropy, summed over labels, where a sequence may
+    have several, (B, C).
     """
+    if labels_B.ndim == 2:
+        wanted_KBC = labels_B.to(logits_KBC.dtype).expand_as(logits_KBC)
+        return binary_cross_entropy(logits_KBC, wanted_KBC, reduction="none").sum(-1)
     labels_KB = labels_B.expand(len(logits_KBC), -1)
     if labels_B.is_floating_point():
         return functional.mse_loss(logits_KBC.squeeze(-1), labels_KB, reduction="none")
@@ -37,9 +43,14 @@ def task_loss(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
 
 
 def prediction_loss(
-    student_KBC: Tensor, teacher_BC: Tensor, temperature_K: Tensor | None = None
+    student_KBC: Tensor,
+    teacher_BC: Tensor,
+    temperature_K: Tensor | None = None,
+    *,
+    several: bool = False,
 ) -> Tensor:
-    """Soft cross-entropy of the logits: (K,), the mean over the batch.
+    """Soft cross-entropy of the logits: (K,), the mean over the batch; where a sequence may have
+    `several` labels, binary for each.
 
     At temperature T both logits are divided by T, and the loss is multiplied by T^2, so that its
     gradient keeps its size (Hinton et al. 2015): up to a constant T^2 KL(teacher, student). None
@@ -49,11 +60,15 @@ def prediction_loss(
     """
     if teacher_BC.shape[-1] == 1:
         return (student_KBC - teacher_BC).square().squeeze(-1).mean(-1)
-    if temperature_K is None:
-        return -(teacher_BC.softmax(-1) * student_KBC.log_softmax(-1)).sum(-1).mean(-1)
-    by_K11 = temperature_K[:, None, None]
-    softer = prediction_loss(student_KBC / by_K11, teacher_BC / by_K11)
-    return temperature_K.square() * softer
+    if temperature_K is not None:
+        by_K11 = temperature_K[:, None, None]
+        softer = prediction_loss(student_KBC / by_K11, teacher_BC / by_K11, several=several)
+        return temperature_K.square() * softer
+    if several:
+        wanted_KBC = teacher_BC.sigmoid().expand_as(student_KBC)
+        losses_KBC = binary_cross_entropy(student_KBC, wanted_KBC, reduction="none")
+        return losses_KBC.sum(-1).mean(-1)
+    return -(teacher_BC.softmax(-1) * student_KBC.log_softmax(-1)).sum(-1).mean(-1)
 
 
 def intermediate_loss(
@@ -144,9 +159,14 @@ def teaching_layer(layer: int, student_layers: int, teacher_layers: int) -> int:
     return layer * teacher_layers // student_layers
 
 
-def check_comparable(loss: Loss, student: BertShape, teacher: BertShape) -> None:
+def check_comparable(
+    loss: Loss, student_config: PreTrainedConfig, teacher_config: PreTrainedConfig
+) -> None:
     """Raise UserError unless the loss can compare the student's layers with the teacher's."""
-    if loss not in ("prediction", "hint") and student.layers > teacher.layers:
+    if loss == "prediction":
+        return
+    student, teacher = shape_of(student_config), shape_of(teacher_config)
+    if loss != "hint" and student.layers > teacher.layers:
         raise UserError(
             f"a loss on hidden states maps each layer of the student to one of the teacher: the "
             f"student has {student.layers} layers, more than the teacher's {teacher.layers}; use "

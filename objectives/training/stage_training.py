@@ -131,7 +131,8 @@ class StageTraining:
         teacher's logits unless others are given."""
         wanted = self.problem.teacher_logits[batch.rows] if wanted is None else wanted
         loss, weight = self.stage.loss, self.stage.hidden_weight
-        said = prediction_loss(logits, wanted, self.temperature)
+        several = self.problem.train.several
+        said = prediction_loss(logits, wanted, self.temperature, several=several)
         if student is None or teacher is None:
             return said
         attended = batch.attention_mask

@@ -1,4 +1,4 @@
-"""The weights of cells: new ones with the teacher's words, and their training on what it says."""
+"""The weights of cells: new ones with a model's words, and how they learn what a teacher says."""
 
 from __future__ import annotations
 
@@ -32,19 +32,10 @@ _LOSSES = "losses"
 
 
 def new_cell(genotype: Genotype, problem: Problem) -> CellForSequenceClassification:
-    """A new student; its words are the teacher's, frozen, and a map that learns, which begins with
-    their principal components."""
-    teacher = problem.teacher
-    words = teacher.bert.embeddings.word_embeddings.weight.detach()
-    config = CellConfig(
-        vocab_size=len(words),
-        type_vocab_size=teacher.config.type_vocab_size,
-        max_position_embeddings=teacher.config.max_position_embeddings,
-        pad_token_id=teacher.config.pad_token_id,
-        id2label=teacher.config.id2label,
-        label2id=teacher.config.label2id,
-        **genotype.config(),
-    )
+    """A new student; its words are those of the problem, frozen, and a map that learns, which
+    begins with their principal components."""
+    words = problem.words.embeddings
+    config = CellConfig(vocab_size=len(words), **problem.words.settings, **genotype.config())
     student = CellForSequenceClassification(config)
     fewer = nn.Linear(words.shape[1], genotype.width, bias=False)
     nn.init.zeros_(fewer.weight)
@@ -73,7 +64,8 @@ def finished(student: CellForSequenceClassification) -> CellForSequenceClassific
 
 def answers_loss(logits_BC: Tensor, batch: Batch, problem: Problem) -> Tensor:
     """The loss of logits against the teacher's of a batch of train: a scalar."""
-    return prediction_loss(logits_BC[None], problem.teacher_logits[batch.rows]).sum()
+    wanted_BC, several = problem.teacher_logits[batch.rows], problem.train.several
+    return prediction_loss(logits_BC[None], wanted_BC, several=several).sum()
 
 
 def loss_of(student: nn.Module, problem: Problem) -> Callable[[Batch, int], Tensor]:

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import UserError, check_types
-from objectives.measures.evaluate import predict
+from objectives.problem import NoBert
+from objectives.session import Session
 from objectives.students.bert import pretrained
-from objectives.students.bert.student import check_layers, check_student
+from objectives.students.bert.student import check_layers, same_tokens
 from objectives.text import task as tasks
 from objectives.text.augmentation import Augmentation, Augmenter, read_augmentation
 from objectives.text.data import Split
 from objectives.text.roles import load
 from objectives.text.task import LabelledText, Task
-from objectives.workbench.teacher import Teacher, check_labels, ready
+from objectives.workbench.answering import Answering, BertAnswers, load_classifiers
+from objectives.workbench.given import GivenAnswers, read_given
+from objectives.workbench.teacher import Teacher, check_labels, load_teacher
 
 JUDGING = ("select", "heldout")
 """The roles that say what a model is worth."""
@@ -50,22 +56,59 @@ class Inputs:
     seq_len: int
     text: LabelledText
     tokenizer: PreTrainedTokenizerBase
+    """Of the students."""
+    only_answers: str
+    """Why the teacher is no BERT that reads the students' tokens; nothing if it is one."""
+    given: GivenAnswers | None
+    """Those of a teacher that is no model."""
     checkpoint_fingerprint: str
     student_fingerprint: str | None
     augmenter: Augmenter | None
     beside: Mapping[str, Inputs] = field(default_factory=dict)
     """The other tasks, by their names."""
 
+    @property
+    def no_teacher(self) -> NoBert:
+        """What stands for a teacher that only answers."""
+        return NoBert(
+            f"it learns from the inside of the teacher, but '{self.teacher.name}' "
+            f"{self.only_answers}; learn its answers alone (stages with the loss 'prediction', "
+            "hidden_weight=0), or choose another method"
+        )
+
+    @property
+    def no_student(self) -> NoBert:
+        """What stands for a student that can be cut, where there is none."""
+        return NoBert(
+            f"it cuts a BERT, but the teacher '{self.teacher.name}' {self.only_answers}; set "
+            "Study.student to a BERT, or choose a method of cells, such as CellSearch"
+        )
+
     def configs(self) -> tuple[PreTrainedConfig, PreTrainedConfig]:
-        """Those of the student and of the teacher, but for the labels."""
-        teacher = pretrained.read_config(self.teacher.checkpoint)
-        student = pretrained.read_config(self.student or self.teacher.checkpoint)
+        """Those of the student and of the teacher, but for the labels; a `NoBert` where there is
+        none."""
+        if self.only_answers:
+            student = pretrained.read_config(self.student) if self.student else self.no_student
+            return student, self.no_teacher  # type: ignore[return-value]
+        (checkpoint,) = self.teacher.checkpoints
+        teacher = pretrained.read_config(checkpoint)
+        student = pretrained.read_config(self.student or checkpoint)
         if self.student_layers is not None:
             student.num_hidden_layers = len(self.student_layers)
         return student, teacher
 
+    def answering(self, train: Split, session: Session, *, fine_tune: bool = True) -> Answering:
+        """Who answers the rows; `train` are those that a checkpoint without a classifier is
+        fine-tuned on (see `teacher.fine_tuned`), in the students' tokens."""
+        if self.given is not None:
+            return self.given
+        if self.only_answers:
+            return load_classifiers(self.teacher, self.text, self.task.max_length, session)
+        model = load_teacher(self.teacher, self.text, train, session=session, fine_tune=fine_tune)
+        return BertAnswers(model, session)
+
     def split(self, role: str, tokenizer: PreTrainedTokenizerBase | None = None) -> Split:
-        """The rows of a role as tokens: the teacher's, or those of another tokenizer."""
+        """The rows of a role as tokens: the students', or those of another tokenizer."""
         rows, own = self.text.roles[role], tokenizer or self.tokenizer
         return tasks.tokenise(rows, role, own, self.task.max_length)
 
@@ -79,8 +122,10 @@ class Inputs:
 
     @cached_property
     def _answers(self) -> dict[str, Tensor]:
-        teacher = ready(self.teacher, self.text.label_names, "cpu")
-        return {role: predict(teacher, self.split(role), "cpu") for role in JUDGING}
+        with TemporaryDirectory() as cache:  # it has a classifier: nothing is fine-tuned
+            answering = self.answering(self.split("train"), Session(cache=Path(cache)))
+            roles = self.text.roles
+            return {role: answering.said(self.split(role), roles[role], role) for role in JUDGING}
 
 
 def read_inputs(
@@ -94,20 +139,26 @@ def read_inputs(
     beside: Sequence[Beside] = (),
 ) -> Inputs:
     """Read data and checkpoints. Raises UserError for whatever does not fit together."""
-    checkpoints = [one for one in (teacher.checkpoint, student) if one is not None]
-    for checkpoint in checkpoints:
+    students = [student] if student else []
+    for checkpoint in (*teacher.checkpoints, *students):
         _check_lengths(checkpoint, task.max_length, seq_len)
+    why = _only_answers(teacher, student)
+    if not teacher.checkpoints:
+        _check_given(student, augmentation)
+    own = student if why and student else teacher.checkpoints[0]
     if student_layers is not None:
-        check_layers(student_layers, pretrained.read_config(teacher.checkpoint).num_hidden_layers)
-    text = load(task)
-    if not task.labelled:
-        text = replace(text, label_names=_classes_of(teacher, task))
-    check_labels(teacher, text.label_names)
+        _check_layers(own, student_layers, why)
     if student is not None:
-        check_student(student, teacher.checkpoint, text.label_names)
-    tokenizer = pretrained.load_tokenizer(teacher.checkpoint)
-    for checkpoint in checkpoints:
+        pretrained.read_config(student)  # refuses what cannot be cut
+    text, given = _named(task, teacher, load(task))
+    check_labels(teacher, text.label_names, several=text.several)
+    if student is not None and pretrained.has_classifier(student):
+        pretrained.label_order(student, text.label_names, several=text.several)
+    tokenizer = pretrained.load_tokenizer(own)
+    for checkpoint in {own, *students}:
         _check_segments(checkpoint, tokenizer, task)
+    whole = pretrained.fingerprint_with_tokenizer
+    of_teacher = [whole(one, pretrained.load_tokenizer(one)) for one in teacher.checkpoints]
     return Inputs(
         task=task,
         teacher=teacher,
@@ -116,16 +167,73 @@ def read_inputs(
         seq_len=task.max_length if seq_len is None else seq_len,
         text=text,
         tokenizer=tokenizer,
-        checkpoint_fingerprint=pretrained.fingerprint_with_tokenizer(teacher.checkpoint, tokenizer),
-        student_fingerprint=None if student is None else pretrained.fingerprint(student),
+        only_answers=why,
+        given=given,
+        checkpoint_fingerprint=given.fingerprint if given else " + ".join(of_teacher),
+        student_fingerprint=student
+        and (whole(student, tokenizer) if why else pretrained.fingerprint(student)),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
         beside={one.task.name: _read_beside(one, teacher, augmentation) for one in beside},
     )
 
 
+def _only_answers(teacher: Teacher, student: str | None) -> str:
+    """Why a teacher is no BERT that reads the students' tokens; nothing if it is one."""
+    if not teacher.checkpoints:
+        return "has its answers alone"
+    if teacher.ensemble:
+        return "is an ensemble"
+    (checkpoint,) = teacher.checkpoints
+    if not pretrained.is_bert(checkpoint):
+        return f"is no BERT ('{pretrained.own_config(checkpoint).model_type}')"
+    if student is not None and not same_tokens(checkpoint, student):
+        return f"reads other tokens than the student '{student}'"
+    return ""
+
+
+def _check_given(student: str | None, augmentation: Augmentation | None) -> None:
+    if student is None:
+        raise UserError(
+            "Teacher.answers has no tokens; set Study.student to a BERT, whose tokens students read"
+        )
+    if augmentation is not None:
+        raise UserError(
+            "Study.augmentation makes texts that Teacher.answers has no answers to; leave it out"
+        )
+
+
+def _named(
+    task: Task, teacher: Teacher, text: LabelledText
+) -> tuple[LabelledText, GivenAnswers | None]:
+    """The text, its labels called as the teacher does where it has none; and answers that are
+    there."""
+    given, names, roles = None, text.label_names, dict(text.roles)
+    if not teacher.checkpoints:
+        given, names = read_given(teacher, task, text)
+    elif not task.labelled:
+        names = _classes_of(teacher, task)
+    for role, rows in text.roles.items() if task.multi_label and not task.labelled else ():
+        roles[role] = replace(rows, labels=np.full((len(rows.texts), len(names)), -1, np.int8))
+    return replace(text, label_names=names, roles=roles), given
+
+
+def _check_layers(checkpoint: str, chosen: tuple[int, ...], why: str) -> None:
+    if why:
+        raise UserError(
+            f"student_layers is {chosen}, but there is no teacher to take layers of: "
+            f"'{checkpoint}' {why}; set Study.student"
+        )
+    check_layers(chosen, pretrained.read_config(checkpoint).num_hidden_layers)
+
+
 def _read_beside(one: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
     """Another task. Raises UserError also where its teacher reads other tokens than the study's."""
-    names = (one.teacher.checkpoint, teacher.checkpoint)
+    for each in (one.teacher, teacher):
+        if why := _only_answers(each, None):
+            raise UserError(
+                f"Study.beside: the teacher '{each.name}' {why}; tasks together need BERTs"
+            )
+    names = (*one.teacher.checkpoints, *teacher.checkpoints)
     sizes = [pretrained.read_config(name) for name in names]
     read = [(s.vocab_size, s.type_vocab_size, s.max_position_embeddings) for s in sizes]
     tokens = [pretrained.load_tokenizer(name).get_vocab() for name in names]
@@ -139,7 +247,7 @@ def _read_beside(one: Beside, teacher: Teacher, augmentation: Augmentation | Non
 
 def _classes_of(teacher: Teacher, task: Task) -> list[str]:
     """What the teacher calls the classes that a task without labels is about."""
-    checkpoint = teacher.checkpoint
+    checkpoint = teacher.checkpoints[0]
     names = pretrained.output_names(checkpoint) if pretrained.has_classifier(checkpoint) else []
     if len(names) < 2:
         kind = "gives a number" if names else "has no classifier yet"
@@ -151,13 +259,15 @@ def _classes_of(teacher: Teacher, task: Task) -> list[str]:
 
 
 def _check_lengths(checkpoint: str, max_length: int, seq_len: int | None) -> None:
-    longest = pretrained.read_config(checkpoint).max_position_embeddings
+    longest = pretrained.longest(checkpoint)
     for name, length in (("task.max_length", max_length), ("seq_len", seq_len)):
-        if length is not None and not 1 <= length <= longest:
+        if length is not None and longest is not None and not 1 <= length <= longest:
             raise UserError(f"{name} is {length}; '{checkpoint}' takes 1 to {longest} tokens")
 
 
 def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: Task) -> None:
+    if not pretrained.is_bert(checkpoint):
+        return
     known = pretrained.read_config(checkpoint).type_vocab_size
     types = tokenizer(*("a" for _ in task.columns)).get("token_type_ids") or [0]
     if max(types) >= known:
@@ -170,6 +280,6 @@ def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: T
 def check_tokens(inputs: Inputs, splits: Iterable[Split]) -> None:
     """Tokens of the rows and of their padding: what else the tokenizer knows does not matter."""
     last = max(max(s.pad_token_id, *map(max, filter(None, s.input_ids))) for s in splits)
-    for checkpoint in (inputs.teacher.checkpoint, inputs.student):
-        if checkpoint is not None:
-            pretrained.check_token(checkpoint, inputs.tokenizer, last)
+    read = () if inputs.only_answers and inputs.student else inputs.teacher.checkpoints[:1]
+    for checkpoint in filter(None, (*read, inputs.student)):
+        pretrained.check_token(checkpoint, inputs.tokenizer, last)

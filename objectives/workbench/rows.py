@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from objectives.session import Session
 from objectives.text.augmentation import augment
@@ -37,9 +38,9 @@ def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
 
 def rows_of_students(
     inputs: Inputs, splits: Mapping[str, Split], fidelity: Fidelity, session: Session
-) -> tuple[Split, Split]:
-    """What students learn from, train and alpha: with copies of the text and with text without
-    labels, cut down by the fidelity."""
+) -> tuple[Split, Examples, Split]:
+    """What students learn from, train, also as text, and alpha: with copies of the text and with
+    text without labels, cut down by the fidelity."""
     roles = inputs.text.roles
     train = roles["train"]
     if inputs.augmenter is not None:
@@ -57,15 +58,20 @@ def rows_of_students(
         return tokens
 
     alpha = replace(split("alpha", roles["alpha"]), labels=splits["alpha"].labels)
-    return share_of(split("train", train), fidelity.data, session.seed), alpha
+    tokens, rows = split("train", train), share_of(len(train.texts), fidelity.data, session.seed)
+    some = Examples([train.texts[row] for row in rows], train.labels[rows])
+    return (tokens if len(rows) == len(tokens) else _at(tokens, rows)), some, alpha
 
 
-def share_of(split: Split, share: float, seed: int) -> Split:
-    """A share of the rows, in (0, 1], in their order."""
+def share_of(rows: int, share: float, seed: int) -> NDArray[np.int64]:
+    """The places of a share of so many rows, in (0, 1], in their order."""
     if share == 1:
-        return split
-    count = max(1, round(share * len(split)))
-    rows = np.sort(np.random.default_rng(seed).permutation(len(split))[:count])
+        return np.arange(rows)
+    count = max(1, round(share * rows))
+    return np.sort(np.random.default_rng(seed).permutation(rows)[:count])
+
+
+def _at(split: Split, rows: NDArray[np.int64]) -> Split:
     return replace(
         split,
         input_ids=[split.input_ids[row] for row in rows],
@@ -79,7 +85,7 @@ def features_of(train: Split, select: Split, teacher: float) -> dict[str, float]
     logarithms of its number of rows, without any that were added, and of their mean length in
     tokens; the classes of rows with labels or answers, 1 where these are numbers; their entropy in
     nats; and the teacher's metric on them."""
-    counts = np.unique(select.labels, return_counts=True)[1]
+    counts = np.unique(select.labels, axis=0, return_counts=True)[1]
     shares = np.ones(1) if select.regression else counts / counts.sum()
     return {
         "rows": math.log(len(train)),

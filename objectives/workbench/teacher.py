@@ -1,16 +1,23 @@
-"""The teacher: the user's fine-tuned classifier, or a pretrained model that is fine-tuned first."""
+"""The teacher: classifiers, fine-tuned here where they are not, or answers that are there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from inspect import signature
 from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
-from transformers import BertForSequenceClassification, PreTrainedModel
+from torch import Tensor, nn
+from transformers import (
+    BertForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from objectives.cache import atomic_write, content_key, made_anew
 from objectives.combining.members import CONFIDENCE
@@ -23,24 +30,47 @@ from objectives.session import Session
 from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.exporting import save_model
-from objectives.text.data import Split
+from objectives.text.data import INPUTS, Split
 from objectives.text.task import LabelledText
 from objectives.training.losses import task_loss
 from objectives.training.optimisation import linear_schedule, weight_optimizer
 
+FINE_TUNING = ("epochs", "batch_size", "learning_rate", "precision")
+"""The fields of a `Teacher` that say how it is fine-tuned."""
+Loaded = TypeVar("Loaded")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """A checkpoint of BERT or of one of its variants (`adapters.ADAPTERS`), and how it is
-    fine-tuned if it has no classifier yet.
+    """What the students learn from, one of `checkpoint`, `ensemble` and `answers`; and how a
+    checkpoint is fine-tuned if it has no classifier yet.
+
+    One that computes what BERT does (`adapters.ADAPTERS`) can be cut and asked for hidden states,
+    if students read its tokens. All others only answer: students are cells, or cut from
+    `Study.student`, whose tokens and words they have. Ratio 1 is the cost of that student; of cells
+    without one the teacher's, of an ensemble that of all its members.
 
     A checkpoint that holds a classifier is the teacher as it is, and must know the task's labels. A
     label of its own that the task does not have is left out: of each text it says which of the
     task's labels is the likeliest, and its probabilities are those given that it is one of them.
     """
 
-    checkpoint: str
-    """Folder, or name on the hub."""
+    checkpoint: str | None = None
+    """Folder, or name on the hub, of any classifier of texts that transformers has, or of a model
+    that it can make one of. Code that comes with it is never run."""
+    ensemble: tuple[str, ...] = ()
+    """Several such checkpoints, each with its own tokenizer. Their probabilities are averaged; of
+    numbers the answers."""
+    answers: str | Path | None = None
+    """Answers that are there: a column of the data, or a file (.csv, .jsonl, ...) with the task's
+    columns of text. A value of the column maps the labels to numbers, or lists these in their order
+    (as JSON in a CSV); the file has a column for each label. Hard labels stand in the column, or in
+    the file's that is called as the task's. Its cost is not known: reports show that of ratio 1."""
+    answers_as: Literal["probabilities", "logits", "labels"] = "probabilities"
+    """What the answers are; of a task of numbers they are numbers whatever this says."""
+    smoothing: float = 0.1
+    """Of hard labels: this share of the probability is spread evenly over all of them (Szegedy et
+    al. 2016). In [0, 1)."""
     epochs: int = 3
     """Passes over the train split. >= 1."""
     batch_size: int = 32
@@ -55,29 +85,75 @@ class Teacher:
         check_types(self)
         check_ranges(
             self,
+            smoothing=(0 <= self.smoothing < 1, "in [0, 1)"),
             epochs=(self.epochs >= 1, ">= 1"),
             batch_size=(self.batch_size >= 1, ">= 1"),
             learning_rate=(self.learning_rate > 0, "> 0"),
         )
+        if sum(map(bool, (self.checkpoint, self.ensemble, self.answers))) != 1:
+            raise UserError(
+                "Teacher: name one of checkpoint (a folder or a name on the hub), ensemble "
+                "(several of these) and answers (a column or a file)"
+            )
+
+    @property
+    def checkpoints(self) -> tuple[str, ...]:
+        """Those that answer; none where the answers are there."""
+        return (self.checkpoint,) if self.checkpoint else self.ensemble
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return " + ".join(self.checkpoints) or str(self.answers)
+
+    @property
+    def fine_tuned(self) -> bool:
+        """Whether a checkpoint of it is fine-tuned here, as it has no classifier."""
+        return not all(map(pretrained.has_classifier, self.checkpoints))
 
 
 def load_teacher(
     teacher: Teacher, text: LabelledText, train: Split, *, session: Session, fine_tune: bool = True
 ) -> BertForSequenceClassification:
-    """The fine-tuned classifier, in evaluation mode on the device: the task's labels in its order.
+    """The BERT of a teacher that is one, fine-tuned, in evaluation mode on the device: the task's
+    labels in its order.
 
-    They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
+    They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any. Raises
+    UserError for a label that the checkpoint does not know, and if nothing was left (see
+    `fine_tuned`).
+    """
+    (checkpoint,) = teacher.checkpoints
+    if pretrained.has_classifier(checkpoint):
+        return ready(checkpoint, text, session.device)
+
+    def load(folder: str) -> BertForSequenceClassification:
+        return load_frozen(folder, session.device)
+
+    return fine_tuned(teacher, checkpoint, text, train, load, session=session, fine_tune=fine_tune)
+
+
+def fine_tuned(
+    teacher: Teacher,
+    checkpoint: str,
+    text: LabelledText,
+    train: Split,
+    load: Callable[[str], Loaded],
+    *,
+    session: Session,
+    fine_tune: bool = True,
+) -> Loaded:
+    """What `load` makes of the folder of a checkpoint that was fine-tuned on the rows of train, in
+    its own tokens.
+
     Fine-tuning runs once: the result lies in the cache, named by all that decides it. Text without
     a role does not. Without `fine_tune` it is what a launch left there, on whatever device that
-    was. Raises UserError for a label that the checkpoint does not know, and if nothing was left.
+    was; raises UserError if nothing was left.
     """
     label_names = text.label_names
-    if pretrained.has_classifier(teacher.checkpoint):
-        return ready(teacher, label_names, session.device)
     ingredients = {
-        **asdict(teacher),
+        **{name: getattr(teacher, name) for name in FINE_TUNING},
         "precision": str(matmul_dtype(teacher.precision, session.device)),
-        "checkpoint": pretrained.fingerprint(teacher.checkpoint),
+        "checkpoint": pretrained.fingerprint(checkpoint),
         "data": text.fingerprint_of_roles,
         "tokens": train.fingerprint,
         "max_length": train.max_length,
@@ -89,40 +165,42 @@ def load_teacher(
         others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
         for kept in (folder, *(session.cache / content_key(other) for other in others)):
             if kept.is_dir():
-                return load_frozen(str(kept), session.device)
+                return load(str(kept))
         raise UserError(
             f"'{session.cache}' does not hold the teacher that was fine-tuned from "
-            f"'{teacher.checkpoint}'; launch the study again with the same number of trials to "
+            f"'{checkpoint}'; launch the study again with the same number of trials to "
             "fine-tune it again, or restore the folder from a copy"
         )
     if folder.is_dir():
         try:
-            return load_frozen(str(folder), session.device)
+            return load(str(folder))
         except (OSError, ValueError, SafetensorError) as error:
             session.progress.note(made_anew(folder, first_line(error)))
-    model = _fine_tune(teacher, label_names, train, session)
+    tokenizer = pretrained.load_tokenizer(checkpoint)
+    model = _fine_tune(teacher, checkpoint, label_names, tokenizer, train, session)
     with atomic_write(folder) as unfinished:
         save_model(model, unfinished)
-        pretrained.load_tokenizer(teacher.checkpoint).save_pretrained(unfinished)
-    return load_frozen(str(folder), session.device)
+        tokenizer.save_pretrained(unfinished)
+    return load(str(folder))
 
 
-def ready(
-    teacher: Teacher, label_names: Sequence[str], device: str
-) -> BertForSequenceClassification:
+def ready(checkpoint: str, text: LabelledText, device: str) -> BertForSequenceClassification:
     """`load_teacher` of a checkpoint that holds a classifier."""
-    order = pretrained.label_order(teacher.checkpoint, label_names)
-    names = [pretrained.output_names(teacher.checkpoint)[output] for output in order]
-    model = load_frozen(teacher.checkpoint, device)
-    unnamed = pretrained.unnamed(teacher.checkpoint)
+    label_names = text.label_names
+    order = pretrained.label_order(checkpoint, label_names, several=text.several)
+    names = [pretrained.output_names(checkpoint)[output] for output in order]
+    model = load_frozen(checkpoint, device)
+    unnamed = pretrained.unnamed(checkpoint)
     pretrained.take_outputs(model, order, label_names if unnamed else names)
+    if text.several:
+        model.config.problem_type = pretrained.SEVERAL
     return model
 
 
-def check_labels(teacher: Teacher, label_names: Sequence[str]) -> None:
+def check_labels(teacher: Teacher, names: Sequence[str], *, several: bool = False) -> None:
     """Raise UserError for a label of the task that a fine-tuned teacher does not know."""
-    if pretrained.has_classifier(teacher.checkpoint):
-        pretrained.label_order(teacher.checkpoint, label_names)
+    for checkpoint in filter(pretrained.has_classifier, teacher.checkpoints):
+        pretrained.label_order(checkpoint, names, several=several)
 
 
 def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:
@@ -131,33 +209,36 @@ def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:
         return
     rate = f"Teacher.learning_rate, now {teacher.learning_rate:g}"
     remedy = f"fine-tune it at a lower learning rate ({rate}), or repair the checkpoint"
-    if pretrained.has_classifier(teacher.checkpoint):
+    if not teacher.fine_tuned:
         remedy = "repair its checkpoint"
     raise UserError(
-        f"teacher '{teacher.checkpoint}': its answers are not finite (nan or infinite); {remedy}"
+        f"teacher '{teacher.name}': its answers are not finite (nan or infinite); {remedy}"
     )
 
 
-def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> list[str]:
-    """What a user should know of a teacher that has a classifier and knows the task's labels."""
-    if not pretrained.has_classifier(teacher.checkpoint):
-        return []
-    notes = []
-    known = pretrained.output_names(teacher.checkpoint)
-    by_name = set(label_names) <= set(known) or known == [f"LABEL_{name}" for name in label_names]
-    if len(label_names) > 1 and not by_name:
-        pairs = ", ".join(f"{a} is {b}" for a, b in zip(known, label_names, strict=True))
-        notes.append(
-            f"the labels of the teacher '{teacher.checkpoint}' are matched by position: {pairs}; "
-            "if that is wrong, name them in its config.json (id2label)"
+def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]:
+    """What a user should know of the checkpoints that have a classifier and know the task's labels,
+    and of answers that are there."""
+    if not teacher.checkpoints:
+        yield (
+            f"the cost of the teacher is not known, as '{teacher.name}' has only its answers: "
+            "reports show that of ratio 1"
         )
-    idle = [f.name for f in fields(teacher) if f.default not in (MISSING, getattr(teacher, f.name))]
-    if idle:
-        notes.append(
-            f"the teacher '{teacher.checkpoint}' has a classifier and is not fine-tuned: "
+    for checkpoint in filter(pretrained.has_classifier, teacher.checkpoints):
+        known = pretrained.output_names(checkpoint)
+        numbered = [f"LABEL_{name}" for name in label_names]
+        if len(label_names) > 1 and not (set(label_names) <= set(known) or known == numbered):
+            pairs = ", ".join(f"{a} is {b}" for a, b in zip(known, label_names, strict=True))
+            yield (
+                f"the labels of the teacher '{checkpoint}' are matched by position: {pairs}; "
+                "if that is wrong, name them in its config.json (id2label)"
+            )
+    idle = [n for n in FINE_TUNING if getattr(teacher, n) != getattr(Teacher, n)]
+    if idle and not teacher.fine_tuned:
+        why = "has a classifier and is not fine-tuned" if teacher.checkpoints else "is no model"
+        yield f"the teacher '{teacher.name}' {why}: " + (
             f"{', '.join(f'Teacher.{name}' for name in idle)} does nothing"
         )
-    return notes
 
 
 def weak_teacher_note(
@@ -166,14 +247,17 @@ def weak_teacher_note(
     """What a user should know of a teacher that may be no better than one answer for all rows;
     `value` is its metric on the selection split, which has these labels."""
     constant = 0.0  # of a correlation
-    if metric in ("accuracy", "f1"):
+    if labels.ndim == 2:
+        constants = (np.zeros_like(labels), np.ones_like(labels))
+        constant = max(metric_value(metric, labels, a, classes=classes) for a in constants)
+    elif metric in ("accuracy", "f1", "macro_f1"):
         likely = {int(np.bincount(labels).argmax()), 1}
         answers = (np.full_like(labels, answer) for answer in likely)
         constant = max(metric_value(metric, labels, a, classes=classes) for a in answers)
     if interval[0] > constant:
         return None
     remedy = "take another one"
-    if not pretrained.has_classifier(teacher.checkpoint):
+    if teacher.fine_tuned:
         remedy = f"fine-tune it longer (Teacher.epochs, now {teacher.epochs})"
     return (
         f"the teacher may have learnt nothing: its {metric} on the selection split is {value:.4f} "
@@ -194,7 +278,7 @@ def words_note(
     if own == 1 or np.quantile(gained - without, 1 - CONFIDENCE) > 0:
         return None
     epochs, rate = "", ""
-    if not pretrained.has_classifier(teacher.checkpoint):
+    if teacher.fine_tuned:
         epochs = f" (Teacher.epochs, now {teacher.epochs})"
         rate = f" (Teacher.learning_rate, now {teacher.learning_rate:g})"
     return (
@@ -214,8 +298,30 @@ def load_frozen(folder: str, device: str) -> BertForSequenceClassification:
     return to_device(model, device)
 
 
+class Reading(nn.Module):
+    """A classifier that is given what BERT reads, and takes what it reads itself."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        super().__init__()
+        self.model, self.config = model, model.config
+        known = signature(model.forward).parameters
+        self.names = [n for n in INPUTS if n in known and n in tokenizer.model_input_names]
+        if self.config.pad_token_id is None:  # by which a decoder finds the last token
+            self.config.pad_token_id = tokenizer.pad_token_id
+
+    def forward(self, return_dict: bool = True, **inputs: Tensor) -> Any:
+        """What the classifier gives."""
+        own = {name: inputs[name].long() for name in self.names}  # XLNet's mask is of numbers
+        return self.model(**own, return_dict=return_dict)
+
+
 def _fine_tune(
-    teacher: Teacher, label_names: Sequence[str], train: Split, session: Session
+    teacher: Teacher,
+    checkpoint: str,
+    label_names: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    train: Split,
+    session: Session,
 ) -> PreTrainedModel:
     """Every weight of transformers' own model of the checkpoint trained on the labels, with its
     dropout."""
@@ -224,19 +330,18 @@ def _fine_tune(
     with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded
         torch.manual_seed(seed)
         problem_type = "regression" if train.regression else None
-        model = pretrained.load_classifier(teacher.checkpoint, label_names, problem_type)
-        to_device(model, device).train()
+        if train.several:
+            problem_type = pretrained.SEVERAL
+        model = pretrained.load_classifier(checkpoint, label_names, problem_type)
+        reading = to_device(Reading(model, tokenizer), device).train()
         dtype = matmul_dtype(teacher.precision, device)
         steps = teacher.epochs * -(-len(train) // teacher.batch_size)
         optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
         schedule = linear_schedule(optimizer, steps)
         progress.begin("fine-tune the teacher", steps)
         for batch in islice(train.shuffled(teacher.batch_size, seed, device), steps):
-            inputs = batch.inputs
-            if not hasattr(model.config, "type_vocab_size"):
-                del inputs["token_type_ids"]
             with autocast(dtype, device):
-                logits = model(**inputs, return_dict=True).logits.float()
+                logits = reading(**batch.inputs).logits.float()
             task_loss(logits[None], batch.labels).sum().backward()
             optimizer.step()
             schedule.step()

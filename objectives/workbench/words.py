@@ -52,8 +52,8 @@ def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[s
     }
     said = cached_array(
         session.cache / f"words-{content_key(ingredients)}.npy",
-        (sum(lengths),),
-        np.float32 if task.regression else np.int64,
+        (sum(lengths), *text.roles["select"].labels.shape[1:]),
+        text.roles["select"].labels.dtype.type,
         session.progress.note,
         lambda: np.concatenate(_fitted(text.roles["train"], roles, session.seed, task.regression)),
     )
@@ -79,12 +79,13 @@ def _fitted(
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import Ridge
+    from sklearn.multiclass import OneVsRestClassifier
     from sklearn.svm import LinearSVC
 
     rows = _sample(train, seed)
     texts, labels = [train.texts[row] for row in rows], train.labels[rows]
-    if not regression and len(np.unique(labels)) == 1:
-        return [np.full_like(other.labels, labels[0]) for other in others]
+    if not regression and len(np.unique(labels, axis=0)) == 1:
+        return [np.repeat(labels[:1], len(other.labels), axis=0) for other in others]
     columns = [
         # Marks count as words: some texts have nothing else.
         TfidfVectorizer(
@@ -100,8 +101,11 @@ def _fitted(
         parts = zip(columns, zip(*texts, strict=True), strict=True)
         return hstack([getattr(column, step)(words) for column, words in parts], format="csr")
 
-    model = Ridge() if regression else LinearSVC(tol=1e-2, random_state=0)
-    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+    model: Any = Ridge() if regression else LinearSVC(tol=1e-2, random_state=0)
+    if labels.ndim == 2:  # a label that all rows have, or none, makes it warn
+        model = OneVsRestClassifier(model)
+    category = UserWarning if labels.ndim == 2 else ConvergenceWarning
+    with warnings.catch_warnings(action="ignore", category=category):
         model.fit(features(texts, "fit_transform"), labels)
     said = [model.predict(features(other.texts, "transform")) for other in others]
     return [own.astype(labels.dtype) for own in said]

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from objectives.engines.names import BITS, FULL_BITS, Engine
-from objectives.measures.bits import BitOps, Bytes, bytes_of
+from objectives.errors import UserError
+from objectives.measures.bits import BitOps, Bytes
 from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
-from objectives.measures.evaluate import Objective, count_parameters, nearness, score
+from objectives.measures.evaluate import Objective, nearness, score
 from objectives.measures.latency import Latency, load_latency, milliseconds_beside
 from objectives.measures.measured import WrongCostError, measured_costs
 from objectives.metric import Metric
-from objectives.problem import Problem
+from objectives.problem import Problem, Words
 from objectives.session import Session
-from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.students.bert.cutting import shape_of
+from objectives.students.bert.pretrained import SEVERAL
 from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.families import family_for
 from objectives.students.family import Architecture
@@ -28,14 +31,13 @@ from objectives.text.data import Split
 from objectives.text.task import ROLES, Examples, tokenise
 from objectives.text.vocabulary import Vocabulary
 from objectives.training.population import EMBEDDINGS
-from objectives.training.teacher_states import kept_logits
+from objectives.workbench.answering import Answering
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
 from objectives.workbench.rows import features_of, notes_on_rows, rows_of_students
 from objectives.workbench.scoring import Score, answers_of, score_of
 from objectives.workbench.teacher import (
     check_answers,
-    load_teacher,
     teacher_notes,
     weak_teacher_note,
     words_note,
@@ -153,19 +155,28 @@ def prepare(
         for name, own in inputs.beside.items()
     }
     splits, notes = _rows(inputs, session)
-    teacher = load_teacher(inputs.teacher, inputs.text, splits["train"], session=session)
-    splits, answers = _answered(inputs, teacher, splits, session)
+    answering = inputs.answering(splits["train"], session)
+    bert = answering.bert
+    splits, answers = _answered(inputs, answering, splits)
     labelled = splits["train"]
-    train, alpha = rows_of_students(inputs, splits, fidelity, session)
-    student = _student(inputs, teacher, session.seed)
+    train, texts, alpha = rows_of_students(inputs, splits, fidelity, session)
+    student = _student(inputs, bert, session)
     of_teacher, counted, flops = _costs(
-        inputs, teacher, student, session, cost, engine, latency_batch, spaces
+        inputs, answering, bert, student, session, cost, engine, latency_batch, spaces
     )
+    start = bert or student
     judging = {role: splits[role] for role in JUDGING}
-    served = answers
-    if BITS[engine] != FULL_BITS:
-        served = answers_of(engine, teacher, judging, session.device)
-    unpruned = _score_teacher(inputs, teacher, served, answers, judging, of_teacher, counted)
+    served = {role: answers[role] for role in JUDGING}
+    if BITS[engine] != FULL_BITS and bert is not None:
+        served = answers_of(engine, bert, judging, session.device)
+    unpruned = score_of(
+        served,
+        answers,
+        judging,
+        inputs.task.metric,
+        **of_teacher,
+    )
+    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
         inputs.teacher,
         inputs.task.metric,
@@ -177,7 +188,7 @@ def prepare(
     notes += _told(session, weak)
     words, more = _words(inputs, splits["select"], served["select"], session)
     notes += more
-    teacher_logits = kept_logits(teacher, train, session=session)
+    teacher_logits = answering.said(train, texts, "train")
     check_answers(inputs.teacher, teacher_logits)
     train = train.answered(teacher_logits)
     worth = (
@@ -187,11 +198,14 @@ def prepare(
     )
     return Workbench(
         problem=Problem(
-            teacher=teacher,
-            student=student,
+            teacher=bert or inputs.no_teacher,  # type: ignore[arg-type]
+            student=student or inputs.no_student,  # type: ignore[arg-type]
             train=train,
             teacher_logits=teacher_logits.to(session.device),
             alpha=alpha,
+            alpha_logits=answers["alpha"].to(session.device),
+            words=answering.words() if start is None else Words.of(start),
+            flops_full=flops.full,
             budget=flops if counted.cost.counts_bits else counted,
             counted=counted,
             student_is_new=inputs.student is not None,
@@ -206,7 +220,7 @@ def prepare(
         select=splits["select"],
         heldout=splits["heldout"],
         texts={role: inputs.text.roles[role] for role in JUDGING},
-        teacher_answers=answers,
+        teacher_answers={role: answers[role] for role in JUDGING},
         engine=engine,
         metric=inputs.task.metric,
         tokenizer=inputs.tokenizer,
@@ -241,79 +255,93 @@ def _told(session: Session, *notes: str | None) -> list[str]:
 
 
 def _answered(
-    inputs: Inputs,
-    teacher: BertForSequenceClassification,
-    splits: Mapping[str, Split],
-    session: Session,
+    inputs: Inputs, answering: Answering, splits: Mapping[str, Split]
 ) -> tuple[dict[str, Split], dict[str, Tensor]]:
     """The rows, labelled by the teacher where the task has no labels; and its logits (rows, C) of
-    those that judge."""
-    roles = JUDGING if inputs.task.labelled else (*JUDGING, "alpha")
-    said = {role: kept_logits(teacher, splits[role], session=session, role=role) for role in roles}
-    answers = {role: said[role] for role in JUDGING}
+    those that judge, and of alpha."""
+    rows, roles = inputs.text.roles, (*JUDGING, "alpha")
+    answers = {role: answering.said(splits[role], rows[role], role) for role in roles}
     if inputs.task.labelled:
         return dict(splits), answers
-    labelled = {role: splits[role].answered(logits) for role, logits in said.items()}
+    labelled = {role: splits[role].answered(logits) for role, logits in answers.items()}
     return {**splits, **labelled}, answers
 
 
 def _student(
-    inputs: Inputs, teacher: BertForSequenceClassification, seed: int
-) -> BertForSequenceClassification:
+    inputs: Inputs, bert: BertForSequenceClassification | None, session: Session
+) -> BertForSequenceClassification | None:
+    """What there is to cut, if anything."""
     if inputs.student is not None:
-        return load_student(inputs.student, teacher, inputs.text.label_names, seed)
-    if inputs.student_layers is not None:
-        return keep_layers(teacher, inputs.student_layers)
-    return teacher
+        return load_student(
+            inputs.student,
+            inputs.text.label_names,
+            session.seed,
+            problem_type=SEVERAL if inputs.text.several else bert and bert.config.problem_type,
+            device=session.device,
+        )
+    if inputs.student_layers is not None and bert is not None:
+        return keep_layers(bert, inputs.student_layers)
+    return bert
 
 
 def _costs(
     inputs: Inputs,
-    teacher: BertForSequenceClassification,
-    student: BertForSequenceClassification,
+    answering: Answering,
+    bert: BertForSequenceClassification | None,
+    student: BertForSequenceClassification | None,
     session: Session,
     cost: CostName,
     engine: Engine,
     batch: int,
     spaces: tuple[str, ...],
-) -> tuple[Cost, Budget, Budget]:
-    """What the teacher costs as the study counts; of the student a budget of that, and of FLOPs."""
-    seq_len = inputs.seq_len
-    of_teacher, of_student = (
-        load_latency(model, batch=batch, seq_len=seq_len, engine=engine, session=session)
-        if cost == "latency"
-        else _cost(cost, model, seq_len, spaces)
-        for model in (teacher, student)
-    )
-    of_unpruned = of_teacher if inputs.student is None else of_student
-    flops = Budget(Flops(of_student.shape, seq_len), Flops(of_unpruned.shape, seq_len).full)
-    return of_teacher, Budget(of_student, of_unpruned.full), flops
+) -> tuple[dict[str, Any], Budget, Budget]:
+    """What the teacher costs, as a `Score` has it, what is not known being that of ratio 1, whose
+    widths they are; of the student a budget of what the study counts, and of FLOPs."""
+    seq_len, known = inputs.seq_len, dict(answering.costs(inputs.seq_len))
+
+    def cost_of(model: BertForSequenceClassification) -> Cost:
+        if cost != "latency":
+            return _cost(cost, model, seq_len, spaces)
+        return load_latency(model, batch=batch, seq_len=seq_len, engine=engine, session=session)
+
+    widths: Mapping[str, tuple[int, ...]] = {}
+    if student is None:
+        counted, flops = _whole(inputs, cost, known)
+    else:
+        own, whole = cost_of(student), None if bert is None else cost_of(bert)
+        if whole is not None:
+            known[whole.unit] = whole.full
+        of_unpruned = own if inputs.student is not None or whole is None else whole
+        widths = BertArchitecture.full(of_unpruned.shape).sizes()
+        counted = Budget(own, of_unpruned.full)
+        flops = Budget(Flops(own.shape, seq_len), Flops(of_unpruned.shape, seq_len).full)
+        known = {**measured_costs(student, seq_len), counted.cost.unit: counted.full} | known
+    of_teacher = {
+        "cost": known[counted.cost.unit],
+        "flops": known[flops.cost.unit],
+        "params": known["params"],
+        "bytes": known["bytes"],
+        "widths": widths,
+    }
+    return of_teacher, counted, flops
 
 
-def _score_teacher(
-    inputs: Inputs,
-    teacher: BertForSequenceClassification,
-    served: Mapping[str, Tensor],
-    answers: Mapping[str, Tensor],
-    judging: Mapping[str, Split],
-    cost: Cost,
-    counted: Budget,
-) -> Score:
-    """What it is worth by its answers in the engine. Raises UserError where they are not finite."""
-    shape = cost.shape if inputs.student is None else counted.cost.shape
-    unpruned = score_of(
-        served,
-        answers,
-        judging,
-        inputs.task.metric,
-        params=count_parameters(teacher),
-        bytes=bytes_of(teacher.state_dict()),
-        cost=cost.full,
-        flops=int(Flops(cost.shape, inputs.seq_len).full),
-        widths=BertArchitecture.full(shape).sizes(),
-    )
-    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
-    return unpruned
+def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[Budget, Budget]:
+    """The budgets where nothing is cut: ratio 1 is what the teacher costs. Raises UserError for a
+    cost that is only known of a BERT."""
+    labels = len(inputs.text.label_names)
+    nothing = BertShape(layers=0, hidden=0, heads=0, head_dim=0, ffn=0, labels=labels)
+    flops = Flops(nothing, inputs.seq_len)
+    params, in_bytes = Params(nothing, 0, 0), Bytes(nothing, {})
+    costs: dict[str, Cost] = {"flops": flops, "params": params, "bytes": in_bytes}
+    if cost not in costs:
+        raise UserError(
+            f"Study.cost is {cost!r}, which is counted beside a BERT, but the teacher "
+            f"'{inputs.teacher.name}' {inputs.only_answers}; set Study.student to one, or count "
+            f"{', '.join(costs)}"
+        )
+    counted = costs[cost]
+    return Budget(counted, known[counted.unit]), Budget(flops, known[flops.unit])
 
 
 def _words(

@@ -39,6 +39,8 @@ def cascade(
     _check_aims(aims)
     if run.definition["task.metric"] == "pearson_spearman":
         raise RunError("a cascade needs a classifier; this run's models predict numbers")
+    if study.task.multi_label:
+        raise RunError("a cascade needs one label a text; this run's texts have several")
     if engine is not None and not engine.startswith("onnxruntime"):
         raise RunError(f"a cascade runs in onnxruntime, not in '{engine}'", "engine")
     if not run.front:

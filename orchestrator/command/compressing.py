@@ -137,7 +137,7 @@ def compress(
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
         before = left()
-        candidates.add(None, ready(study.teacher, inputs.text.label_names, "cpu"), inputs.tokenizer)
+        candidates.add(None, ready(str(model), inputs.text, "cpu"), inputs.tokenizer)
         reserve = max(0.1 * total, _SERVED * (before - left()))
         reserve = min(reserve, 0.5 * total)
 
@@ -227,7 +227,7 @@ def _check_reach(
             *(name for name, aim in aims.items() if aim is not None),
             "take_nearest",
         )
-    outputs, labels = output_names(study.teacher.checkpoint), inputs.text.label_names
+    outputs, labels = output_names(study.teacher.name), inputs.text.label_names
     if study.task.labelled and len(labels) < len(outputs):
         raise RunError(
             f"the data has the labels {', '.join(labels)}, but the model has {len(outputs)} "

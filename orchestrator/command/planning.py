@@ -15,7 +15,7 @@ from objectives.methods.cross_distillation import CrossDistillation
 from objectives.methods.fisher_search import FisherSearch
 from objectives.search_method import SearchMethod
 from objectives.students.bert.adapters import as_bert
-from objectives.students.bert.pretrained import load_classifier, load_tokenizer
+from objectives.students.bert.pretrained import load_classifier, load_tokenizer, read_config
 from objectives.text.task import Examples, tokenise
 from objectives.training.stages import Stage
 from orchestrator.runs.records import METHOD, RunRecord
@@ -80,6 +80,7 @@ class Sizes:
 def seconds_of_an_answer(model: str, some: Examples, max_length: int) -> float:
     """What one text takes the unpruned model, many at a time, on all cores, where nothing disturbs
     it. Raises UserError for a model that is no classifier."""
+    read_config(model)  # refuses what cannot be cut
     tokenizer = load_tokenizer(model)
     split = tokenise(some, "some", tokenizer, max_length)
     classifier = as_bert(load_classifier(model))

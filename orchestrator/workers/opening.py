@@ -26,8 +26,8 @@ from orchestrator.workers.warm_start import earlier_runs
 _CONTENTS = {
     "task.data": "the rows of the task or their roles (train, alpha, select, heldout) have changed",
     "teacher.checkpoint": (
-        "the teacher's checkpoint has changed (weights, config.json or tokenizer), or another "
-        "version of maskfront made the run"
+        "the teacher's checkpoint (weights, config.json or tokenizer) or its answers have changed, "
+        "or another version of maskfront made the run"
     ),
     "student": "the student's checkpoint has changed (weights or config.json)",
     "augmentation.masked_lm": "the masked LM of the augmentation has changed",

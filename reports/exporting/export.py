@@ -120,7 +120,7 @@ def check_free(out: Path) -> None:
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> list[str]:
     """The file in float32 and those in the bits that are named, each with what it loses."""
-    from objectives.delivery.deployed import labels_of, stage_of, write_classifier
+    from objectives.delivery.deployed import labels_of, several_of, stage_of, write_classifier
     from objectives.delivery.exported import load_model, score_onnx
     from objectives.engines.onnx_model import write_int4, write_int8, write_onnx
     from objectives.students.bert.pretrained import load_tokenizer
@@ -148,7 +148,8 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
     if tokenizer.is_fast:
         file = "onnx/model_int8.onnx" if "int8" in inputs else "onnx/model.onnx"
         longest = int(run.definition["task.max_length"])
-        write_classifier(folder, [stage_of(folder, file, tokenizer, longest)], labels_of(model))
+        stage = stage_of(folder, file, tokenizer, longest)
+        write_classifier(folder, [stage], labels_of(model), several=several_of(model))
         notes.append(f"classify.py: answers texts by {file}, with onnxruntime and tokenizers alone")
     return notes
 

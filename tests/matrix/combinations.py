@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 import pytest
 import torch
+from datasets import Dataset
 from optuna.distributions import FloatDistribution
 from rich.console import Console
 
@@ -25,6 +26,7 @@ from objectives.delivery.exported import load_model
 from objectives.errors import UserError
 from objectives.measures.cost import CostName
 from objectives.methods.polish import Polish
+from objectives.metric import Metric
 from objectives.search_method import SearchMethod
 from objectives.strategies.super_net_search import CellChoice
 from objectives.text.task import Task
@@ -38,7 +40,13 @@ from orchestrator.study import Study
 from tests.conftest import graded_rows, planted_rows
 
 Precision = Literal["float", "bits", "vocabulary"]
-Answers = Literal["labels", "agreement", "regression"]
+Answers = Literal["labels", "agreement", "regression", "several"]
+METRICS: Mapping[Answers, Metric] = {
+    "labels": "accuracy",
+    "agreement": "agreement",
+    "regression": "pearson_spearman",
+    "several": "micro_f1",
+}
 Device = Literal["cpu", "cuda"]
 
 QUIET = Console(quiet=True)
@@ -180,30 +188,38 @@ class Models:
     """Fine-tuned on the tiny task."""
 
 
+def several_rows() -> Dataset:
+    """The tiny task's rows; beside its label a long text has another."""
+    return planted_rows().map(
+        lambda row: {"label": [row["label"], *["long"] * (len(row["text"]) > 40)]},
+    )
+
+
 def study(one: Combination, models: Models) -> Study:
     """Two trials of it. Raises UserError where the method does not claim the cost."""
     polishes = METHODS[one.method] is Polish
     method = quick(METHODS["RandomPruning" if polishes else one.method], one.precision)
-    rows = graded_rows if one.answers == "regression" else planted_rows
-    metric = {"labels": "accuracy", "agreement": "agreement", "regression": "pearson_spearman"}
+    rows = {"regression": graded_rows, "several": several_rows}.get(one.answers, planted_rows)
     knob = "target_ratio" if hasattr(method, "target_ratio") else "learning_rate"
     knobs = (0.9, 0.6) if knob == "target_ratio" else (1e-3, 3e-3)
     task = Task(
         name=one.answers,
         data=rows,
-        metric=metric[one.answers],  # type: ignore[arg-type]
+        metric=METRICS[one.answers],
+        multi_label=one.answers == "several",
         max_length=16,
         **{"train": 96, "alpha": 32, "select": 48, "heldout": 48},
     )
     classifier = Teacher(checkpoint=models.classifier)
     beside = Beside(
-        task=replace(task, name="second", data=planted_rows, metric="accuracy"), teacher=classifier
+        task=replace(task, name="second", data=planted_rows, metric="accuracy", multi_label=False),
+        teacher=classifier,
     )
     return Study(
         name="matrix",
         task=task,
         teacher=Teacher(checkpoint=models.pretrained, epochs=2, learning_rate=1e-3)
-        if one.answers == "regression"
+        if one.answers in ("regression", "several")
         else classifier,
         beside=(beside,) if method.learns_beside else (),
         method=method,

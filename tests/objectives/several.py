@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from objectives.problem import Problem
+from objectives.problem import Problem, Words
 from objectives.text.data import Split
 
 
@@ -25,6 +25,7 @@ def by_length(problem: Problem) -> Problem:
     return replace(
         problem,
         teacher=teacher,
+        words=Words.of(teacher),
         train=train,
         alpha=labelled(problem.alpha),
         teacher_logits=6 * torch.nn.functional.one_hot(torch.from_numpy(train.labels)).float(),

@@ -149,7 +149,9 @@ class AdaBert(SuperNetSearch):
         each: list[Tensor] = []
         for cells, logits_BC in enumerate(logits):
             hinted = [
-                prediction_loss(logits[own][None], said_BLC[:, layer]).sum()
+                prediction_loss(
+                    logits[own][None], said_BLC[:, layer], several=problem.train.several
+                ).sum()
                 for own, layer in enumerate(probe_layers(cells, said_BLC.shape[1] - 1))
             ]
             labels = task_loss(logits_BC[None], batch.labels).sum()

@@ -26,6 +26,7 @@ from random import Random
 
 import torch
 from torch import Tensor
+from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.device import to_device
 from objectives.errors import check_ranges
@@ -71,6 +72,12 @@ class AutoBertZero(CellChoice):
         )
         _ = self.base
 
+    def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
+        """Hidden states are those of a BERT."""
+        super().check_shapes(student, teacher)
+        if self.hidden_weight:
+            _ = teacher.hidden_size
+
     @property
     def space(self) -> LayerSpace:
         """The layers that it chooses from."""
@@ -110,7 +117,8 @@ class AutoBertZero(CellChoice):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             plain = new_cell(self.base, problem)
-            net = BiBranchNet(self.layers, plain, problem.teacher.config.hidden_size)
+            taught = problem.teacher.config.hidden_size if self.hidden_weight else self.width
+            net = BiBranchNet(self.layers, plain, taught)
         net = to_device(net, problem.device)
         if self.hidden_weight:
             keep_states(problem, torch.float32, progress)

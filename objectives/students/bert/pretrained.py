@@ -1,11 +1,12 @@
-"""Loading checkpoints: BERT, TinyBERT and MiniLM, and what `adapters` reads as a BERT."""
+"""Loading checkpoints: BERT, TinyBERT and MiniLM, and what `adapters` reads as a BERT; of all other
+classifiers of transformers what a teacher needs, which only answers."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeGuard
+from typing import Final, TypeAlias, TypeGuard
 
 import torch
 from huggingface_hub import metadata_load
@@ -20,6 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.initialization import no_init_weights
 from transformers.utils import cached_file
 
 from objectives.cache import content_key
@@ -36,8 +38,10 @@ def is_cut(model: Classifier) -> TypeGuard[PrunedBertForSequenceClassification]:
     return isinstance(model, PrunedBertForSequenceClassification)
 
 
+SEVERAL: Final = "multi_label_classification"
+"""What transformers calls the problem of a text with several labels."""
 _WEIGHTS = "model.safetensors"
-_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spm.model")
 _PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twice"
 """What tokenizers of one vocabulary read differently: case, accents, characters, marks, spaces."""
 
@@ -45,8 +49,36 @@ _PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twic
 def read_config(checkpoint: str) -> BertConfig:
     """The configuration of a checkpoint, a folder or a name on the hub, as that of a BERT. Raises
     UserError if nothing is found there, or if it is no encoder that computes what BERT does."""
-    own = _own_config(checkpoint)
+    own = own_config(checkpoint)
+    if differs := _no_bert(own):
+        raise UserError(
+            f"model '{checkpoint}': its architecture is {_architecture(own)} ({differs}); "
+            "maskfront prunes encoders that compute what BERT does: "
+            f"{_listed(list(ADAPTERS), 'and')}"
+        )
     return own if isinstance(own, BertConfig) else ADAPTERS[own.model_type].config(own)
+
+
+def is_bert(checkpoint: str) -> bool:
+    """Whether it computes what BERT does, so that it can be cut and asked for its hidden states."""
+    return not _no_bert(own_config(checkpoint))
+
+
+def longest(checkpoint: str) -> int | None:
+    """The most tokens that it reads; None if nothing bounds them."""
+    config = read_config(checkpoint) if is_bert(checkpoint) else own_config(checkpoint)
+    most = getattr(config, "max_position_embeddings", None)
+    return most if most is not None and most > 0 else None  # XLNet says -1
+
+
+def _no_bert(config: PreTrainedConfig) -> str:
+    """Where a model differs from BERT; nothing if it does not."""
+    if config.model_type not in ADAPTERS:
+        return f"'{config.model_type}'"
+    if getattr(config, "is_decoder", False):
+        return "a decoder"
+    relative = getattr(config, "position_embedding_type", "absolute") != "absolute"
+    return "with relative positions" if relative else ""
 
 
 def load_classifier(
@@ -63,7 +95,8 @@ def load_classifier(
         checkpoint,
         use_safetensors=True,
         trust_remote_code=False,
-        attn_implementation="sdpa",  # whatever its config.json says, which may be code of the hub
+        # Whatever its config.json says, which may be code of the hub; not all know the first.
+        attn_implementation="sdpa" if is_bert(checkpoint) else "eager",
         dtype=torch.float32,
         **renamed,
     )
@@ -85,6 +118,8 @@ def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
             "save it once with `save_pretrained` of transformers, as tokenizer.json"
         ) from error
     tokenizer.init_kwargs.pop("auto_map", None)  # code of its own, which was not run
+    if tokenizer.pad_token is None:  # as of many decoders; padding is masked, whatever it is
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return tokenizer
 
 
@@ -96,8 +131,9 @@ def has_tokenizer(checkpoint: str) -> bool:
 def has_classifier(checkpoint: str) -> bool:
     """Whether the checkpoint was fine-tuned: it holds the weights of a classifier of texts. Raises
     UserError if it holds another kind of classifier, such as one of tokens."""
-    config, names = _own_config(checkpoint), _weight_names(checkpoint)
-    if names.issuperset(ADAPTERS[config.model_type].head):
+    config, names = own_config(checkpoint), _weight_names(checkpoint)
+    known = ADAPTERS.get(config.model_type)
+    if names.issuperset(known.head if known else _head_of(checkpoint, config)):
         return True
     if any(name.startswith("classifier.") for name in names):
         raise UserError(
@@ -107,6 +143,20 @@ def has_classifier(checkpoint: str) -> bool:
     return False
 
 
+def _head_of(checkpoint: str, config: PreTrainedConfig) -> set[str]:
+    """The weights that only a classifier of texts has, of a kind without an adapter."""
+    try:
+        with torch.device("meta"), no_init_weights():
+            model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"model '{checkpoint}': transformers has no classifier of texts of its kind "
+            f"({first_line(error)}); use another model"
+        ) from error
+    base = f"{model.base_model_prefix}."
+    return {name for name in model.state_dict() if not name.startswith(base)}
+
+
 def has_mlm_head(checkpoint: str) -> bool:
     """Whether the checkpoint can fill in masked words: it holds the head of pretraining."""
     return "cls.predictions.transform.dense.weight" in _weight_names(checkpoint)
@@ -114,7 +164,7 @@ def has_mlm_head(checkpoint: str) -> bool:
 
 def output_names(checkpoint: str) -> list[str]:
     """What the outputs of the checkpoint's classifier are called, in their order."""
-    names = read_config(checkpoint).id2label or {}
+    names = own_config(checkpoint).id2label or {}
     return [str(name) for _, name in sorted(names.items(), key=lambda item: int(item[0]))]
 
 
@@ -124,18 +174,21 @@ def unnamed(checkpoint: str) -> bool:
     return names == [f"LABEL_{output}" for output in range(len(names))]
 
 
-def label_order(checkpoint: str, label_names: Sequence[str]) -> list[int]:
+def label_order(checkpoint: str, label_names: Sequence[str], *, several: bool = False) -> list[int]:
     """For each of the labels its output of the checkpoint's classifier.
 
     They match by name. Names that nobody set (LABEL_0, LABEL_1, ...) and labels that are the
     numbers 0, 1, ... match by index, and so does the one output of a regression. Raises UserError
-    for a label that the classifier does not know, and if it gives a text several labels.
+    for a label that the classifier does not know, and if it gives a text one label where the task
+    has `several`, or the other way round.
     """
     known = output_names(checkpoint)
-    if read_config(checkpoint).problem_type == "multi_label_classification":
+    kind = own_config(checkpoint).problem_type
+    if kind is not None and several != (kind == SEVERAL):
+        gives, has = ("one label", "several") if several else ("several labels", "one")
         raise UserError(
-            f"model '{checkpoint}': it gives a text several labels (problem_type "
-            "multi_label_classification); maskfront needs a model that gives one"
+            f"model '{checkpoint}': it gives a text {gives} (problem_type {kind}), and the task "
+            f"has {has}; use another model, or another Task.multi_label"
         )
     by_index = list(range(len(known)))
     if len(known) == len(label_names) == 1:
@@ -181,7 +234,12 @@ def fingerprint_of(model: Classifier, made_of: Mapping[str, object] | None = Non
 def fingerprint(checkpoint: str) -> str:
     """Of the checkpoint's weights and of what its config.json says that decides what it computes
     and learns, 16 hexadecimal digits."""
-    settings = settings_of(read_config(checkpoint))
+    if is_bert(checkpoint):
+        settings = settings_of(read_config(checkpoint))
+    else:
+        settings = own_config(checkpoint).to_diff_dict()
+        for name in ("_name_or_path", "dtype", "transformers_version", "architectures"):
+            settings.pop(name, None)
     return content_key({"weights": fingerprint_of_weights(checkpoint), "settings": settings})
 
 
@@ -202,7 +260,7 @@ def fingerprint_with_tokenizer(checkpoint: str, tokenizer: PreTrainedTokenizerBa
 
 def check_token(checkpoint: str, tokenizer: PreTrainedTokenizerBase, last: int) -> None:
     """Raise UserError if the checkpoint has no embedding of the token of this number."""
-    known = read_config(checkpoint).vocab_size
+    known = own_config(checkpoint).vocab_size
     if last >= known:
         raise UserError(
             f"model '{checkpoint}': its vocab_size is {known:,}, but the tokenizer gives the token "
@@ -223,7 +281,8 @@ def license_of(checkpoint: str) -> str | None:
     return said if isinstance(said, str) else None
 
 
-def _own_config(checkpoint: str) -> PreTrainedConfig:
+def own_config(checkpoint: str) -> PreTrainedConfig:
+    """The configuration of a checkpoint of any kind. Raises UserError if there is none."""
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
     except Exception as error:  # a config.json makes transformers raise almost anything
@@ -236,23 +295,10 @@ def _own_config(checkpoint: str) -> PreTrainedConfig:
             wanted = "name the folder that save_pretrained of transformers has written"
             problem = f"no config.json in the folder; {wanted}"
         raise UserError(f"model '{checkpoint}': {problem}") from error
-    differs = None
-    if config.model_type not in ADAPTERS:
-        differs = f"'{config.model_type}'"
-    elif getattr(config, "is_decoder", False):
-        differs = "a decoder"
-    elif getattr(config, "position_embedding_type", "absolute") != "absolute":
-        differs = "with relative positions"
     if getattr(config, "transformers_weights", None):
         raise UserError(
             f"model '{checkpoint}': its config.json names another file of weights "
             f"(transformers_weights); remove that entry, and call the file {_WEIGHTS}"
-        )
-    if differs:
-        raise UserError(
-            f"model '{checkpoint}': its architecture is {_architecture(config)} ({differs}); "
-            "maskfront prunes encoders that compute what BERT does: "
-            f"{_listed(list(ADAPTERS), 'and')}"
         )
     return config
 

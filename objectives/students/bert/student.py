@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from transformers import BertForSequenceClassification
@@ -14,26 +15,22 @@ from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import as_bert
 
 
-def check_student(checkpoint: str, teacher_checkpoint: str, label_names: Sequence[str]) -> None:
-    """Raise UserError unless the student reads the teacher's tokens and may learn the labels:
-    without a classifier it learns any; with one it must know them, as a teacher must."""
-    both = (checkpoint, teacher_checkpoint)
-    size, wanted = (pretrained.read_config(name).vocab_size for name in both)
-    tokens, known = (pretrained.load_tokenizer(name).get_vocab() for name in both)
-    if (size, tokens) != (wanted, known):
-        differs = "with other words" if size == wanted else f"of {size} words, not {wanted}"
-        raise UserError(
-            f"student '{checkpoint}': its vocabulary ({differs}) is not that of the teacher "
-            f"'{teacher_checkpoint}'; both must read the same tokens: use one of the same family"
-        )
-    if pretrained.has_classifier(checkpoint):
-        pretrained.label_order(checkpoint, label_names)
+def same_tokens(*checkpoints: str) -> bool:
+    """Whether these have one vocabulary: what one reads the other reads."""
+    sizes = {pretrained.own_config(name).vocab_size for name in checkpoints}
+    first, *others = (pretrained.load_tokenizer(name).get_vocab() for name in checkpoints)
+    return len(sizes) == 1 and all(vocabulary == first for vocabulary in others)
 
 
 def load_student(
-    checkpoint: str, teacher: BertForSequenceClassification, label_names: Sequence[str], seed: int
+    checkpoint: str,
+    label_names: Sequence[str],
+    seed: int,
+    *,
+    problem_type: Any = None,
+    device: str = "cpu",
 ) -> BertForSequenceClassification:
-    """The checkpoint as a frozen classifier beside the teacher: the task's labels in its order.
+    """The checkpoint as a frozen classifier: the task's labels in its order.
 
     Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
     """
@@ -43,10 +40,11 @@ def load_student(
         torch.manual_seed(seed)
         student = as_bert(pretrained.load_classifier(checkpoint, outputs))
     if fine_tuned:
-        order = pretrained.label_order(checkpoint, label_names)
+        several = problem_type == pretrained.SEVERAL
+        order = pretrained.label_order(checkpoint, label_names, several=several)
         pretrained.take_outputs(student, order, label_names)
-    student.config.problem_type = teacher.config.problem_type
-    return _frozen_beside(teacher, student)
+    student.config.problem_type = problem_type
+    return _frozen(student, device)
 
 
 def check_layers(layers: Sequence[int], count: int) -> None:
@@ -71,11 +69,9 @@ def keep_layers(
     student.load_state_dict(rest, strict=False)
     for own, layer in zip(student.bert.encoder.layer, layers, strict=True):
         own.load_state_dict(teacher.bert.encoder.layer[layer].state_dict())
-    return _frozen_beside(teacher, student)
+    return _frozen(student, str(teacher.device))
 
 
-def _frozen_beside(
-    teacher: BertForSequenceClassification, student: BertForSequenceClassification
-) -> BertForSequenceClassification:
+def _frozen(student: BertForSequenceClassification, device: str) -> BertForSequenceClassification:
     student.eval().requires_grad_(False)
-    return to_device(student, str(teacher.device))
+    return to_device(student, device)

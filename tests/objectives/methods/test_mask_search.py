@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from objectives.errors import UserError
+from objectives.measures.evaluate import predict
 from objectives.methods.mask_search import PRESETS, GradientAlpha, MaskSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchResult
@@ -290,7 +291,10 @@ def test_alpha_asks_the_teacher_about_its_own_rows(problem: Problem) -> None:
         turned.classifier.bias.copy_(turned.classifier.bias.roll(1, 0))
     way, other = (
         measured(search_alone(method, p), "expected_ratio")
-        for p in (problem, replace(problem, teacher=turned))
+        for p in (
+            problem,
+            replace(problem, alpha_logits=predict(turned, problem.alpha, "cpu")),
+        )
     )
     assert way != other
 

@@ -130,6 +130,9 @@ def test_the_directions_of_logits_stand_for_all_their_differences(outputs: int) 
     covariance = axes.T @ axes / len(rows)
     differences = torch.eye(outputs) - (1 / outputs if outputs > 1 else 0)
     torch.testing.assert_close(covariance, differences)
+    rows = torch.arange(6 * outputs)
+    axes = directions(rows, outputs, several=True)
+    torch.testing.assert_close(axes.T @ axes / len(rows), torch.eye(outputs))
 
 
 def test_units_without_effect_have_none_and_planted_units_have_some(problem: Problem) -> None:

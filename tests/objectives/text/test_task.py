@@ -406,7 +406,7 @@ def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
 
 def test_a_metric_that_there_is_not_is_refused() -> None:
     with pytest.raises(
-        UserError, match="metric is 'auc'; it must be one of accuracy, mcc, f1, pearson_spearman"
+        UserError, match="metric is 'auc'; it must be one of accuracy, mcc, f1, micro_f1"
     ):
         task_of(numbered, metric="auc")
 
@@ -424,7 +424,7 @@ def test_a_metric_that_there_is_not_is_refused() -> None:
             {"text": ("a", 3)},
             r"text is \('a', 3\); it must be a string or a tuple of which each is a string",
         ),
-        ({"label": ["kind"]}, r"label is \['kind'\]; it must be a string$"),
+        ({"label": ["kind"]}, r"label is \['kind'\], .* are for texts with several labels"),
         ({"drop_missing": "no"}, "drop_missing is 'no'; it must be True or False$"),
         ({"train": 0}, "train is 0; it must be a number of rows"),
         ({"seed": -1}, "seed is -1; it must be >= 0, below"),

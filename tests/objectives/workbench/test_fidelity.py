@@ -94,17 +94,12 @@ def test_of_a_pair_both_texts_are_left(low_pairs: Workbench) -> None:
             assert list(types) == [0] * (first + 1) + [1] * (11 - first)
 
 
-def test_rows_are_those_of_train_with_their_labels(benches: Mapping[str, Workbench]) -> None:
-    train = benches["full"].problem.train
-    less = share_of(train, 0.5, 1)
-    other = share_of(train, 0.5, 2)
-    known = {tuple(ids): label for ids, label in zip(train.input_ids, train.labels, strict=True)}
-    for ids, label in zip(other.input_ids, other.labels, strict=True):
-        assert known[tuple(ids)] == label
-    assert len(less) == len(other) == 120
-    again = share_of(train, 0.5, 1)
-    assert less.input_ids == again.input_ids
-    assert np.array_equal(less.labels, again.labels)
+def test_a_share_is_a_draw_of_the_seed_in_order() -> None:
+    less, other, again = (share_of(240, 0.5, seed) for seed in (1, 2, 1))
+    assert len(less) == len(set(less.tolist())) == 120
+    assert (np.diff(less) > 0).all()
+    assert np.array_equal(less, again)
+    assert not np.array_equal(less, other)
 
 
 def test_epochs_are_multiplied() -> None:

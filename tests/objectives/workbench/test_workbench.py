@@ -109,14 +109,14 @@ def test_the_teacher_answers_each_row_once_for_all_launches(
 
     progress = RecordingProgress()
     first = answers()
-    assert progress.taken == progress.wanted == [1, 1, 4], "48, 48 and 240 rows in batches of 64"
+    assert progress.taken == progress.wanted == [1, 1, 1, 4], "48, 48, 64 and 240 rows by 64"
     written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("teacher-logits-*.npy")}
-    assert len(written) == 3
+    assert len(written) == 4
     assert torch.equal(answers(), first)
     assert progress.taken == progress.wanted == []
     assert {file: file.stat().st_mtime_ns for file in written} == written
     answers(max_length=8)
-    assert len(list(tmp_path.glob("teacher-logits-*.npy"))) == 6
+    assert len(list(tmp_path.glob("teacher-logits-*.npy"))) == 8
 
     def again(*_: object) -> torch.Tensor:
         pytest.fail("computed again")
@@ -451,7 +451,7 @@ def test_the_divergence_is_measured_of_the_answers_that_are_scored(
     problem = bench.problem
     model = cut(problem.student.state_dict(), problem.student.config, half)
     score = bench.score(model, half)
-    assert passes[:2] == passes[3:] == [bench.select, bench.heldout], "the third is train"
+    assert passes[:2] == passes[4:] == [bench.select, bench.heldout], "then alpha and train"
     found = {"divergence": bench.select, "heldout_divergence": bench.heldout}
     for name, split in found.items():
         logits = [predict(one, split, "cpu") for one in (model, problem.teacher)]
@@ -599,7 +599,7 @@ def test_students_learn_from_text_without_labels_and_the_teacher_does_not(
     assert more.train.labels[:100].tolist() == alone.train.labels.tolist()
     assert more.train.labels[100:].tolist() == more.teacher_logits[100:].argmax(-1).tolist()
     assert torch.equal(more.teacher_logits, predict(more.teacher, more.train, "cpu"))
-    fine_tuning, judging, answers_of_100, answers_of_240 = 12, [1, 1], 2, 4
+    fine_tuning, judging, answers_of_100, answers_of_240 = 12, [1, 1, 1], 2, 4
     assert steps == [[fine_tuning, *judging, answers_of_100], [answers_of_240]]
     assert alone.fingerprint != more.fingerprint
     for mine, theirs in zip(alone.teacher.parameters(), more.teacher.parameters(), strict=True):

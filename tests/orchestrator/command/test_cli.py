@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from optuna_dashboard import get_note
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from maskfront import Study
 from orchestrator.command import launching
@@ -25,6 +25,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import load_optuna_study, read_run
 from orchestrator.study_file import load_study, load_study_of
 from orchestrator.workers.worker import Callback
+from tests.any_classifiers import write_classifier
 from tests.command_line import COMMAND, assert_one_clear_line, maskfront, maskfront_process
 from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import Scripted, scripted
@@ -325,10 +326,12 @@ def test_labels_that_the_teacher_does_not_know(
 
 
 def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) -> None:
-    folder = tmp_path / "albert"
-    AutoConfig.for_model("albert", architectures=["AlbertModel"]).save_pretrained(folder)
-    study = write_study(("checkpoint=", f"checkpoint={str(folder)!r} or "))
-    assert_one_clear_line(maskfront("run", study, cwd=tmp_path), "architecture is AlbertModel")
+    folder = write_classifier("albert", tmp_path / "albert", ["happy", "neutral", "sad"])
+    study = write_study(("checkpoint=", f"checkpoint={folder!r} or "))
+    assert_one_clear_line(
+        maskfront("run", study, cwd=tmp_path),
+        r"MaskSearch: it cuts a BERT, but the teacher '.*' is no BERT \('albert'\)",
+    )
 
 
 @pytest.mark.parametrize(

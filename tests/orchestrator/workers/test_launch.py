@@ -687,8 +687,8 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
     assert (
         "another study: the student's checkpoint has changed (weights or config.json); the rows of "
         "the task or their roles (train, alpha, select, heldout) have changed; the teacher's "
-        "checkpoint has changed (weights, config.json or tokenizer), or another version of "
-        "maskfront made the run. Choose another folder"
+        "checkpoint (weights, config.json or tokenizer) or its answers have changed, or another "
+        "version of maskfront made the run. Choose another folder"
     ) in str(error.value)
 
 

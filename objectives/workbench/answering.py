@@ -1,0 +1,150 @@
+"""What a teacher says of rows: a BERT in the students' tokens, or any classifiers in their own."""
+
+from __future__ import annotations
+
+import abc
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
+
+from objectives.device import to_device
+from objectives.measures.measured import measured_costs
+from objectives.problem import Words
+from objectives.session import Session
+from objectives.students.bert import pretrained
+from objectives.text.data import Split
+from objectives.text.task import Examples, LabelledText, tokenise
+from objectives.training.teacher_states import kept_logits
+from objectives.workbench.teacher import Reading, Teacher, fine_tuned
+
+
+class Answering(abc.ABC):
+    """Anything that answers the rows of a study."""
+
+    bert: BertForSequenceClassification | None
+    """The BERT in the students' tokens that it is, if it is one."""
+
+    @abc.abstractmethod
+    def said(self, split: Split, rows: Examples, role: str) -> Tensor:
+        """Logits (rows, C) of the rows of a role on the CPU, made once for a run; `split` has them
+        as the students' tokens."""
+
+    def costs(self, seq_len: int) -> Mapping[str, float]:
+        """What it costs to answer, by the units of costs; nothing where that is not known."""
+        del seq_len
+        return {}
+
+    def words(self) -> Words:
+        """What cells begin with where no BERT is at hand."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class BertAnswers(Answering):
+    """Those of a BERT that reads the students' tokens."""
+
+    bert: BertForSequenceClassification
+    session: Session
+
+    def said(self, split: Split, rows: Examples, role: str) -> Tensor:
+        del rows
+        return kept_logits(self.bert, split, session=self.session, role=role)
+
+    def costs(self, seq_len: int) -> Mapping[str, float]:
+        return measured_costs(self.bert, seq_len)
+
+
+class Member(NamedTuple):
+    """One of several classifiers."""
+
+    model: Reading
+    tokenizer: PreTrainedTokenizerBase
+    order: Sequence[int]
+    """For each label of the task its output."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifierAnswers(Answering):
+    """Those of any classifiers, each in its own tokens: the logits of their mean probabilities, of
+    numbers the mean; of one classifier its logits."""
+
+    members: Sequence[Member]
+    label_names: Sequence[str]
+    several: bool
+    """Whether a row may have several of them."""
+    max_length: int
+    session: Session
+    bert = None
+
+    def said(self, split: Split, rows: Examples, role: str) -> Tensor:
+        each = []
+        for model, tokenizer, order in self.members:
+            own = tokens_of(rows, role, tokenizer, self.max_length)
+            logits = kept_logits(model, own, session=self.session, role=role)  # type: ignore[arg-type]
+            each.append(logits[:, list(order)])
+        if len(each) == 1:
+            return each[0]
+        if split.regression:
+            return torch.stack(each).mean(0)
+        if split.several:
+            return torch.stack(each).double().sigmoid().mean(0).logit(eps=1e-9).float()
+        shares = torch.stack([logits.double().log_softmax(-1) for logits in each])
+        return shares.logsumexp(0).log_softmax(-1).float()
+
+    def costs(self, seq_len: int) -> Mapping[str, float]:
+        """Those of all its members; not on the meta device, where DeBERTa does not run."""
+        total = Counter[str]()
+        for member in self.members:
+            total.update(measured_costs(member.model.model, seq_len, meta=False))
+        return dict(total)
+
+    def words(self) -> Words:
+        """Those of the first member."""
+        (model, tokenizer, _), *_ = self.members
+        types = tokenizer("a", "b").get("token_type_ids") or [0]
+        longest = getattr(model.config, "max_position_embeddings", None) or 0
+        return Words.of(
+            model.model,
+            type_vocab_size=1 + max(types),
+            max_position_embeddings=max(longest, self.max_length),  # XLNet says -1
+            pad_token_id=tokenizer.pad_token_id,
+            id2label=dict(enumerate(self.label_names)),
+            label2id={name: number for number, name in enumerate(self.label_names)},
+            problem_type=pretrained.SEVERAL if self.several else None,
+        )
+
+
+def load_classifiers(
+    teacher: Teacher, text: LabelledText, max_length: int, session: Session
+) -> ClassifierAnswers:
+    """The checkpoints of a teacher, each fine-tuned if it has no classifier."""
+    members = []
+    for checkpoint in teacher.checkpoints:
+        tokenizer = pretrained.load_tokenizer(checkpoint)
+
+        def load(folder: str, tokenizer: PreTrainedTokenizerBase = tokenizer) -> Member:
+            with torch.random.fork_rng(devices=[]):  # making a model draws numbers
+                model = pretrained.load_classifier(folder)
+            model.eval().requires_grad_(False)
+            order = pretrained.label_order(folder, text.label_names, several=text.several)
+            return Member(to_device(Reading(model, tokenizer), session.device), tokenizer, order)
+
+        if pretrained.has_classifier(checkpoint):
+            members.append(load(checkpoint))
+        else:
+            train = tokens_of(text.roles["train"], "train", tokenizer, max_length)
+            members.append(fine_tuned(teacher, checkpoint, text, train, load, session=session))
+    return ClassifierAnswers(members, text.label_names, text.several, max_length, session)
+
+
+def tokens_of(
+    rows: Examples, role: str, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Split:
+    """The rows as a classifier of any kind reads them, padded on the side of its tokenizer."""
+    split = tokenise(rows, role, tokenizer, max_length)
+    return replace(split, pads_left=tokenizer.padding_side == "left")

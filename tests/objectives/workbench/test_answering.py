@@ -1,0 +1,235 @@
+"""A teacher is whatever answers: any classifier, several, or answers that are there already."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from objectives.errors import UserError
+from objectives.session import Session
+from objectives.text.augmentation import Augmentation
+from objectives.text.task import Task
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.teacher import Teacher
+from objectives.workbench.workbench import prepare
+from tests.any_classifiers import KINDS, write_classifier
+from tests.bert_variants import write_student, write_variant
+from tests.conftest import planted_rows
+
+NAMES = ["happy", "neutral", "sad"]
+TURNED = ["sad", "other", "happy", "neutral"]
+
+
+@pytest.fixture
+def task(planted_task: Task) -> Task:
+    return replace(planted_task, train=40, alpha=20, select=40, heldout=40)
+
+
+def logits_of_transformers(folder: str, texts: list[str]) -> torch.Tensor:
+    """One text at a time, so that nothing is padded, in the order of NAMES."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager")
+    tokenizer, order = AutoTokenizer.from_pretrained(folder), model.config.label2id
+    cut = {"truncation": True, "max_length": 24, "return_tensors": "pt"}
+    with torch.no_grad():
+        said = [model(**tokenizer(text, **cut)).logits for text in texts]
+    return torch.cat(said)[:, [order[name] for name in NAMES]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_classifier_of_any_kind_answers_as_in_transformers(
+    kind: str, task: Task, tmp_path: Path
+) -> None:
+    folder = write_classifier(kind, tmp_path / kind, TURNED)
+    inputs = read_inputs(task, Teacher(checkpoint=folder))
+    answering = inputs.answering(inputs.split("train"), Session(cache=tmp_path / "cache"))
+    rows = inputs.text.roles["select"]
+    said = answering.said(inputs.split("select"), rows, "select")
+    wanted = logits_of_transformers(folder, [text for (text,) in rows.texts])
+    assert wanted.std() > 0.1
+    torch.testing.assert_close(said, wanted, rtol=1e-4, atol=1e-4)
+    costs = answering.costs(24)
+    assert costs["flops@24"] > 2 * 24 * 2 * 16 * 24  # more than its feed-forwards have
+    assert (
+        costs["params"]
+        == AutoModelForSequenceClassification.from_pretrained(folder).num_parameters()
+    )
+
+
+def test_an_ensemble_says_the_mean_of_the_probabilities(task: Task, tmp_path: Path) -> None:
+    folders = [
+        write_classifier("modernbert", tmp_path / "one", TURNED),
+        write_classifier("xlnet", tmp_path / "two", NAMES, seed=1),
+        write_variant("bert", tmp_path / "three", NAMES),
+    ]
+    inputs = read_inputs(task, Teacher(ensemble=tuple(folders)))
+    answering = inputs.answering(inputs.split("train"), Session(cache=tmp_path / "cache"))
+    rows = inputs.text.roles["select"]
+    said = answering.said(inputs.split("select"), rows, "select").softmax(-1)
+    texts = [text for (text,) in rows.texts]
+    each = [logits_of_transformers(folder, texts).softmax(-1) for folder in folders]
+    torch.testing.assert_close(said, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
+    alone = [
+        read_inputs(task, Teacher(checkpoint=one)).answering(
+            inputs.split("train"), Session(cache=tmp_path)
+        )
+        for one in folders
+    ]
+    assert answering.costs(8) == {
+        unit: sum(one.costs(8)[unit] for one in alone) for unit in alone[0].costs(8)
+    }
+
+
+def shares(text: str) -> list[float]:
+    """Made-up probabilities of NAMES."""
+    powers = np.random.default_rng(len(text)).dirichlet([1, 1, 1])
+    return [round(float(share), 3) for share in powers]
+
+
+def as_rows(answer: Callable[[str], Any]) -> Callable[[], Dataset]:
+    """The planted rows, and beside each what is answered."""
+    rows = planted_rows()
+    return lambda: rows.add_column("said", [answer(text) for text in rows["text"]])
+
+
+def in_file(folder: Path, form: str) -> str:
+    rows = planted_rows()
+    columns = {
+        name: [shares(text)[place] for text in rows["text"]] for place, name in enumerate(NAMES)
+    }
+    table = Dataset.from_dict({"id": range(len(rows)), **columns, "text": rows["text"]})
+    file = folder / f"answers.{form}"
+    table.to_csv(file, index=False) if form == "csv" else table.to_json(file)
+    return str(file)
+
+
+@pytest.mark.parametrize("form", ["list", "mapping", "json", "logits", "csv", "jsonl"])
+def test_answers_that_are_there_are_read_whatever_their_form(
+    form: str, task: Task, tiny_bert: str, tmp_path: Path
+) -> None:
+    forms: dict[str, Callable[[str], Any]] = {
+        "list": shares,
+        "mapping": lambda text: dict(zip(NAMES, shares(text), strict=True)),
+        "json": lambda text: json.dumps(
+            dict(zip(reversed(NAMES), shares(text)[::-1], strict=True))
+        ),
+        "logits": lambda text: [float(np.log(share + 1e-9)) + 3 for share in shares(text)],
+    }
+    kind: Any = "logits" if form == "logits" else "probabilities"
+    if form in forms:
+        teacher = Teacher(answers="said", answers_as=kind)
+        task = replace(task, data=as_rows(forms[form]))
+    else:
+        teacher = Teacher(answers=in_file(tmp_path, form))
+    bench = prepare(read_inputs(task, teacher, student=tiny_bert), Session(cache=tmp_path))
+    wanted = torch.tensor([shares(text) for (text,) in bench.texts["select"].texts])
+    said = bench.teacher_answers["select"].softmax(-1)
+    torch.testing.assert_close(said, wanted, atol=2e-3, rtol=0)
+    assert bench.unpruned.divergence == 0
+    assert bench.unpruned.cost == bench.problem.budget.full
+    assert bench.problem.teacher_logits.shape == (40, 3)
+
+
+def test_hard_labels_are_smoothed(task: Task, tiny_bert: str, tmp_path: Path) -> None:
+    rows = replace(task, data=as_rows(lambda text: "sad"))
+    teacher = Teacher(answers="said", answers_as="labels", smoothing=0.3)
+    bench = prepare(read_inputs(rows, teacher, student=tiny_bert), Session(cache=tmp_path))
+    said = bench.problem.alpha_logits.softmax(-1)
+    torch.testing.assert_close(said, torch.tensor([[0.1, 0.1, 0.8]]).expand(20, 3))
+    plain = prepare(
+        read_inputs(
+            replace(task, metric="agreement"),
+            Teacher(answers="label", answers_as="labels"),
+            student=tiny_bert,
+        ),
+        Session(cache=tmp_path),
+    )
+    assert plain.unpruned.metric == 1
+    assert np.unique(plain.select.labels).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "changes", "message"),
+    [
+        (lambda text: [0.5, 0.5, 0.5], {}, r"no probabilities that sum to 1, such as 0\.5"),
+        (lambda text: [50, 25, 25], {}, r"sum 100\); mend them, or set answers_as='logits'"),
+        (lambda text: {"glad": 1.0, "sad": 0.0}, {}, "is none to the label 'happy', 'neutral'"),
+        (lambda text: [0.5, 0.5], {}, r"has 2 numbers, \[0\.5, 0\.5\]; the task has 3 labels"),
+        (lambda text: "no idea", {}, "'no idea' is no list of numbers and no mapping"),
+        (lambda text: "glad", {"answers_as": "labels"}, "has the label 'glad', which the task"),
+        (lambda text: [float("nan")] * 3, {"answers_as": "logits"}, "has nan or infinite numbers"),
+        (shares, {"answers": "sayd"}, "no column 'sayd'; .*did you mean 'said'"),
+        (shares, {"answers": "few.csv"}, "2 of 400 texts of the task have no answer, such as '"),
+        (shares, {"answers": "other.csv"}, "no column 'neutral'; there are 'text', 'happy', 'sad'"),
+    ],
+)  # fmt: skip
+def test_answers_that_are_none_are_refused_in_one_line(
+    answer: Callable[[str], Any],
+    changes: dict[str, Any],
+    message: str,
+    planted_task: Task,
+    tiny_bert: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = Dataset.from_csv(in_file(tmp_path, "csv")).remove_columns("id")
+    whole.select(range(398)).to_csv("few.csv", index=False)
+    whole.select_columns(["text", "happy", "sad"]).to_csv("other.csv", index=False)
+    task = replace(planted_task, data=as_rows(answer))
+    with pytest.raises(UserError, match=message) as raised:
+        read_inputs(task, Teacher(**{"answers": "said", **changes}), student=tiny_bert)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_cannot_go_with_answers_alone_is_refused(
+    task: Task, tiny_bert: str, tiny_masked_lm: str, tmp_path: Path
+) -> None:
+    given, rows = Teacher(answers="said"), replace(task, data=as_rows(shares))
+    with pytest.raises(UserError, match=r"has no tokens; set Study\.student to a BERT"):
+        read_inputs(rows, given)
+    made = Augmentation(masked_lm=tiny_masked_lm, copies=1)
+    with pytest.raises(UserError, match=r"augmentation makes texts that Teacher\.answers has no"):
+        read_inputs(rows, given, student=tiny_bert, augmentation=made)
+    modern = Teacher(checkpoint=write_classifier("modernbert", tmp_path / "modern", NAMES))
+    with pytest.raises(UserError, match=r"no teacher to take layers of: .*is no BERT \('modernb"):
+        read_inputs(task, modern, student_layers=(0,))
+    inputs = read_inputs(task, modern)
+    with pytest.raises(
+        UserError, match=r"Study\.cost is 'latency', which is counted beside a BERT"
+    ):
+        prepare(inputs, Session(cache=tmp_path), cost="latency")
+    other = write_classifier("albert", tmp_path / "albert", ["good", "bad", "so-so"])
+    with pytest.raises(UserError, match=r"does not know the label\(s\) happy, neutral, sad"):
+        read_inputs(task, Teacher(checkpoint=other))
+
+
+@pytest.mark.parametrize("fields", [{}, {"checkpoint": "a", "answers": "b"}, {"ensemble": ()}])
+def test_a_teacher_is_one_of_three(fields: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"name one of checkpoint .*, ensemble .* and answers"):
+        Teacher(**fields)
+
+
+def test_a_student_of_other_tokens_learns_the_answers_of_a_bert(
+    task: Task, tiny_bert: str, tmp_path: Path
+) -> None:
+    roberta = write_variant("roberta", tmp_path / "roberta", NAMES)
+    student = write_student(tiny_bert, tmp_path / "student")
+    inputs = read_inputs(task, Teacher(checkpoint=roberta), student=student)
+    bench = prepare(inputs, Session(cache=tmp_path / "cache"))
+    texts = [text for (text,) in bench.texts["heldout"].texts]
+    wanted = logits_of_transformers(roberta, texts)
+    torch.testing.assert_close(bench.teacher_answers["heldout"], wanted, rtol=1e-4, atol=1e-4)
+    words = bench.problem.student.bert.embeddings.word_embeddings.weight
+    assert torch.equal(bench.problem.words.embeddings, words)
+    assert bench.unpruned.cost > bench.problem.budget.full == bench.flops_full
+    with pytest.raises(UserError, match=f"'{roberta}' reads other tokens than the student"):
+        _ = bench.problem.teacher.config.hidden_size
