@@ -135,7 +135,7 @@ def test_a_layer_may_be_split_alone_and_loads_with_transformers(
     assert architecture.pooler_halves == 2
     assert architecture.sizes()["weight_bits"] == (1, 2, 1)
     assert BertArchitecture.from_json(architecture.to_json()) == architecture
-    with pytest.raises(UserError, match="layer 0 has bits of its own"):
+    with pytest.raises(UserError, match="layer 0 has bits or ranks of its own"):
         architecture.check(TINY)
     packed = quantised(in_halves(whole, architecture), architecture)
     packed.save_pretrained(tmp_path)
