@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -77,7 +78,8 @@ def matrix_by_matrix(
             for place in order:
                 through = own.weight + (rounded(own.weight, bits) - own.weight).detach()
                 given = nn.functional.linear(_few(pairs[1][place], into), through, own.bias)
-                loss = (given - wanted(pairs[0][place])).square().mean()
+                aim = nn.functional.linear(pairs[0][place], wanted.weight, wanted.bias)
+                loss = (given - aim).square().mean()
                 loss.backward()
                 optimizer.step()
                 schedule.step()
@@ -85,7 +87,7 @@ def matrix_by_matrix(
                 yield number, loss.detach()
             learnt.append((own, own.weight.data))
             own.weight.data = rounded(own.weight.data, bits)
-            hooks.append(own.register_forward_pre_hook(lambda _, x, into=into: _few(x[0], into)))
+            hooks.append(own.register_forward_pre_hook(partial(_rounds, into)))
         with torch.no_grad():
             states = [_through(*one, seen) for one in zip(layers, states, strict=True)]
         for hook in hooks:
@@ -98,6 +100,14 @@ def _few(inputs: Tensor, bits: int | None) -> Tensor:
     return inputs if bits is None else rounded_inputs(inputs, bits)
 
 
+def _rounds(bits: int | None, linear: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    """What a linear is given, rounded where it reads."""
+    read = getattr(linear, "inputs", slice(None))
+    given = inputs[0].clone()
+    given[..., read] = _few(given[..., read], bits)
+    return given
+
+
 def _through(layer: nn.Module, states: Sequence[Tensor], seen: Sequence[Tensor]) -> list[Tensor]:
     if isinstance(layer, nn.Identity):  # it is dropped
         return list(states)
@@ -108,9 +118,10 @@ def _through(layer: nn.Module, states: Sequence[Tensor], seen: Sequence[Tensor])
 def _reaching(
     layer: nn.Module, linear: nn.Module, states: Sequence[Tensor], seen: Sequence[Tensor]
 ) -> list[Tensor]:
-    """What enters a linear of a layer, of the tokens of each batch: (tokens, inputs)."""
+    """What a linear of a layer reads, of the tokens of each batch: (tokens, inputs)."""
     found: list[Tensor] = []
-    hook = linear.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+    read = getattr(linear, "inputs", slice(None))
+    hook = linear.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0][..., read]))
     _through(layer, states, seen)
     hook.remove()
     return [one[mask] for one, mask in zip(found, seen, strict=True)]

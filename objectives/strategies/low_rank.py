@@ -65,7 +65,8 @@ class Spectrum(NamedTuple):
         """V, (r, I), and U, (O, r), of least error; each row of one as long as its column of the
         other, so that both learn alike."""
         left, right = self.left[:, :rank] * self.values[:rank].float(), self.right[:rank]
-        lengths = (left.norm(dim=0) / right.norm(dim=1)).sqrt()
+        tiny = torch.finfo(left.dtype).tiny  # of a weight that is all zeros
+        lengths = (left.norm(dim=0).clamp_min(tiny) / right.norm(dim=1).clamp_min(tiny)).sqrt()
         return right * lengths[:, None], left / lengths
 
 

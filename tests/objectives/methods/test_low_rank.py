@@ -91,6 +91,8 @@ def test_the_error_is_that_of_eckart_and_young_and_no_other_factors_have_less() 
         lengths = reduce.norm(dim=1), expand.norm(dim=0)
         torch.testing.assert_close(*lengths, rtol=1e-4, atol=1e-6)
     assert spectrum.errors()[6] == 0
+    nothing = Spectrum.of(torch.zeros_like(weight), second)
+    assert all(factor.isfinite().all() for factor in nothing.factors(2))
 
 
 def test_what_enters_is_weighted_by_what_comes_of_it(problem: Problem) -> None:

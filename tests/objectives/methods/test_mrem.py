@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -394,6 +395,20 @@ def test_each_matrix_learns_to_give_what_the_float_one_gives(problem: Problem) -
     for own, value in model.state_dict().items():
         if "LayerNorm" in own or own.startswith(("bert.pooler", "classifier")):
             assert torch.equal(value, state[own]), own
+
+
+def test_matrices_that_read_some_inputs_learn_on_these(problem: Problem) -> None:
+    """What they learn on is rounded as the finished model rounds it."""
+    spaces = ("heads", "ffn", "input")
+    method = replace(REM, spaces=spaces, target_ratio=0.6, rows=240, batch_size=32)
+    nearest, learnt = (
+        search_alone(replace(method, steps=steps), problem).model for steps in (1, 40)
+    )
+    exact = search_alone(replace(method, weight_bits=32, embedding_bits=32, steps=1), problem)
+    batch = problem.train.batch(np.arange(64), "cpu")
+    with torch.no_grad():
+        wanted, rough, near = (m(**batch.inputs).logits for m in (exact.model, nearest, learnt))
+    assert (near - wanted).norm() < (rough - wanted).norm()
 
 
 def test_matrices_come_nearer_than_rounding_and_modules_nearer_still(problem: Problem) -> None:
