@@ -131,7 +131,7 @@ class BitOps(Flops):
     The convention of BinaryBERT's tables (Bai et al. 2021), where a float32 operation counts as one
     and so does one of 8 bits with 8. A weight of few bits counts as float32 where what enters it is
     not rounded: the two meet in float32. Q K^T and attention times V have no weights; both factors
-    have the bits of what enters the layer's weights.
+    have the `attention_bits` of the layer, or without these the bits of what enters its weights.
     """
 
     counts_bits: ClassVar[bool] = True

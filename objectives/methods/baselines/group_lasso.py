@@ -44,7 +44,7 @@ class GroupLasso(StagedMethod):
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
 
     penalty: float = 0.1
-    """lambda: what a weight shrinks by in a step, about as a share of what AdamW moves it. >= 0."""
+    """lambda: what a weight shrinks by in a step, as a share of the stage's learning rate. >= 0."""
     of: Of = "units"
     """What the norm is of: "units" is group lasso, "weights" is L1."""
     stages: tuple[Stage, ...] = (

@@ -108,7 +108,7 @@ def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> l
                 sizes[linear.inputs],
                 linear in LINEARS,
                 units.bits_of_a_weight,
-                units.input_bits,
+                units.input_bits if linear in LINEARS else units.attention_bits or units.input_bits,
                 units.rank(place),
             )
             for place, linear in enumerate(LINEARS + PRODUCTS)

@@ -127,3 +127,12 @@ def test_the_operations_of_the_sources_tables(bert_base: BertForSequenceClassifi
     assert cost.exact(full.with_bits([1] * 12, [8] * 12, 1)) == pytest.approx(3.323e9, rel=0.001)
     assert cost.exact(full.with_bits([8] * 12, [8] * 12, 8)) == cost.full
     assert cost.exact(full.with_bits([1] * 12, [32] * 12, 8)) == cost.full  # they meet in float32
+
+
+def test_what_attends_has_bits_of_its_own(bert_base: BertForSequenceClassification) -> None:
+    shape = shape_of(bert_base.config)
+    eight = BertArchitecture.full(shape).with_bits([2] * 12, [8] * 12, 8)
+    four = replace(eight, layers=tuple(replace(own, attention_bits=4) for own in eight.layers))
+    cost = BitOps(shape, 128)
+    products = 12 * 2 * 2 * 128 * 128 * 768  # Q K^T and attention times V, in each layer
+    assert cost.exact(eight) - cost.exact(four) == products * (64 - 16) / 64
