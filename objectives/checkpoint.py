@@ -18,7 +18,7 @@ _SAID = "said"
 
 def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, object]) -> None:
     """Replace the file by these tensors and what is said beside them, as JSON."""
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as unfinished:
         plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         save_file(plain, unfinished, {_SAID: json.dumps(said)})

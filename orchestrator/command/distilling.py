@@ -3,6 +3,7 @@ that any study can name as its student."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +72,8 @@ def distil(
     quiet_libraries()
     out, teacher, console = Path(out).absolute(), str(teacher), console or Console()
     check_free(out)
-    if not min(epochs, learning_rate, batch_size) > 0:
-        raise RunError("give numbers above 0", "epochs", "learning_rate", "batch_size")
+    if not all(0 < number < math.inf for number in (epochs, learning_rate, batch_size)):
+        raise RunError("give finite numbers above 0", "epochs", "learning_rate", "batch_size")
     whole = load_frozen(teacher, choose_device(device))
     if isinstance(whole, AdaptedBert):
         raise UserError(f"model '{teacher}': general distillation takes and makes BERTs alone")

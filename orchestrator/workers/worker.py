@@ -264,14 +264,14 @@ class Worker:
         if isinstance(outcome, SearchFailure):
             self._fail([number], outcome.reason)
             return
-        for place, task in tasks.items():
-            if not math.isfinite(task.result.metric):
-                what = f"metric on {place}" if place else self.bench.metric
-                self._fail([number], f"its {what} is {task.result.metric}")
+        result = tasks[""].result
+        for what, worth in {self.bench.metric: result.metric, **result.beside}.items():
+            if not math.isfinite(worth):
+                self._fail([number], f"its {what} is {worth}")
                 return
         with self._still_ours(number):
             write_trial(self.folder.trial(number), tasks)
-            self._tell_result(number, tasks[""].result)
+            self._tell_result(number, result)
 
     def _tell_result(self, number: int, result: TrialResult, how: str = "") -> None:
         trial = self.running[number]

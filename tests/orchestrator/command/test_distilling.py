@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_what_was_cut_off_goes_on_as_if_it_had_not_been(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cells, "write_checkpoint", killed)
-    out = tmp_path / "out"
+    out = tmp_path / "new" / "folder" / "out"
     with pytest.raises(KeyboardInterrupt):
         distil(tiny_bert, text, out, student_layers=(0, 2), **QUICK)
     assert not out.exists()
@@ -101,7 +102,7 @@ def test_what_was_cut_off_goes_on_as_if_it_had_not_been(
     distil(tiny_bert, text, out, student_layers=(0, 2), **QUICK)
     assert began == [("distil", 32, 10)]
     torch.testing.assert_close(last_states(out), last_states(small), atol=1e-5, rtol=0)
-    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    assert {path.name for path in out.parent.iterdir()} == {"out"}
 
 
 def test_what_cannot_work_is_refused(
@@ -111,7 +112,9 @@ def test_what_cannot_work_is_refused(
     for settings, kind, message in (
         ({"student_layers": (2, 0)}, UserError, r"student_layers is \(2, 0\)"),
         ({"student_layers": (0, 3)}, UserError, r"student_layers is \(0, 3\)"),
-        ({"student_layers": (0,), "epochs": 0}, RunError, "above 0"),
+        ({"student_layers": (0,), "epochs": 0}, RunError, "finite numbers above 0"),
+        ({"student_layers": (0,), "learning_rate": math.nan}, RunError, "finite numbers above 0"),
+        ({"student_layers": (0,), "epochs": math.inf}, RunError, "finite numbers above 0"),
     ):
         with pytest.raises(kind, match=message):
             distil(tiny_bert, text, out, **{"console": QUIET, **settings})
