@@ -73,7 +73,9 @@ def distil(
     out, teacher, console = Path(out).absolute(), str(teacher), console or Console()
     check_free(out)
     if not all(0 < number < math.inf for number in (epochs, learning_rate, batch_size)):
-        raise RunError("give finite numbers above 0", "epochs", "learning_rate", "batch_size")
+        raise RunError(
+            "distil: epochs, learning_rate and batch_size must be finite numbers above 0"
+        )
     whole = load_frozen(teacher, choose_device(device))
     if isinstance(whole, AdaptedBert):
         raise UserError(f"model '{teacher}': general distillation takes and makes BERTs alone")

@@ -172,7 +172,9 @@ LATENCY = Latency(
     rest=0.5,
 )
 RATIOS = (0.35, 0.6)
-TEACHER = Teacher(checkpoint="", epochs=6, batch_size=16, learning_rate=3e-3, precision="float32")
+TEACHER = Teacher(
+    checkpoint="tiny", epochs=6, batch_size=16, learning_rate=3e-3, precision="float32"
+)
 TASK = Task(name="planted", data=planted_rows, max_length=24, alpha=64, select=48, heldout=48)
 NUMBERS = replace(TASK, data=graded_rows, metric="pearson_spearman")
 

@@ -29,7 +29,6 @@ from objectives.delivery.classify import Classifier
 from objectives.errors import UserError
 from objectives.search_method import SearchMethod
 from objectives.training.stages import FOUR_STEPS
-from orchestrator.command.cascading import cascade
 from orchestrator.errors import RunError
 from reports.cascades import cascades_of
 from tests.any_classifiers import write_classifier
@@ -99,7 +98,7 @@ def test_an_llm_s_answers_make_students_that_answer_texts(
         assert "of the FLOPs of the unpruned student" in card
         assert "| teacher answers | said |" in card
     with pytest.raises(RunError, match="has its answers alone, so maskfront cannot serve it"):
-        cascade(run, replace(study, student=tiny_bert), tmp_path / "cascade")
+        run.cascade(tmp_path / "cascade", replace(study, student=tiny_bert))
 
 
 @pytest.mark.slow

@@ -29,7 +29,6 @@ from objectives.text.roles import load
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.workbench import prepare
-from orchestrator.command.cascading import cascade
 from orchestrator.errors import RunError
 from reports.cascades import cascades_of
 from tests.conftest import FILLERS, planted_rows
@@ -171,7 +170,7 @@ def test_texts_with_several_labels_from_launch_to_answers(study: Study, tmp_path
     page = (run.folder / "report.html").read_text()
     assert "micro_f1" in page
     with pytest.raises(RunError, match="a cascade needs one label a text"):
-        cascade(run, study, tmp_path / "cascade")
+        run.cascade(tmp_path / "cascade", study)
     for trial in (cells, cut):
         out = tmp_path / f"model-{trial.number}"
         export(run, trial.number, out, onnx=True)
