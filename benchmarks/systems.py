@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
-from benchmarks.tasks import search, workbench
+from benchmarks.tasks import kept, search, workbench, worth
 from maskfront import (
     AdaBert,
     AutoBertZero,
@@ -131,16 +131,8 @@ def row_of(bench: Workbench, name: str, seconds: float, seed: int) -> Row:
     else:
         last = by_hand(name, seed)
     found, took = in_seconds(bench, last, seconds - spent, seed)
-    score = bench.score(found.model, found.architecture)
-    return {
-        **searched,
-        "kl": score.divergence,
-        "heldout_kl": score.heldout_divergence,
-        "select": score.metric,
-        "heldout": score.heldout_metric,
-        "reached": score.cost / bench.problem.budget.full,
-        "taken": spent + took,
-    }
+    names = ("kl", "heldout_kl", "select", "heldout", "reached")
+    return {**searched, **kept(worth(bench, found), *names), "taken": spent + took}
 
 
 def main() -> None:

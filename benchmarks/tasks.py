@@ -70,8 +70,12 @@ def measure(
     """
     started = time.process_time()
     outcome = search(method, problem or bench.problem, seed)
-    seconds = time.process_time() - started
-    score = bench.score(outcome.model, outcome.architecture)
+    return {"processor_seconds": time.process_time() - started, **worth(bench, outcome)}
+
+
+def worth(bench: Workbench, found: SearchResult) -> dict[str, Any]:
+    """What a student keeps of the teacher, and what it costs."""
+    score = bench.score(found.model, found.architecture)
     return {
         "kl": score.divergence,
         "heldout_kl": score.heldout_divergence,
@@ -79,7 +83,6 @@ def measure(
         "heldout": score.heldout_metric,
         "bytes": score.bytes,
         "reached": score.cost / bench.problem.budget.full,
-        "processor_seconds": seconds,
     }
 
 

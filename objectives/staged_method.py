@@ -23,15 +23,11 @@ from objectives.training.stages import RECOVER, Stage, check_order
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budgeted(BertMethod):
-    """Base of the methods that choose units within a budget."""
+class Targeted(BertMethod):
+    """Base of the methods whose students have a budget."""
 
     per_slot: ClassVar[frozenset[str]] = BertMethod.per_slot | {"target_ratio", "tolerance"}
-    searchable: ClassVar[tuple[str, ...]] = SPACES_OF_LAYERS
-    """What `spaces` may name."""
 
-    spaces: tuple[str, ...] = ("heads", "ffn")
-    """Kinds of units to search, some of `searchable`."""
     target_ratio: float = 0.5
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
     tolerance: float = 0.05
@@ -44,10 +40,24 @@ class Budgeted(BertMethod):
             target_ratio=(0 < self.target_ratio <= 1, "in (0, 1]"),
             tolerance=(0 <= self.tolerance < 1, "in [0, 1)"),
         )
-        check_spaces(type(self).__name__, self.spaces, self.searchable)
 
     def asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
         return self.target_ratio, self.tolerance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgeted(Targeted):
+    """Base of the methods that choose units within a budget."""
+
+    searchable: ClassVar[tuple[str, ...]] = SPACES_OF_LAYERS
+    """What `spaces` may name."""
+
+    spaces: tuple[str, ...] = ("heads", "ffn")
+    """Kinds of units to search, some of `searchable`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_spaces(type(self).__name__, self.spaces, self.searchable)
 
     def within_budget(
         self, scores: Mapping[str, Tensor], problem: Problem, threshold: float = math.inf

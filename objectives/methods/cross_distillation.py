@@ -32,6 +32,7 @@ from objectives.strategies.one_shot import OneShot
 from objectives.strategies.ranking import per_cost
 from objectives.strategies.surgeon import surgeon_scores
 from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.pretrained import Classifier
 from objectives.text.data import Batch
 from objectives.training.stages import Stage
 
@@ -62,7 +63,6 @@ class CrossDistillation(OneShot):
     damping: float = 0.1
     """How much the solution is held at the weights that the unpruned model has: of the mean square
     of what enters a weight. Few rows want more. > 0."""
-
     prox: Literal["closed", "hard", "soft"] = "closed"
     """Which units of a block stay: those that rank highest, whose weights then have a closed form;
     or those that proximal steps leave: "hard", of the largest weights on a falling schedule, as in
@@ -94,15 +94,12 @@ class CrossDistillation(OneShot):
         )
         return per_cost({space: scores[space] for space in self.spaces}, problem.budget.cost)
 
-    def choose(self, problem: Problem, seed: int) -> BertArchitecture:
-        """The units inside the budget; with `prox` as many of each block as score highest."""
-        chosen = super().choose(problem, seed)
-        return chosen if self.prox == "closed" else self._stepped(problem, chosen, seed)[0]
-
-    def _stepped(
-        self, problem: Problem, chosen: BertArchitecture, seed: int
-    ) -> tuple[BertArchitecture, BertForSequenceClassification]:
-        assert self.prox != "closed"
+    def found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
+        """The units inside the budget, with their weights solved for; with `prox` as many units of
+        each block, and their weights, as the steps leave."""
+        chosen = self.choose(problem, seed)
+        if self.prox == "closed":
+            return chosen, self.student(problem, chosen, seed)
         batches = self._batches(problem, seed)
         return stepped(problem, chosen, batches, self.pairs, self.damping, self.prox)
 
@@ -116,9 +113,7 @@ class CrossDistillation(OneShot):
     def student(
         self, problem: Problem, architecture: BertArchitecture, seed: int
     ) -> BertForSequenceClassification:
-        """The student with the weights behind its units solved for, or as `prox` left them."""
-        if self.prox != "closed":
-            return self._stepped(problem, architecture, seed)[1]
+        """The student with the weights behind its units solved for."""
         batches = self._batches(problem, seed)
         return solved(problem, architecture, batches, self.pairs, self.damping)
 

@@ -47,11 +47,9 @@ def row_gradients(
         space: mask.detach()[:, None].expand(-1, rows, *mask.shape[1:]).clone().requires_grad_()
         for space, mask in masks.items()
     }
-    logits, several = population.logits(batch, row_masks=of_each), batch.labels.ndim == 2
+    logits = population.logits(batch, row_masks=of_each)
     values = (
-        sequence_losses(logits, batch.labels)
-        if squares == "loss"
-        else (logits * directions(batch.rows, logits.shape[-1], several=several).to(logits)).sum(-1)
+        sequence_losses(logits, batch.labels) if squares == "loss" else along_axes(logits, batch)
     )
     gradients = torch.autograd.grad(values.sum(), list(of_each.values()))
     return dict(zip(of_each, gradients, strict=True))
@@ -168,6 +166,13 @@ def _worked_out_once(
         return {space: scores[kept] for space, scores in found.items()}
 
     return problem.once((name, spaces, squares), work_out)
+
+
+def along_axes(logits: Tensor, batch: Batch) -> Tensor:
+    """The logits of each sequence, (..., B, C), along its axis of `directions`: (..., B)."""
+    several = batch.labels.ndim == 2
+    axes = directions(batch.rows, logits.shape[-1], several=several)
+    return (logits * axes.to(logits)).sum(-1)
 
 
 def directions(rows: Tensor, outputs: int, *, several: bool = False) -> Tensor:

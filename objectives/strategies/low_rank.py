@@ -25,7 +25,7 @@ from transformers import BertForSequenceClassification
 from objectives.compression.reconstruction import held
 from objectives.measures.cost import Cost
 from objectives.problem import Problem
-from objectives.strategies.importance import directions
+from objectives.strategies.importance import along_axes
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.linears import LINEARS
@@ -107,8 +107,7 @@ def _moments(model: BertForSequenceClassification, problem: Problem) -> dict[Pla
     try:
         for batch in problem.alpha.in_order(_BATCH_SIZE, problem.device):
             logits = model(**batch.inputs).logits
-            several = batch.labels.ndim == 2
-            values = (logits * directions(batch.rows, logits.shape[-1], several=several)).sum()
+            values = along_axes(logits, batch).sum()
             entering, given = zip(*(seen[module] for module in modules.values()), strict=True)
             gradients = torch.autograd.grad(values, given)
             for at, x, g in zip(modules, entering, gradients, strict=True):

@@ -78,16 +78,26 @@ class OneShot(StagedMethod):
         del architecture, seed
         return problem.student
 
+    def found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
+        """What is trained.
+
+        Args:
+            problem: what the method works on.
+            seed: of the study.
+
+        Returns:
+            The units that `choose` keeps, and their `student`.
+        """
+        chosen = self.choose(problem, seed)
+        return chosen, self.student(problem, chosen, seed)
+
     @classmethod
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Choose for each member, then cut and distil all as one population."""
-        chosen = [member.choose(problem, seed) for member in members]
-        students = [
-            member.student(problem, architecture, seed)
-            for member, architecture in zip(members, chosen, strict=True)
-        ]
+        found = [member.found(problem, seed) for member in members]
+        chosen, students = [units for units, _ in found], [student for _, student in found]
         return staged_search(
             members, problem, Chosen(chosen), seed=seed, progress=progress, students=students
         )

@@ -29,7 +29,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 from objectives.compression.reconstruction import held
 from objectives.compression.side_by_side import RECONSTRUCTION, side_by_side
 from objectives.problem import Problem
-from objectives.strategies.importance import directions
+from objectives.strategies.importance import along_axes
 from objectives.text.data import Batch
 
 _AT_ONCE = 0.05
@@ -99,8 +99,7 @@ def curvature(
     try:
         for batch in batches:
             logits = model(**batch.inputs).logits
-            several = batch.labels.ndim == 2
-            values = (logits * directions(batch.rows, logits.shape[-1], several=several)).sum()
+            values = along_axes(logits, batch).sum()
             found = torch.autograd.grad(values, [given[dense] for dense in outputs.values()])
             for key, gradient in zip(outputs, found, strict=True):
                 read = batch.attention_mask.clone()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from objectives.device import autocast
+from objectives.device import autocast, on_device
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
@@ -58,8 +58,10 @@ class StageTraining:
         self.measured: list[Mapping[str, Tensor]] = []
         size, loss = population.size, stage.loss
         self.heads = _matching_heads(problem, size, architectures) if loss in WITH_SCORES else []
-        softer = torch.tensor(temperatures or [stage.temperature] * size, device=problem.device)
-        self.temperature = None if bool((softer == 1).all()) else softer
+        softer = temperatures or [stage.temperature] * size
+        self.temperature = None
+        if any(one != 1 for one in softer):
+            self.temperature = on_device(torch.tensor(softer), problem.device)
         self.fit = _new_fit(problem, size, seed) if loss != "prediction" else {}
         self.optimizer = PopulationOptimizer(
             {**population.weights, **self.fit},
@@ -130,11 +132,13 @@ class StageTraining:
         """The loss of students that answer so on this batch, (K,), where `wanted`, (B, C), are the
         teacher's logits unless others are given."""
         wanted = self.problem.teacher_logits[batch.rows] if wanted is None else wanted
-        loss, weight = self.stage.loss, self.stage.hidden_weight
-        several = self.problem.train.several
-        said = prediction_loss(logits, wanted, self.temperature, several=several)
+        loss, several = self.stage.loss, self.problem.train.several
+
+        def said() -> Tensor:
+            return prediction_loss(logits, wanted, self.temperature, several=several)
+
         if student is None or teacher is None:
-            return said
+            return said()
         attended = batch.attention_mask
         fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
         with autocast(self.population.matmul_dtype, self.problem.device):  # of the projection
@@ -144,7 +148,7 @@ class StageTraining:
                 inside = intermediate_loss(student, teacher, attended, self.heads, fit)
             else:
                 inside = hidden_loss(student, teacher, attended, fit)
-        return inside if loss == "intermediate" else said + weight * inside
+        return inside if loss == "intermediate" else said() + self.stage.hidden_weight * inside
 
 
 class BestWeights:

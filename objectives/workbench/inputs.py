@@ -97,9 +97,11 @@ class Inputs:
             student.num_hidden_layers = len(self.student_layers)
         return student, teacher
 
-    def answering(self, train: Split, session: Session, *, fine_tune: bool = True) -> Answering:
+    def answering(
+        self, train: Split | None, session: Session, *, fine_tune: bool = True
+    ) -> Answering:
         """Who answers the rows; `train` are those that a checkpoint without a classifier is
-        fine-tuned on (see `teacher.fine_tuned`), in the students' tokens."""
+        fine-tuned on (see `teacher.fine_tuned`), in the students' tokens, None if all have one."""
         if self.given is not None:
             return self.given
         if self.only_answers:
@@ -123,7 +125,7 @@ class Inputs:
     @cached_property
     def _answers(self) -> dict[str, Tensor]:
         with TemporaryDirectory() as cache:  # it has a classifier: nothing is fine-tuned
-            answering = self.answering(self.split("train"), Session(cache=Path(cache)))
+            answering = self.answering(None, Session(cache=Path(cache)))
             roles = self.text.roles
             return {role: answering.said(self.split(role), roles[role], role) for role in JUDGING}
 
@@ -154,11 +156,12 @@ def read_inputs(
     check_labels(teacher, text.label_names, several=text.several)
     if student is not None and pretrained.has_classifier(student):
         pretrained.label_order(student, text.label_names, several=text.several)
-    tokenizer = pretrained.load_tokenizer(own)
+    read = {name: pretrained.load_tokenizer(name) for name in {own, *teacher.checkpoints}}
+    tokenizer = read[own]
     for checkpoint in {own, *students}:
         _check_segments(checkpoint, tokenizer, task)
     whole = pretrained.fingerprint_with_tokenizer
-    of_teacher = [whole(one, pretrained.load_tokenizer(one)) for one in teacher.checkpoints]
+    of_teacher = [whole(one, read[one]) for one in teacher.checkpoints]
     return Inputs(
         task=task,
         teacher=teacher,

@@ -113,10 +113,15 @@ class Teacher:
 
 
 def load_teacher(
-    teacher: Teacher, text: LabelledText, train: Split, *, session: Session, fine_tune: bool = True
+    teacher: Teacher,
+    text: LabelledText,
+    train: Split | None,
+    *,
+    session: Session,
+    fine_tune: bool = True,
 ) -> BertForSequenceClassification:
     """The BERT of a teacher that is one, fine-tuned, in evaluation mode on the device: the task's
-    labels in its order.
+    labels in its order. One that has a classifier needs no rows of train.
 
     They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any. Raises
     UserError for a label that the checkpoint does not know, and if nothing was left (see
@@ -129,6 +134,7 @@ def load_teacher(
     def load(folder: str) -> BertForSequenceClassification:
         return load_frozen(folder, session.device)
 
+    assert train is not None, "it is fine-tuned on rows"
     return fine_tuned(teacher, checkpoint, text, train, load, session=session, fine_tune=fine_tune)
 
 

@@ -297,7 +297,8 @@ def _costs(
 ) -> tuple[dict[str, Any], Budget, Budget]:
     """What the teacher costs, as a `Score` has it, what is not known being that of ratio 1, whose
     widths they are; of the student a budget of what the study counts, and of FLOPs."""
-    seq_len, known = inputs.seq_len, dict(answering.costs(inputs.seq_len))
+    seq_len = inputs.seq_len
+    known: dict[str, float] = dict(answering.costs(seq_len))
 
     def cost_of(model: BertForSequenceClassification) -> Cost:
         if cost != "latency":
@@ -315,7 +316,8 @@ def _costs(
         widths = BertArchitecture.full(of_unpruned.shape).sizes()
         counted = Budget(own, of_unpruned.full)
         flops = Budget(Flops(own.shape, seq_len), Flops(of_unpruned.shape, seq_len).full)
-        known = {**measured_costs(student, seq_len), counted.cost.unit: counted.full} | known
+        known = known or dict(measured_costs(student, seq_len))
+        known.setdefault(counted.cost.unit, counted.full)
     of_teacher = {
         "cost": known[counted.cost.unit],
         "flops": known[flops.cost.unit],

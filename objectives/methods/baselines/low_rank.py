@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from objectives.device import to_device
-from objectives.errors import check_ranges
 from objectives.measures.cost import CostName
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
-from objectives.staged_method import Staged
+from objectives.staged_method import Staged, Targeted
 from objectives.strategies.low_rank import factored, ranks_within, spectra
 from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.weights.alpha import Chosen
@@ -25,7 +24,7 @@ from objectives.weights.independent import staged_search
 
 
 @dataclass(frozen=True, kw_only=True)
-class LowRank(Staged):
+class LowRank(Targeted, Staged):
     """Weights as products of two thinner ones, of the ranks that the budget allows.
 
     The embeddings may have few bits and word pieces may leave, but weights of low rank are not
@@ -33,21 +32,8 @@ class LowRank(Staged):
     """
 
     costs: ClassVar[frozenset[CostName]] = frozenset({"flops", "params", "bytes", "bitops"})
-    per_slot: ClassVar[frozenset[str]] = Staged.per_slot | {"target_ratio"}
+    per_slot: ClassVar[frozenset[str]] = Targeted.per_slot | Staged.per_slot
     with_search: ClassVar[bool] = False
-
-    target_ratio: float = 0.5
-    """R: share of the unpruned model's cost to keep. In (0, 1]."""
-    tolerance: float = 0.05
-    """t: the model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(
-            self,
-            target_ratio=(0 < self.target_ratio <= 1, "in (0, 1]"),
-            tolerance=(0 <= self.tolerance < 1, "in [0, 1)"),
-        )
 
     def idle(self) -> Mapping[str, str]:
         """The budget is filled up to a rank."""
@@ -60,9 +46,6 @@ class LowRank(Staged):
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
         """The same weights, with the bits of the embeddings."""
         return self.with_weight_bits(architecture, FULL_BITS)
-
-    def asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
-        return self.target_ratio, self.tolerance
 
     @classmethod
     def search(

@@ -169,7 +169,7 @@ class LayerUnits:
 
     def rank(self, place: int) -> int:
         """Of the weight at this place of `linears.LINEARS`; 0 of one matrix, and beyond them."""
-        return dict(enumerate(self.ranks or ())).get(place, 0)
+        return self.ranks[place] if self.ranks and place < len(self.ranks) else 0
 
     def widths(self, shape: BertShape) -> Widths[int]:
         """How much is left of a layer of `shape`."""
