@@ -50,8 +50,9 @@ from objectives.workbench.workbench import Workbench
 BATCH = 32
 PROBED = 20
 """Steps whose time says at first what a step takes."""
-RUNS, NEAR = 4, 0.1
-"""How often steps are set anew at most, until the time is as near as this share of it."""
+RUNS, NEAR, MOST = 6, 0.15, 4
+"""How often steps are set anew at most, until the time is as near as this share of it; and by how
+much at most: what a search does once in a while, such as its rewards, bends the line."""
 SEARCHES: dict[str, CellChoice] = {
     "darts": Darts(),
     "darts, second order": Darts(order=2),
@@ -113,7 +114,8 @@ def in_seconds(
             if abs(took / seconds - 1) < NEAR or steps == fewer:
                 break
             pace = max((took - short) / (steps - fewer), 1e-4)
-            fewer, short, steps = steps, took, max(1.0, steps + (seconds - took) / pace)
+            wanted = steps + (seconds - took) / pace
+            fewer, short, steps = steps, took, min(max(1.0, wanted), MOST * steps)
             found, took = ran(steps)
     return found, took
 
