@@ -26,7 +26,7 @@ def choose_device(name: str) -> str:
         raise UserError(f"device '{name}' cannot be used here ({reason}); try 'cpu'") from error
     if device.type == "cuda":
         # cuDNN's attention makes a plan for each shape, and shapes are many here: batches differ in
-        # length, cut students in heads. (Not measured.)
+        # length, cut students in heads (docs/performance.md).
         torch.backends.cuda.enable_cudnn_sdp(False)
     return str(device)
 
