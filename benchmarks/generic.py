@@ -10,6 +10,9 @@ MiniLM-L6 is fine-tuned once a task, brought to a share of its FLOPs, and distil
     cross, hard, soft      `CrossDistillation`, in closed form and by proximal steps
     T=2, T=4               `FisherSearch` at a higher temperature of the distillation
     sparse                 `MagnitudePruning` of single weights: as many FLOPs as before
+    sandwich               `Sandwich`, one attention first and one FFN last
+    three losses           `FisherSearch`; logits, hidden states and attention scores at once
+    aps-t                  `ApsT`, whose search takes half of the epochs
 
     python -m benchmarks.generic --task tweets --cache FOLDER [--glue FOLDER]
         [--seeds 0] [--ratios 0.5] [--epochs 3 0] [--arms fisher "low rank" ...]
@@ -27,12 +30,14 @@ from typing import Any
 from benchmarks.harness import Rows, parsed, parser_of, print_means
 from benchmarks.tasks import kept, measure, teacher_row, workbench
 from maskfront import (
+    ApsT,
     CrossDistillation,
     FisherPruning,
     FisherSearch,
     GroupLasso,
     LowRank,
     MagnitudePruning,
+    Sandwich,
     Stage,
     StagedMethod,
 )
@@ -52,6 +57,9 @@ ARMS: dict[str, StagedMethod | LowRank] = {
     "T=2": FisherSearch(),
     "T=4": FisherSearch(),
     "sparse": MagnitudePruning(),
+    "sandwich": Sandwich(),
+    "three losses": FisherSearch(),
+    "aps-t": ApsT(),
 }
 
 
@@ -65,9 +73,11 @@ def method(arm: str, ratio: float, epochs: float) -> StagedMethod | LowRank:
             stages = tuple(replace(stage, temperature=float(arm[-1])) for stage in stages)
         case "sparse":
             own = {"target_ratio": 1.0, "sparsity": 1 - ratio}
-        case "group lasso" if epochs:
+        case "three losses":
+            stages = tuple(replace(s, loss="prediction+intermediate") for s in stages)
+        case "group lasso" | "aps-t" if epochs:
             half = replace(learn, epochs=epochs / 2)
-            stages = (replace(half, name="shrink", searches=True), half)
+            stages = (replace(half, name="search", searches=True), half)
     return replace(ARMS[arm], stages=stages, **own)
 
 

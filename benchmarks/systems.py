@@ -36,6 +36,7 @@ from maskfront import (
     CellSearch,
     Darts,
     Enas,
+    Ess,
     EvolvedTransformer,
     FisherSearch,
     IDarts,
@@ -64,6 +65,8 @@ SEARCHES: dict[str, CellChoice] = {
     "evolved transformer": EvolvedTransformer(candidates=12, every=4, population=4, sample=2),
     "auto-keras": AutoKeras(),
     "autobert-zero": AutoBertZero(),
+    "darts, recurrent": Darts(recurrent=True),
+    "ess": Ess(),
 }
 STAGE = Stage(name="recover", epochs=1, learning_rate=6e-4, loss="prediction+hidden")
 CUT = FisherSearch(tolerance=0.01, stages=(STAGE,), target_ratio=0.05)
