@@ -1,7 +1,5 @@
 """What the methods share whose result is a BERT that was cut: the bits and word pieces of it."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The error that a user can mend: bad data, a wrong checkpoint, a setting out of range."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """What the methods share that cut a student to a budget, and those that train it in stages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ below a threshold are deferred (Viola and Jones 2001; of classifiers of text Wan
 All is reckoned from answers that are there: nothing is trained, no model is run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -140,7 +138,7 @@ class Pair:
         """Mean of a row where this share is deferred."""
         return self.small.cost + deferred * self.large.cost
 
-    def judged_by(self, which: NDArray[np.bool_]) -> Pair:
+    def judged_by(self, which: NDArray[np.bool_]) -> "Pair":
         """The same with some of the selection rows."""
         small, large = (
             replace(member, logits={**member.logits, "select": member.logits["select"][which]})
@@ -148,7 +146,7 @@ class Pair:
         )
         return replace(self, small=small, large=large, rows=self.rows.judged_by(which))
 
-    def curve(self) -> Curve:
+    def curve(self) -> "Curve":
         """What deferring the 0, 1, ... least sure selection rows gives. Rows of equal confidence
         are deferred together."""
         sure = self.sure("select")

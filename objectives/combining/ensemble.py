@@ -4,8 +4,6 @@ Greedy selection with replacement (Caruana et al. 2004; auto-sklearn, Feurer et 
 that helps most is added, again and again. All is reckoned from answers that are there.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

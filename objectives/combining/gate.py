@@ -8,8 +8,6 @@ the large model itself fails, the unpruned one is tested in its place: a second 
 at most 10% pass wrongly. A model alone is a cascade of it that defers nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

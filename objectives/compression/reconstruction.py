@@ -9,8 +9,6 @@ Unlike the paper's code: every block is fitted, heads without an intercept, the 
 the equations themselves, and a block whose factors grow too large is left out, not all after it.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Sequence
 

@@ -13,8 +13,6 @@ cross distillation; the residual is ours). All that a fit needs to know of the r
 of s and of what is wanted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast

@@ -1,8 +1,6 @@
 """An exported model: a folder that transformers loads where maskfront is not installed; its ONNX
 files scored."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """How long forward passes take. The models take turns, so that a slow moment of the machine is
 everybody's."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

@@ -3,8 +3,6 @@
 A search chooses units as if nothing were quantised; what the cut model costs counts its bits.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

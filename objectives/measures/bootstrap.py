@@ -1,7 +1,5 @@
 """How sure a metric is: an interval by the bootstrap over the rows of its split."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 

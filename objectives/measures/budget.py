@@ -1,7 +1,5 @@
 """The budget of a search: the hinge loss that steers into it, the cut that meets it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -115,7 +113,7 @@ def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) ->
 
 
 def _other_costly_ones(
-    lanes: _Lanes, costly: Tensor, below: Tensor, low: float, high: float
+    lanes: "_Lanes", costly: Tensor, below: Tensor, low: float, high: float
 ) -> Tensor | None:
     """The counts inside the band whose number of units of a kind, (lanes,) bool, is nearest to that
     of `below`, and which the others fill up; None if there are none."""

@@ -1,7 +1,5 @@
 """What a model costs as it is, whatever its architecture says: counted in one forward pass."""
 
-from __future__ import annotations
-
 import torch
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel

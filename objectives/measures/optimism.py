@@ -7,8 +7,6 @@ the models are equal: their metrics on a sample have twice the variance, that of
 of the selection rows, and half of it is known to be luck.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

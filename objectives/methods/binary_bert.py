@@ -14,8 +14,6 @@ the alpha split with this layer alone in one binary matrix in place of two. Ther
 before, and those that are not split are binary all the time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self

@@ -8,8 +8,6 @@ nothing (AdaBERT, Chen et al. 2020, takes the embeddings, too). The loss is that
 if asked, of hidden states.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self

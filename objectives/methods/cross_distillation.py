@@ -14,8 +14,6 @@ to the hidden state beside a block is for this one to make up for, too. `prox` c
 a block as the paper does, by proximal gradient steps; how many it keeps is as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

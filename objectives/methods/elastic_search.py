@@ -11,8 +11,6 @@ What is trained along one order knows that path. So the units of a layer always 
 the training; what a trial may choose is how many of them each layer keeps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -7,8 +7,6 @@ bring each block back to what it gave (`reconstruction.py`). With `stages=()` th
 method of the paper; with stages it is the baseline that a search has to beat at equal steps.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -12,8 +12,6 @@ much the unit matters. Gradient descent on alpha (`mask_search.py`) follows the 
 To measure again and again while the budget falls gained nothing (docs/comparison.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -8,8 +8,6 @@ This is the search of the source report on TinyBERT and of its follow-up DAP-BER
 What the two leave open or do differently is a field here, and `PRESETS` says who takes what.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ on a mixture (teacher forcing): entering = lambda float + (1 - lambda) quantised
 from 1 to 0. With lambda = 1 modules know nothing of one another and can learn at the same time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self

@@ -4,8 +4,6 @@ A trial of a study has as much training as all others, so that they can be compa
 few of its models can spend more on these alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

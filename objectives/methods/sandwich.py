@@ -10,8 +10,6 @@ put in this order, cut to R, and distilled. A teacher that is put in another ord
 at first, so a student trains at the full learning rate however little was cut.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from torch import Tensor

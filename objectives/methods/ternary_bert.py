@@ -15,8 +15,6 @@ are large (there are none beyond the source's bound of 2.5). The batches have no
 unless the study has (`Study.augmentation`). No curvature weighs the rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -4,8 +4,6 @@ R, t and lambda act through the hinge loss of `measures.budget`, on the share th
 FLOPs of the model of ratio 1.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

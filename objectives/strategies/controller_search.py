@@ -6,8 +6,6 @@ candidates, all are scored on the same rows, and the best is chosen. With severa
 has a head of its own on the shared weights; a loss and a score are means over the tasks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean

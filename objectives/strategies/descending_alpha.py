@@ -5,8 +5,6 @@ scale and the sign has none, so that before them a factor on the gradient would 
 gradients of the task loss and of the FLOPs loss come apart because the sign is taken of each.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Mapping, Sequence

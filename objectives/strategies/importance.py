@@ -6,8 +6,6 @@ diagonal of the Gauss-Newton matrix of their squared error, how far the answer m
 closes, whether or not it was right; it needs no labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import Literal

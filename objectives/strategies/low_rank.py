@@ -11,8 +11,6 @@ squares of the others (Eckart & Young 1936; whitened as in SVD-LLM, Wang et al. 
 layers can be compared: over O, what the squared logits move if an error may point anywhere.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -49,7 +47,7 @@ class Spectrum(NamedTuple):
     right: Tensor
 
     @classmethod
-    def of(cls, weight: Tensor, second: Tensor) -> Spectrum:
+    def of(cls, weight: Tensor, second: Tensor) -> "Spectrum":
         """Of W, (O, I), and A, (I, I), positive definite; worked out in float64."""
         root = torch.linalg.cholesky(second.double())
         left, values, right = torch.linalg.svd(weight.double() @ root, full_matrices=False)

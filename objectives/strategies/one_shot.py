@@ -5,8 +5,6 @@ searches: the budget is met by `budget.discretise`, the stages are those of `sta
 a comparison is one of the choice of units. Without stages the student is cut and no more.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

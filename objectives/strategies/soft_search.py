@@ -6,8 +6,6 @@ to have. The second order takes that gradient at the weights after one step of g
 `bilevel.py` has it, at a rate that falls linearly from `learning_rate` to 0.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

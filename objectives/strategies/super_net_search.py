@@ -3,8 +3,6 @@
 A trial is a whole search. Weights learn from the teacher's answers to train, the choice from alpha.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace

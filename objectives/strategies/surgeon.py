@@ -16,8 +16,6 @@ compares layers by their relative errors; with it a rise is one of the squared e
 as far as tokens count for themselves, in all layers alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import cast
 

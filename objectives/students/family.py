@@ -1,7 +1,5 @@
 """What the rest of maskfront asks of a kind of student; `families` lists those that there are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self

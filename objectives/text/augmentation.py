@@ -5,8 +5,6 @@ Unlike its authors' code, each sentence of a pair is changed beside the other on
 puts the second one beside the first one's last copy), and a replacement is always one whole word.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,5 +167,5 @@ def _read(file: Path) -> list[_Copy]:
     return [(copy["row"], tuple(copy["text"])) for copy in found]
 
 
-def _last_line(of_others: hashlib._Hash) -> bytes:
+def _last_line(of_others: "hashlib._Hash") -> bytes:
     return json.dumps({"sha256": of_others.hexdigest()}).encode() + b"\n"

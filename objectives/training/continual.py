@@ -12,8 +12,6 @@ norm of all weights that read them. Of a vector the two are sum |psi| and || psi
 Before the first task theta_ref is 0: theta is to be sparse, so that there is room for the next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import torch

@@ -5,8 +5,6 @@ Every unit that is cut saves FLOPs. It may save no milliseconds, and only a smal
 parameters, most of which may be embeddings.
 """
 
-from __future__ import annotations
-
 import torch
 
 from objectives.measures.cost import Cost, Flops

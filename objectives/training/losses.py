@@ -5,8 +5,6 @@ Shapes: K students, B sequences, S positions, D hidden size of the student, E of
 H heads, C outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -6,8 +6,6 @@ and orientation, so that slot k of the population is the state dict of an ordina
 embeddings are frozen: they are stored once and computed once per batch for all students.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -92,7 +90,7 @@ class Population:
     @classmethod
     def of(
         cls, models: Sequence[Classifier], matmul_dtype: torch.dtype = torch.float32
-    ) -> Population:
+    ) -> "Population":
         """K students from K classifiers with the same embeddings; copies their weights.
 
         They are unpruned classifiers of one shape, or were cut from one, each in its own way.

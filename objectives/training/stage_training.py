@@ -1,7 +1,5 @@
 """The weights of some students in one stage: the batches, the loss, the steps, the curves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice

@@ -1,7 +1,5 @@
 """A search as a list of stages: what is trained, on which loss, from where, for how long."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The weights of cells: new ones with a model's words, and how they learn what a teacher says."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate

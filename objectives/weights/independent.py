@@ -3,8 +3,6 @@
 How alpha learns is not known here: see `alpha.py`.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence

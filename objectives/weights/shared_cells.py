@@ -1,8 +1,6 @@
 """One super-net for all trials of a run: trained once, on one graph of the space a step, drawn at
 random (single path, uniform: Guo et al. 2020), by what the teacher says of the train rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

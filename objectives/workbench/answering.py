@@ -1,7 +1,5 @@
 """What a teacher says of rows: a BERT in the students' tokens, or any classifiers in their own."""
 
-from __future__ import annotations
-
 import abc
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The teacher, the splits that score, and what a cost counts stay as they are: a l
 training, not another yardstick. Even so its results are no results of the full one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from objectives.errors import check_ranges, check_types

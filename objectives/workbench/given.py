@@ -1,7 +1,5 @@
 """Answers that are there already, of an LLM behind an API, say: read and checked."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

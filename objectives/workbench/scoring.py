@@ -1,7 +1,5 @@
 """What a classifier is worth: its answers in the engine that serves it, beside the teacher's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

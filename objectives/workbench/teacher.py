@@ -1,7 +1,5 @@
 """The teacher: classifiers, fine-tuned here where they are not, or answers that are there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature

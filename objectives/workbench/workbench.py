@@ -1,7 +1,5 @@
 """A problem, and what scores its results: prepared once a launch, hidden from the searches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -73,7 +71,7 @@ class Workbench:
     """What a user should know of rows, labels and teacher."""
     features: Mapping[str, float] = field(default_factory=dict)
     """What tells the task from others: see `features_of`."""
-    beside: Mapping[str, Workbench] = field(default_factory=dict)
+    beside: Mapping[str, "Workbench"] = field(default_factory=dict)
     """Of the other tasks, by their names."""
 
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:

@@ -1,8 +1,6 @@
 """Finished trials as plain rows: the one module through which fronts and reports read a run. It
 imports no torch, so that a front opens in a second."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a model is worth and how large it is, measured; and how that reads."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The outer loop: `run_study` opens a study and serves it; `work` joins one that is open."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

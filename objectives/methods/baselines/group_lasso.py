@@ -10,8 +10,6 @@ columns that read it,
 or, where single weights are penalised (L1), the same of each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self

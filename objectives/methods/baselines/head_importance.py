@@ -5,8 +5,6 @@ as the head fades. As in the paper it is divided by the norm over its layer, and
 whole model then compete.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

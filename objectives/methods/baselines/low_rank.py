@@ -5,8 +5,6 @@ singular value decomposition whitened by what enters each layer (`strategies/low
 whose factors would save nothing stays whole. No unit leaves: heads and neurons stay as many.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self

@@ -12,8 +12,6 @@ weight, to the first or the second order:
 With `sparsity` single weights go as well, by the same scores: they are 0, and stay 0 in training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod

@@ -3,8 +3,6 @@
 With scope "layer" all layers keep the same share: the uniform architecture.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -20,8 +20,6 @@ further on the teacher's answers, not on labels. Alpha's step on a batch comes a
 weights, and its gradient is not clipped. Both sentences of a pair are read as one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

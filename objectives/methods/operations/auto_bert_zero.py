@@ -17,8 +17,6 @@ position of a layer, over the candidates in which it acts; operands change at ra
 layers do; each smaller kernel is taken from the largest directly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter

@@ -9,8 +9,6 @@ and a cell is wider as a whole, by a factor of 2. A score is exp(-loss), less th
 and training take turns, not two threads: a trial is one process, a proposal takes about a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -11,8 +11,6 @@ holds in the training that is kept, not in the search; it spares the weights of 
 not of the last alone, and leaves out the heads.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

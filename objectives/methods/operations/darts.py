@@ -13,8 +13,6 @@ paper's convolutional cell concatenates them, and there are no cells that halve 
 recurrent cells each pair of nodes and each activation has weights of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from objectives.errors import check_ranges

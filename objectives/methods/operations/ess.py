@@ -15,8 +15,6 @@ Products of states may make rounding errors grow from token to token, so that a 
 answers in ONNX than in torch. An export checks that, and refuses such a model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 

@@ -16,8 +16,6 @@ population was drawn at random or all Transformers, the sources do not agree; he
 Transformer among random ones. A child that was there before is drawn again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -184,7 +182,7 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
         problem: Problem,
         rows: Sequence[Batch],
         seed: int,
-    ) -> _Candidate:
+    ) -> "_Candidate":
         student, steps = net.extract(choices), sum(self._steps(problem))
         weights, rate = trainable(student), torch.tensor([self.learning_rate])
         training = training_steps(

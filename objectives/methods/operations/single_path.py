@@ -8,8 +8,6 @@ What differs from the paper: its evolution has crossover beside mutation and ref
 limit of FLOPs, where here the FLOPs loss counts against them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

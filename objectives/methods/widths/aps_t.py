@@ -13,8 +13,6 @@ score, exp(-loss) on a batch of alpha (there accuracy); untaught it makes the dr
 Steps are fewer, their rates higher.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

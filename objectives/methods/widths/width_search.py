@@ -21,8 +21,6 @@ steps of 0.001 with momentum 0.5 and weight decay, over hundreds of epochs; here
 with Adam's own momentum and no decay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -11,8 +11,6 @@ with it, so that the first one teaches nothing. The probability is that of the p
 where the candidate was drawn from an earlier one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

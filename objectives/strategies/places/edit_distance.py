@@ -10,8 +10,6 @@ one of a few under which the scores are most likely. And scores are standardised
 temperature of the annealing means the same on every task.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Callable, Sequence

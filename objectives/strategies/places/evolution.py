@@ -5,8 +5,6 @@ which somebody then leaves: the oldest ("regularised" evolution), or the worst o
 (So et al. 2019). So that one strategy serves many workers, the two happen when a score is learned.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -13,8 +13,6 @@ learned may lack places, those that do not act in it: they count for no bound, a
 them drawn anew.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ order takes them at the present weights of the super-net, the second after a ste
 draws.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """From an unpruned classifier to the cut model, and how much is left of either."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

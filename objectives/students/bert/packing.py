@@ -10,8 +10,6 @@ faster.
 This file imports torch alone: an exported model carries a copy of it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,8 +1,6 @@
 """Loading checkpoints: BERT, TinyBERT and MiniLM, and what `adapters` reads as a BERT; of all other
 classifiers of transformers what a teacher needs, which only answers."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -11,8 +11,6 @@ which.
 This file imports torch, transformers and `packing`: an exported model carries copies of the two.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -79,14 +77,14 @@ class PrunedBertConfig(BertConfig):
     full_vocab_size: ClassVar[int | None] = None
     """Word pieces of the model that it was cut from, where it lost some; it computes nothing."""
 
-    def of_layers(self) -> list[PrunedBertConfig]:
+    def of_layers(self) -> list["PrunedBertConfig"]:
         """The configuration of each layer, with its own numbers of heads, neurons, dimensions."""
         layers: Any = self.per_layer_config
         if isinstance(layers, dict):  # before transformers 5.14 these are what config.json says
             layers = [self._with(layers.get(str(n), {})) for n in range(self.num_hidden_layers)]
         return cast("list[PrunedBertConfig]", list(layers))
 
-    def _with(self, own: dict[str, Any]) -> PrunedBertConfig:
+    def _with(self, own: dict[str, Any]) -> "PrunedBertConfig":
         layer = copy.copy(self)
         layer.__dict__ = {**self.__dict__, **own}
         return layer

@@ -8,8 +8,6 @@ Of 2 (ternary weight networks, Li et al. 2016): a weight stays where
 2016): mean |w| and its sign.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ The operations are aligned in their order, the edges matched at the lowest cost.
 those of the paper; what differs is what a layer has: a kind, and a number, such as the kernel.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from string import digits
 

@@ -11,8 +11,6 @@ matrix with each row of the other.
 This file imports torch and files beside it: an exported model carries copies.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A set of cells that a strategy chooses from, place by place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

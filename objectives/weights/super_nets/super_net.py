@@ -8,8 +8,6 @@ reads; cells that follow one another share choices, not weights.
 At one-hot numbers the super-net is the plain model, in its logits, its gradients and its cost.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -304,7 +302,7 @@ class SuperNet(nn.Module):
                 row, node = divmod(number, self.space.nodes + 1)
                 yield _key(row, node, edge, name)
 
-    def share(self, other: SuperNet) -> None:
+    def share(self, other: "SuperNet") -> None:
         """Take all weights of another of the same space but those that read the last state: norm,
         pooler and classifier, the head of a task. Both then learn them."""
         self.blocks, self.reads = other.blocks, other.reads
