@@ -53,10 +53,7 @@ def ensembles(members: Sequence[Member], rows: Rows, steps: int = STEPS) -> list
 
 
 def _ensemble(
-    members: Sequence[Member],
-    rows: Rows,
-    chosen: Sequence[int],
-    shares: Mapping[str, np.ndarray],
+    members: Sequence[Member], rows: Rows, chosen: Sequence[int], shares: Mapping[str, np.ndarray]
 ) -> Ensemble:
     said = {role: own[chosen].sum(0).argmax(-1) for role, own in shares.items()}
     return Ensemble(

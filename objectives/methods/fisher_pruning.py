@@ -34,7 +34,6 @@ class FisherPruning(OneShot):
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The Fisher information of each unit per cost."""
-        del seed
         return scores_per_cost(problem, self.spaces, "loss")
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:

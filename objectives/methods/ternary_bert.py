@@ -19,11 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from torch import Tensor
-
 from objectives.bert_method import Bits
-from objectives.problem import Problem
-from objectives.strategies.importance import scores_per_cost
+from objectives.errors import PositiveShare
 from objectives.strategies.one_shot import OneShot
 from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.training.stages import RECOVER, Stage
@@ -34,7 +31,7 @@ class TernaryBert(OneShot):
     """The whole student in ternary weights. With less than all of R the units stay that move the
     answer most for their cost; with `weight_bits=1` it is binary from the start."""
 
-    target_ratio: float = 1.0
+    target_ratio: PositiveShare = 1.0
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
     weight_bits: Bits = 2
     """Of each weight, in all layers, or an entry a layer: 32, 8, 4, 2 (ternary) or 1 (binary)."""
@@ -60,8 +57,3 @@ class TernaryBert(OneShot):
         few = None if self.attention_bits == FULL_BITS else self.attention_bits
         layers = (replace(own, attention_bits=own.weight_bits and few) for own in found.layers)
         return replace(found, layers=tuple(layers))
-
-    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """How far the answer moves without a unit (Fisher information), per cost."""
-        del seed
-        return scores_per_cost(problem, self.spaces, "logits")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from objectives.cache import atomic_write, content_key, read_cached
-from objectives.errors import check_ranges, check_types
+from objectives.errors import PositiveInt, Share, check_types
 from objectives.session import Session
 from objectives.students.bert import pretrained
 from objectives.text.replacements import MaskedLM, Sentence, find_options, open_masked_lm
@@ -33,21 +33,15 @@ class Augmentation:
     """A BERT with its head for masked words, as it was pretrained: a folder, or a hub name."""
     word_vectors: str | None = None
     """A GloVe text file, such as glove.6B.300d.txt; None takes the masked LM's own embeddings."""
-    copies: int
+    copies: PositiveInt
     """Draws for each sentence, N; repeated ones are dropped. >= 1; TinyBERT takes 10 to 30."""
-    probability: float = 0.4
+    probability: Share = 0.4
     """Chance that a word that can be replaced is replaced in a copy, p. 0 to 1."""
-    candidates: int = 15
+    candidates: PositiveInt = 15
     """Words that may stand for a word, M; those that are no whole word are dropped. >= 1."""
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_ranges(
-            self,
-            copies=(self.copies >= 1, "at least 1"),
-            candidates=(self.candidates >= 1, "at least 1"),
-            probability=(0 <= self.probability <= 1, "between 0 and 1"),
-        )
 
 
 @dataclass(frozen=True, eq=False)

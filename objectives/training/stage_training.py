@@ -15,12 +15,7 @@ from objectives.search_method import CurvePoint
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.text.data import Batch
-from objectives.training.losses import (
-    hidden_loss,
-    hint_loss,
-    intermediate_loss,
-    prediction_loss,
-)
+from objectives.training.losses import hidden_loss, hint_loss, intermediate_loss, prediction_loss
 from objectives.training.optimisation import PopulationOptimizer
 from objectives.training.population import Population, Trace
 from objectives.training.stages import WITH_SCORES, Stage

@@ -34,7 +34,6 @@ class Answering(abc.ABC):
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
         """What it costs to answer, by the units of costs; nothing where that is not known."""
-        del seq_len
         return {}
 
     def words(self) -> Words:
@@ -50,7 +49,6 @@ class BertAnswers(Answering):
     session: Session
 
     def said(self, split: Split, rows: Examples, role: str) -> Tensor:
-        del rows
         return kept_logits(self.bert, split, session=self.session, role=role)
 
     def costs(self, seq_len: int) -> Mapping[str, float]:

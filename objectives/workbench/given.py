@@ -42,7 +42,6 @@ class GivenAnswers(Answering):
     bert = None
 
     def said(self, split: Split, rows: Examples, role: str) -> Tensor:
-        del split, role
         return self.logits[np.searchsorted(self.texts, hashes_of(rows.texts))]
 
     @cached_property

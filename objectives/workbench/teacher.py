@@ -11,11 +11,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    BertForSequenceClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from objectives.cache import atomic_write, content_key, made_anew
 from objectives.combining.members import CONFIDENCE

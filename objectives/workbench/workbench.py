@@ -34,12 +34,7 @@ from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
 from objectives.workbench.rows import features_of, notes_on_rows, rows_of_students
 from objectives.workbench.scoring import Score, answers_of, score_of
-from objectives.workbench.teacher import (
-    check_answers,
-    teacher_notes,
-    weak_teacher_note,
-    words_note,
-)
+from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
 from objectives.workbench.words import WordsAlone, answers_of_words, worth_of_words
 
 
@@ -167,13 +162,7 @@ def prepare(
     served = {role: answers[role] for role in JUDGING}
     if BITS[engine] != FULL_BITS and bert is not None:
         served = answers_of(engine, bert, judging, session.device)
-    unpruned = score_of(
-        served,
-        answers,
-        judging,
-        inputs.task.metric,
-        **of_teacher,
-    )
+    unpruned = score_of(served, answers, judging, inputs.task.metric, **of_teacher)
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
         inputs.teacher,
@@ -227,10 +216,7 @@ def prepare(
         words=words,
         flops=Flops(counted.cost.shape, inputs.seq_len),
         flops_full=int(flops.full),
-        notes=(
-            *notes,
-            *(f"{name}: {note}" for name, own in beside.items() for note in own.notes),
-        ),
+        notes=(*notes, *(f"{name}: {note}" for name, own in beside.items() for note in own.notes)),
         features=features_of(labelled, splits["select"], unpruned.metric),
         beside=beside,
     )

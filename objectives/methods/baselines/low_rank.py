@@ -43,7 +43,7 @@ class LowRank(Targeted, Staged):
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
         """The same weights, with the bits of the embeddings."""
-        return self.with_weight_bits(architecture, FULL_BITS)
+        return self._with_weight_bits(architecture, FULL_BITS)
 
     @classmethod
     def search(

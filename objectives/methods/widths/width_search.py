@@ -32,7 +32,7 @@ from torch.nn import functional
 from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.device import on_device
-from objectives.errors import UserError, check_ranges
+from objectives.errors import NonNegativeFloat, UserError, check_ranges
 from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -56,7 +56,7 @@ class WidthSearch(DescendingMethod):
 
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn", "layers")
 
-    flops_weight: float = 2.0
+    flops_weight: NonNegativeFloat = 2.0
     spaces: tuple[str, ...] = ("heads", "ffn")
     """heads, ffn and layers, or some of them."""
     shares: tuple[float, ...] = (0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)
@@ -151,7 +151,6 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
         """A step against the task loss, of a sample of its own, and lambda times the hinge."""
-        del masks
         batch, budget = next(self.batches), self.problem.budget
         loss = task_loss(training.population.logits(batch, self.masks(progress)), batch.labels)
         shares = {space: alpha.softmax(-1) for space, alpha in self.alpha.items()}

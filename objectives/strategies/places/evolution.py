@@ -8,7 +8,7 @@ which somebody then leaves: the oldest ("regularised" evolution), or the worst o
 from dataclasses import dataclass
 from typing import Literal
 
-from objectives.errors import check_ranges
+from objectives.errors import PositiveInt, PositiveShare, check_types
 from objectives.strategies.places.strategy import Candidate, Places, Remembering, Scored
 
 
@@ -16,23 +16,18 @@ from objectives.strategies.places.strategy import Candidate, Places, Remembering
 class EvolutionSettings:
     """The defaults are those of Real et al. 2019 for CIFAR-10."""
 
-    population: int = 100
+    population: PositiveInt = 100
     """Candidates that live at once. >= 1. So many are drawn at random before the first child."""
-    sample: int = 25
+    sample: PositiveInt = 25
     """Candidates of a tournament, drawn from the population with replacement. >= 1."""
     dies: Literal["oldest", "worst"] = "oldest"
     """Who leaves: the oldest, or the worst of a sample."""
-    mutation: float | None = None
+    mutation: PositiveShare | None = None
     """Probability in (0, 1] that a place is drawn anew, from all its choices. None changes one
     place, to another choice."""
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            population=(self.population >= 1, ">= 1"),
-            sample=(self.sample >= 1, ">= 1"),
-            mutation=(self.mutation is None or 0 < self.mutation <= 1, "in (0, 1], or None"),
-        )
+        check_types(self)
 
 
 class Evolution(Remembering):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from objectives.errors import UserError, check_ranges
+from objectives.errors import NonNegativeFloat, PositiveFloat, UserError, check_ranges, check_types
 from objectives.strategies.places.strategy import Candidate, Places, Strategy
 
 _START = 1e-3  # standard deviation of alpha at the start, as DARTS has it
@@ -41,20 +41,19 @@ class SoftSettings:
     """At the start and at the end of the search. > 0."""
     schedule: Literal["exponential", "linear"] = "exponential"
     """How the temperature gets from one to the other."""
-    learning_rate: float = 3e-4
+    learning_rate: PositiveFloat = 3e-4
     """Of Adam. > 0."""
-    weight_decay: float = 1e-3
+    weight_decay: NonNegativeFloat = 1e-3
     """Added to the gradient, times alpha (L2). >= 0."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_ranges(
             self,
             temperature=(
                 len(self.temperature) == 2 and min(self.temperature) > 0,
                 "two numbers > 0",
             ),
-            learning_rate=(self.learning_rate > 0, "> 0"),
-            weight_decay=(self.weight_decay >= 0, ">= 0"),
         )
 
 

@@ -129,9 +129,7 @@ def dense(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def emptied(
-    config: BertConfig,
-    changes: Mapping[str, int | None],
-    of_layers: Sequence[Mapping[str, Any]],
+    config: BertConfig, changes: Mapping[str, int | None], of_layers: Sequence[Mapping[str, Any]]
 ) -> PrunedBertForSequenceClassification:
     """A model of this configuration with other bits or ranks, in evaluation mode, its weights not
     set."""
