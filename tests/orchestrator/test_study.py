@@ -221,7 +221,10 @@ def test_a_method_that_ranks_once_has_no_tolerance_to_tune(study: Study) -> None
         ({"task": "cola"}, r"Study\.task is 'cola'; it must be Task\(\.\.\.\)$"),
         ({"space": {"targt_ratio": FloatDistribution(0.1, 1)}}, r"; did you mean 'target_ratio'\?"),
         ({"seq_len": "48"}, r"Study\.seq_len is '48'; it must be a whole number"),
-        ({"population": "Auto"}, r"Study\.population is 'Auto'; it must be a whole number or 'auto'"),
+        (
+            {"population": "Auto"},
+            r"Study\.population is 'Auto'; it must be a whole number or 'auto'",
+        ),
         ({"warm_start": (3,)}, r"it must be a tuple of which each is a string or a path$"),
         ({"student": 4}, r"Study\.student is 4; it must be a string or None$"),
         ({"fidelity": 0.5}, r"Study\.fidelity is 0\.5; it must be Fidelity\(\.\.\.\)$"),
