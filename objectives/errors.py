@@ -91,6 +91,8 @@ InnerShare = Annotated[float, "in (0, 1)"]
 
 _RANGES: dict[str, Callable[[Any], bool]] = {
     ">= 1": lambda value: value >= 1,
+    ">= 2": lambda value: value >= 2,
+    ">= 4": lambda value: value >= 4,
     ">= 0": lambda value: value >= 0,
     "> 0": lambda value: value > 0,
     "in [0, 1]": lambda value: 0 <= value <= 1,
@@ -101,6 +103,13 @@ _RANGES: dict[str, Callable[[Any], bool]] = {
 
 _types: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
 # A launch asks a thousand times.
+
+
+class Checked:
+    """Base of dataclasses that `check_types` of their fields."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 def check_types(owner: Any) -> None:

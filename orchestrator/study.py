@@ -145,7 +145,6 @@ class Study:
         self._check_first()
 
     def _check_parts(self) -> None:
-        """Teacher, method, space and all other fields are of their types."""
         if not isinstance(self.teacher, Teacher):
             raise UserError(
                 f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...) with a folder "
@@ -165,7 +164,6 @@ class Study:
         check_types(self)
 
     def _check_settings(self) -> None:
-        """Each field by itself is in its range, and the student is named once."""
         if not _NAME.fullmatch(self.name):
             raise UserError(
                 f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.', "
@@ -298,7 +296,6 @@ class Study:
 
     @property
     def _parts(self) -> dict[str, MethodSpace]:
-        """Each method with its own part of the space."""
         return {
             name: MethodSpace(
                 method,

@@ -105,7 +105,6 @@ def _study_note(run: RunRecord) -> str:
 
 
 def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
-    """Empty while there is nothing to say."""
     if trial.state == "failed":
         return f"Failed: {markdown(trial.failure)}"
     if (result := trial.result) is None:

@@ -205,8 +205,7 @@ def cascades(pairs: Iterable[Pair]) -> list[Cascade]:
 
 
 def front_of(found: Sequence[Cascade]) -> list[Cascade]:
-    """Those that no other matches in the metric of the selection split at a lower cost, by rising
-    cost."""
+    """Those that no cheaper one matches in the selection split's metric, by rising cost."""
     front: list[Cascade] = []
     for cascade in sorted(found, key=lambda one: (one.cost, -one.metric)):
         if not front or cascade.metric > front[-1].metric:

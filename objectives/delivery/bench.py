@@ -225,7 +225,6 @@ def _load(
 
 
 def _classifier(folder: Path) -> PreTrainedModel:
-    """The classifier of a folder as its family has it, in evaluation mode."""
     model = load_model(folder)
     try:
         model = family_of(model).adapted(model)

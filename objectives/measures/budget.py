@@ -166,7 +166,6 @@ class _Lanes:
         """The score and the lane of each step that is to be decided, by falling score."""
 
     def count(self, steps: Tensor) -> Tensor:
-        """How many of the steps lie in each lane."""
         return steps.bincount(minlength=len(self.lengths))
 
     def kinds(self) -> Iterator[Tensor]:
@@ -199,7 +198,6 @@ class _Lanes:
         return counts
 
     def cost_of(self, counts: Tensor) -> float:
-        """What the model of these counts costs."""
         return self.prices(counts).item()
 
     def prices(self, counts: Tensor) -> Tensor:
@@ -209,7 +207,6 @@ class _Lanes:
         return layers.sum(-1) + self.cost.fixed
 
     def architecture(self, counts: Tensor) -> BertArchitecture:
-        """What is left if so many of each lane stay."""
         masks = {space: mask.tolist() for space, mask in self.masks(counts).items()}
         return BertArchitecture.from_masks(self.cost.shape, masks)
 

@@ -121,8 +121,7 @@ class CellSearch(CellMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Train the student of each member, one after another, from nothing or from what the run
-        shares."""
+        """Train the student of each member in turn, from nothing or from what the run shares."""
         one, taken = members[0], None
         if one.shared is not None:
             try:
@@ -160,7 +159,6 @@ class CellSearch(CellMethod):
         seed: int,
         progress: Progress,
     ) -> list[CurvePoint]:
-        """Let the student learn the teacher's answers; returns its learning curve."""
         if self.hidden_weight:
             keep_states(problem, torch.float32, progress)
 

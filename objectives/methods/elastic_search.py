@@ -195,7 +195,6 @@ class ElasticSearch(StagedMethod):
         return idle
 
     def _widths(self) -> dict[str, tuple[int, ...]]:
-        """Those that are given, of each space."""
         given = {"heads": self.heads, "ffn": self.ffn}
         return {space: widths for space, widths in given.items() if widths}
 

@@ -127,7 +127,7 @@ class MaskSearch(DescendingMethod):
     them."""
     heads_kept: PositiveInt | None = None
     """Heads of each layer that stay under "softmax". None: R's share of them, at least one."""
-    temperature: tuple[float, float] = (1.0, 0.1)
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.1)
     """Temperature of the masks at the start and at the end of a search, geometric between."""
     threshold: InnerShare = 0.5
     """A mask above it counts as open. In (0, 1)."""

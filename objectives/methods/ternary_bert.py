@@ -38,8 +38,7 @@ class TernaryBert(OneShot):
     input_bits: Bits = 8
     """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     attention_bits: Literal[32, 8, 4] = 32
-    """To which Q, K, V and the attention are rounded in layers of few bits: 32 (not at all), 8 or
-    4."""
+    """To which Q, K, V and the attention are rounded in layers of few bits: 32 (not), 8 or 4."""
     embedding_bits: int = 2
     """Of the embeddings of words and positions, which are rounded before the training and stay:
     32, 8, 4, 2 or 1."""

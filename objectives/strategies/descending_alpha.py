@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from objectives.errors import NonNegativeFloat, PositiveFloat, UserError, check_ranges
+from objectives.errors import NonNegativeFloat, PositiveFloat, UserError
 from objectives.problem import Problem
 from objectives.staged_method import StagedMethod
 from objectives.training.optimisation import per_student
@@ -36,13 +36,11 @@ class DescendingMethod(StagedMethod):
         Stage(name="recover", epochs=1),
     )
     """What the weights go through, those that search first."""
-    temperature: tuple[float, float]
+    temperature: tuple[PositiveFloat, PositiveFloat]
     """Of the masks at the start and at the end of a search. > 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        falls = len(self.temperature) == 2 and min(self.temperature) > 0
-        check_ranges(self, temperature=(falls, "two numbers > 0"))
         if not any(stage.searches for stage in self.stages):
             raise UserError(
                 f"{type(self).__name__}.stages: none of them searches; alpha would learn nothing"

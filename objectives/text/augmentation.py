@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from objectives.cache import atomic_write, content_key, read_cached
-from objectives.errors import PositiveInt, Share, check_types
+from objectives.errors import Checked, PositiveInt, Share
 from objectives.session import Session
 from objectives.students.bert import pretrained
 from objectives.text.replacements import MaskedLM, Sentence, find_options, open_masked_lm
@@ -26,7 +26,7 @@ _Copy = tuple[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augmentation:
+class Augmentation(Checked):
     """Which words may stand for which, and how often. Only the train rows are augmented."""
 
     masked_lm: str
@@ -39,9 +39,6 @@ class Augmentation:
     """Chance that a word that can be replaced is replaced in a copy, p. 0 to 1."""
     candidates: PositiveInt = 15
     """Words that may stand for a word, M; those that are no whole word are dropped. >= 1."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,6 @@ def flops_to_lose(problem: Problem, target_ratio: float, spaces: tuple[str, ...]
 
 
 def _lost(problem: Problem, flops: float) -> float:
-    """The share of the teacher's that a student of so many lacks."""
     return 1 - flops / Flops(shape_of(problem.teacher.config), problem.seq_len).full
 
 

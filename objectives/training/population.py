@@ -425,7 +425,6 @@ def _by_inputs(weight: Tensor) -> Tensor:
 
 
 def _float32(tensor: Tensor) -> Tensor:
-    """From bfloat16; what is wider stays."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 

@@ -102,8 +102,7 @@ def shared_net(
     shared: SharedCells, base: Genotype, problem: Problem, progress: Progress, *, seed: int
 ) -> SharedNet:
     """The super-net of a run, of the sizes of a genotype without operations: trained if the run has
-    none, read once a launch. A training that was killed goes on from its last pass over the train
-    rows.
+    none, read once a launch. A killed training goes on from its last pass over the train rows.
 
     Raises FloatingPointError if a loss is not finite.
     """
@@ -134,8 +133,6 @@ def _trained(
     seed: int,
     checkpoint: Path,
 ) -> list[CurvePoint]:
-    """Train the super-net; returns its learning curve."""
-
     def loss(batch: Batch, step: int) -> Tensor:
         drawn = shared.canonical(shared.space.drawn(Random(f"{seed} {step}")))  # as trials' are
         weights = shared.space.one_hot(drawn)

@@ -37,8 +37,7 @@ class Order:
 
     @classmethod
     def by_scores(cls, shape: BertShape, scores: Mapping[str, Tensor]) -> "Order":
-        """The units by falling score, (layers, units) of each space; of a space that is missing as
-        they are."""
+        """The units by falling score, (layers, units) of each space; unscored ones as they are."""
 
         def ordered(space: str, size: int) -> Tensor:
             own = scores.get(space, torch.zeros(shape.layers, size))

@@ -11,6 +11,7 @@ from transformers import BertForSequenceClassification, PreTrainedModel, PreTrai
 from objectives.engines.names import BITS, FULL_BITS, Engine
 from objectives.errors import UserError
 from objectives.measures.bits import BitOps, Bytes
+from objectives.measures.bootstrap import Worth
 from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
 from objectives.measures.evaluate import Objective, nearness, score
@@ -35,7 +36,7 @@ from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
 from objectives.workbench.rows import features_of, notes_on_rows, rows_of_students
 from objectives.workbench.scoring import Score, answers_of, score_of
 from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
-from objectives.workbench.words import WordsAlone, answers_of_words, worth_of_words
+from objectives.workbench.words import answers_of_words, worth_of_words
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class Workbench:
     """Of the teacher; its widths are those of the model of ratio 1."""
     unpruned_answers: Mapping[str, Tensor]
     """Logits (rows, C) of the teacher on "select" and "heldout" in the engine."""
-    words: WordsAlone | None
+    words: Worth | None
     """What a linear model on words is worth; None where the task has no labels."""
     flops: Flops
     """Of the student, cut or masked."""
@@ -254,7 +255,6 @@ def _answered(
 def _student(
     inputs: Inputs, bert: BertForSequenceClassification | None, session: Session
 ) -> BertForSequenceClassification | None:
-    """What there is to cut, if anything."""
     if inputs.student is not None:
         return load_student(
             inputs.student,
@@ -332,7 +332,7 @@ def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[
 
 def _words(
     inputs: Inputs, select: Split, logits: Tensor, session: Session
-) -> tuple[WordsAlone | None, list[str]]:
+) -> tuple[Worth | None, list[str]]:
     """What words alone are worth, and a note if the teacher's logits (rows, C) on the selection
     split are not clearly better."""
     task, text = inputs.task, inputs.text

@@ -102,8 +102,7 @@ class Measured:
 
     @property
     def sizes(self) -> dict[str, float]:
-        """Cost, FLOPs, parameters and bytes by their units; the cost is first, and is not
-        repeated."""
+        """Cost, FLOPs, parameters and bytes by their units; the cost is first, and not repeated."""
         sizes = {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
         return sizes if self.bytes is None else {**sizes, "bytes": self.bytes}
 

@@ -196,7 +196,6 @@ def _serve(
     number: int = 0,
     token: str = "",
 ) -> None:
-    """Work as worker `number` until the wanted trials are finished."""
     so_far = len(outer.get_trials(deepcopy=False))
     at_once = study.at_once(device)
     outer.sampler = make_sampler(study.seed, so_far, at_once, number, study.sampler or "random")

@@ -4,8 +4,7 @@ A candidate is a cell that is trained alone, from new weights, in increments. Th
 Transformer: positions, attention, feed-forward, each beside an identity, with the norms in front.
 The next are drawn at random; then each is a child: the best of a sample of the population with some
 places drawn anew. Who reaches the hurdle behind an increment keeps weights and optimiser and gets
-the next one. In the end the best are trained through all increments, and the best of these gives
-the cell.
+the next one. In the end the best go through all increments, and the best of these is the cell.
 
 What differs from the paper: it translates and scores by perplexity (its data and its million GPU
 hours cannot be had), where here the rows are texts, students learn from the teacher's answers, and
@@ -124,7 +123,6 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
         return super().idle() | static
 
     def _steps(self, problem: Problem) -> list[int]:
-        """Steps of each increment, one at least."""
         whole = steps_of(problem, self.search_epochs, self.batch_size) / sum(self.increments)
         return [max(1, round(whole * part)) for part in self.increments]
 

@@ -73,7 +73,6 @@ class SinglePath(EitherWay, SuperNetSearch):
         return SharedCells(space=self.space, epochs=self.search_epochs, batch_size=self.batch_size)
 
     def _super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
-        """The trained super-net of the run."""
         return self._shared_net(problem, seed, progress).net
 
     def _shared_net(self, problem: Problem, seed: int, progress: Progress) -> SharedNet:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, product
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -80,7 +80,6 @@ class ApsT(StagedMethod):
         searches = losses in (["prediction"], ["prediction+hidden"])
         check_ranges(
             self,
-            sharing=(self.sharing in get_args(Sharing), f"one of {', '.join(get_args(Sharing))}"),
             shares=(bool(rising), "one or more, rising in (0, 1]"),
             projection_rate=(0 < self.projection_rate < 0.1, "in (0, 0.1)"),
             stages=(searches, "one that searches, its loss not 'intermediate', then others"),
@@ -130,7 +129,6 @@ class _Search:
         self.controller = Controller(places, seed, own)
 
     def found(self, progress: Progress) -> Mapping[str, Any]:
-        """The widths that are best in the end."""
         method, training, controller = self.method, self.training, self.controller
         sharing = self.projections.separate(0.0)
         if training.stage.loss == "prediction+hidden":
@@ -174,7 +172,6 @@ class _Search:
         return max(0.0, abs(self.ratio(candidate) - 1) - self.method.tolerance)
 
     def ratio(self, candidate: Mapping[str, Any]) -> float:
-        """Its cost, as a share of R."""
         budget, model = self.problem.budget, self.model(candidate)
         cost = budget.cost.fixed + sum(budget.cost.layer(widths) for widths in model)
         return float(cost / budget.full / self.method.target_ratio)

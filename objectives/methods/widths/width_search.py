@@ -32,7 +32,7 @@ from torch.nn import functional
 from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.device import on_device
-from objectives.errors import NonNegativeFloat, UserError, check_ranges
+from objectives.errors import NonNegativeFloat, PositiveFloat, UserError, check_ranges
 from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -62,7 +62,7 @@ class WidthSearch(DescendingMethod):
     shares: tuple[float, ...] = (0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)
     """The candidates, shares of a layer's units, and of the layers: rising from >= 0 to 1, two at
     least."""
-    temperature: tuple[float, float] = (10.0, 0.1)
+    temperature: tuple[PositiveFloat, PositiveFloat] = (10.0, 0.1)
     """Of the Gumbel-softmax at the start and at the end of the search, linear between. > 0."""
 
     def __post_init__(self) -> None:
@@ -208,7 +208,6 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
 
 
 def _units(shape: BertShape, space: str) -> int:
-    """Among how many a width is chosen."""
     return shape.layers if space == "layers" else units_of(shape, space)[0]
 
 

@@ -17,20 +17,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from objectives.errors import (
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    ShareBelowOne,
-    check_types,
-)
+from objectives.errors import Checked, NonNegativeFloat, PositiveFloat, PositiveInt, ShareBelowOne
 from objectives.strategies.places.strategy import Candidate, Places, Scored, Strategy
 
 _SPREAD = 0.1  # weights start in (-0.1, 0.1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControllerSettings:
+class ControllerSettings(Checked):
     """The defaults are those of the paper's code."""
 
     hidden: PositiveInt = 100
@@ -41,9 +35,6 @@ class ControllerSettings:
     """Share of the old baseline in the new one, in [0, 1)."""
     entropy_weight: NonNegativeFloat = 1e-4
     """>= 0."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
 
 
 class Policy(nn.Module):

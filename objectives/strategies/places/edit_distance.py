@@ -15,20 +15,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from objectives.errors import (
-    InnerShare,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    check_ranges,
-    check_types,
-)
+from objectives.errors import Checked, InnerShare, NonNegativeFloat, PositiveFloat, PositiveInt
 from objectives.strategies.places.strategy import TRIES, Candidate, Choice, Places, Remembering
 
 Distance = Callable[[Candidate, Candidate], float]
@@ -44,12 +38,12 @@ def places_apart(one: Candidate, other: Candidate) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistanceSettings:
+class DistanceSettings(Checked):
     """Where nothing is said, the defaults are those of Auto-Keras."""
 
     beta: NonNegativeFloat = 2.576
     """Weight of the standard deviation beside the mean. >= 0."""
-    initial: int = 10
+    initial: Annotated[int, ">= 2"] = 10
     """Candidates drawn at random before the first one of the process. >= 2. Ours."""
     noise: PositiveFloat = 1e-4
     """Variance of what comes on top of a score, as a share of the variance of the scores. > 0.
@@ -58,10 +52,6 @@ class DistanceSettings:
     """Of an accepted candidate in a step of the annealing. >= 1."""
     cooling: InnerShare = 0.9
     """Factor of the temperature from step to step, from 1 to 1e-4. In (0, 1)."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(self, initial=(self.initial >= 2, ">= 2"))
 
 
 class Embedding:

@@ -8,12 +8,12 @@ which somebody then leaves: the oldest ("regularised" evolution), or the worst o
 from dataclasses import dataclass
 from typing import Literal
 
-from objectives.errors import PositiveInt, PositiveShare, check_types
+from objectives.errors import Checked, PositiveInt, PositiveShare
 from objectives.strategies.places.strategy import Candidate, Places, Remembering, Scored
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvolutionSettings:
+class EvolutionSettings(Checked):
     """The defaults are those of Real et al. 2019 for CIFAR-10."""
 
     population: PositiveInt = 100
@@ -25,9 +25,6 @@ class EvolutionSettings:
     mutation: PositiveShare | None = None
     """Probability in (0, 1] that a place is drawn anew, from all its choices. None changes one
     place, to another choice."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
 
 
 class Evolution(Remembering):
@@ -62,7 +59,6 @@ class Evolution(Remembering):
         }
 
     def _sampled(self) -> list[int]:
-        """Indices of a tournament."""
         drawn: list[int] = self._rng.integers(
             len(self.learned), size=self._settings.sample
         ).tolist()

@@ -21,18 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from objectives.errors import (
+    Checked,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
     UserError,
-    check_types,
     did_you_mean,
 )
 from objectives.strategies.places.strategy import TRIES, Candidate, Choice, Places, Remembering
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrioritySettings:
+class PrioritySettings(Checked):
     """The counts are the paper's."""
 
     initial: PositiveInt = 100
@@ -46,9 +46,6 @@ class PrioritySettings:
     uniform: tuple[str, ...] = ()
     """Places of which one is first changed at random: the paper's kinds of layers. The others are
     the operations within a layer, which priority is about."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
 
 
 class OperationPriority(Remembering):

@@ -23,21 +23,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from objectives.errors import NonNegativeFloat, PositiveFloat, UserError, check_ranges, check_types
+from objectives.errors import Checked, NonNegativeFloat, PositiveFloat, UserError
 from objectives.strategies.places.strategy import Candidate, Places, Strategy
 
 _START = 1e-3  # standard deviation of alpha at the start, as DARTS has it
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftSettings:
+class SoftSettings(Checked):
     """The defaults are those of DARTS; those of AdaBERT and GDAS are below."""
 
     kind: Literal["softmax", "gumbel"] = "softmax"
     """Weighted sums of all choices, or one choice drawn at a time."""
     together: tuple[tuple[str, ...], ...] = ()
     """Places whose choices share one softmax, and of which one choice in all is drawn."""
-    temperature: tuple[float, float] = (1.0, 1.0)
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 1.0)
     """At the start and at the end of the search. > 0."""
     schedule: Literal["exponential", "linear"] = "exponential"
     """How the temperature gets from one to the other."""
@@ -45,16 +45,6 @@ class SoftSettings:
     """Of Adam. > 0."""
     weight_decay: NonNegativeFloat = 1e-3
     """Added to the gradient, times alpha (L2). >= 0."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(
-            self,
-            temperature=(
-                len(self.temperature) == 2 and min(self.temperature) > 0,
-                "two numbers > 0",
-            ),
-        )
 
 
 ADABERT = SoftSettings(kind="gumbel", temperature=(1.0, 0.2), learning_rate=1e-4)

@@ -66,7 +66,6 @@ class Strategy(abc.ABC, Generic[Feedback]):
         """
 
     def _drawn(self) -> Candidate:
-        """Each choice with equal probability."""
         return {name: self._one_of(choices) for name, choices in self.places.items()}
 
     def _one_of(self, choices: Sequence[Choice]) -> Choice:

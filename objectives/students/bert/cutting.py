@@ -48,7 +48,6 @@ def widths_of(config: BertConfig) -> tuple[Widths[int], ...]:
 
 
 def _widths(layer: PrunedBertConfig) -> Widths[int]:
-    """How much the configuration of one layer says is left of it."""
     heads = layer.num_attention_heads
     whole = layer.hidden_size if heads else 0
     return Widths(

@@ -15,16 +15,8 @@ from objectives.students.cells.graph import Graph
 
 
 def edit_distance(one: Graph, other: Graph, edge_weight: float = 1.0) -> float:
-    """d = d_layers + lambda d_edges of two cells; 0 where they are one model, and nowhere else.
-
-    Args:
-        one: a cell.
-        other: another.
-        edge_weight: lambda, > 0.
-
-    Returns:
-        A symmetric distance, >= 0.
-    """
+    """d = d_layers + lambda d_edges of two cells, lambda > 0 being the weight; symmetric, and 0
+    where they are one model alone."""
     layers, edges = zip(*map(_described, (one, other)), strict=True)
     return _aligned(*layers) + edge_weight * _matched(*edges)
 

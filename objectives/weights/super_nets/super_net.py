@@ -89,12 +89,9 @@ class SuperNet(nn.Module):
     ) -> SequenceClassifierOutput:
         """The logits, (B, C), and as hidden states the first one and the output of each cell.
 
-        Args:
-            inputs: what a classifier reads, by name: see `Batch.inputs`.
-            weights: numbers over the choices of each place.
-            every: compute also what has the weight 0, where weights have gradients: a sample that
-                is straight through then has the gradients of all choices (AdaBERT), not only of
-                those that it took (GDAS).
+        With `every` also what has the weight 0 is computed, where weights have gradients: a sample
+        that is straight through then has the gradients of all choices (AdaBERT), not only of those
+        that it took (GDAS).
         """
         hidden_BSD, mask_BS1 = self.plain.embedded(
             inputs["input_ids"], inputs.get("attention_mask"), inputs.get("token_type_ids")
