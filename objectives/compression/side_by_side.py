@@ -133,8 +133,7 @@ def _moments(
     *,
     first_only: bool,
 ) -> tuple[Tensor, Tensor]:
-    """A and B of a block over all tokens, or the first of each sequence; the unpruned model
-    advances."""
+    """A and B of a block over all tokens, or first ones; the unpruned model advances."""
     weight = whole.output.dense.weight
     width = len(weight[0, kept])
     second = torch.zeros(width, width, dtype=torch.float64, device=weight.device)

@@ -26,8 +26,7 @@ class Budget:
     cost: Cost
     """Of the student, cut or masked."""
     full: float
-    """Ratio 1, in the unit of the cost: that of the teacher, or of the unpruned student if it is
-    another checkpoint."""
+    """Ratio 1, in the unit of the cost: of the teacher, or of a student of another checkpoint."""
 
     def ratio(self, architecture: BertArchitecture) -> float:
         """The share of ratio 1 that a model of this architecture costs."""

@@ -82,8 +82,7 @@ class BinaryBert(Budgeted, Staged):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Choose the units of each member by how far the answer moves without them, per cost; then
-        cut and train."""
+        """Choose each member's units by how far the answer moves without them, per cost; train."""
         scores = scores_per_cost(problem, members[0].spaces, "logits")
         chosen = Chosen([member.within_budget(scores, problem) for member in members])
         return staged_search(members, problem, chosen, seed=seed, progress=progress)

@@ -43,8 +43,7 @@ class SoftSearch(Aimed, SuperNetSearch):
     grad_rescale: PositiveFloat = 3e-3
     """kappa: step size of alpha's Adam. A factor on its gradient would cancel. > 0."""
     order: Literal[1, 2] = 1
-    """1: alpha's gradient at the present weights. 2: after one step of gradient descent of theirs,
-    which takes longer."""
+    """1: alpha's gradient at the present weights. 2: after a step of descent of theirs, slower."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

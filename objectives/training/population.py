@@ -67,8 +67,7 @@ class Population:
     weights: dict[str, Tensor]
     """BERT's name to (K, ...), trainable; all but the embeddings."""
     reads: dict[str, Tensor]
-    """Name of a projection to (K, I) int64: which dimensions it reads, D for a zero. A projection
-    that is missing reads all."""
+    """Name of a projection to (K, I) int64: the dimensions it reads, D for a zero; else all."""
     embeddings: BertEmbeddings
     widths: tuple[tuple[Widths[int], ...], ...]
     """How much is left of each layer of each student, without the padding."""
@@ -382,8 +381,7 @@ class Population:
 
 
 def in_order(letters: str) -> tuple[tuple[str, int], ...]:
-    """The sublayers that an order stands for: the attention, "s", or the FFN, "f", of the next
-    layer that had none yet."""
+    """The sublayers that an order stands for: the next layer's attention, "s", or FFN, "f"."""
     return tuple((letter, letters[:n].count(letter)) for n, letter in enumerate(letters))
 
 

@@ -178,8 +178,7 @@ class TrialResult(Measured):
     """What R is a share of: the unit of the cost; or of FLOPs where the cost depends on bits, which
     are not chosen with the units."""
     aims: Mapping[str, float] = field(default_factory=dict)
-    """How far it misses each aim of the study ("metric >= 0.85"), as a share of the aim; at most 0
-    where it meets it."""
+    """How far it misses each aim of the study ("metric >= 0.85"), as a share; at most 0 if met."""
 
     @property
     def missed(self) -> str | None:

@@ -125,8 +125,7 @@ def opened(
 
 
 def address(folder: RunFolder, storage: str | None) -> str:
-    """The URL of the storage of a launch: as asked, or as the folder remembers it. Raises RunError
-    if the two differ."""
+    """The URL of a launch's storage, as asked or remembered. Raises RunError if the two differ."""
     if storage is None:
         return folder.storage
     known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))

@@ -106,8 +106,7 @@ class SoftChoices(Strategy[Gradients]):
         return {name: found[name] for name in self.places}
 
     def learn(self, feedback: Gradients) -> None:
-        """One step of Adam against the gradients of a loss with respect to alpha. A place without
-        one stays as it is."""
+        """One step of Adam against gradients of a loss; a place without one stays as it is."""
         for name, alpha in self.alpha.items():
             alpha.grad = feedback[name].detach().clone() if name in feedback else None
         self._optimizer.step()

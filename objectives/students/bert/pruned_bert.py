@@ -72,8 +72,7 @@ class PrunedBertConfig(BertConfig):
     embedding_bits: ClassVar[int | None] = None
     """Of each number of the embeddings of words and positions."""
     sublayers: ClassVar[str | None] = None
-    """What follows on what: "s" is the attention of the next layer that had none yet, "f" its FFN;
-    None: "sf" over and over."""
+    """What follows on what: "s" is the next layer's attention, "f" its FFN; None: "sf" repeated."""
     full_vocab_size: ClassVar[int | None] = None
     """Word pieces of the model that it was cut from, where it lost some; it computes nothing."""
 
@@ -256,8 +255,7 @@ class PrunedBertLayer(GradientCheckpointingLayer):
 
 
 class PrunedBertForSequenceClassification(BertPreTrainedModel):
-    """A cut BERT with pooler and classifier; takes and returns what BERT's own classifier does, but
-    gives no attentions."""
+    """A cut BERT with pooler and classifier, as BERT's own classifier, but without attentions."""
 
     config_class = PrunedBertConfig
     supports_gradient_checkpointing = True

@@ -23,8 +23,7 @@ def edit_distance(one: Graph, other: Graph, edge_weight: float = 1.0) -> float:
 
 @lru_cache(maxsize=10_000)
 def _described(graph: Graph) -> tuple[list[str], list[tuple[int, int, str]]]:
-    """The operations in their order, and of each edge where it begins, how far it goes and what
-    it is combined by."""
+    """The operations in their order; of each edge its start, its reach and its combination."""
     names: list[str] = []
     edges: list[tuple[int, int, str]] = []
     cell = graph.canonical()

@@ -60,8 +60,7 @@ class BiBranchNet(nn.Module):
         """What maps the state behind each block to the teacher's."""
 
     def model(self, layers: Sequence[str]) -> CellForSequenceClassification:
-        """The plain model of some layers, without the weights of its blocks; all else is not
-        copied."""
+        """The plain model of some layers, without its blocks' weights; the rest is not copied."""
         own = {**self.plain.config.to_dict(), "operations": operations_of(layers)}
         with torch.device("meta"):
             model = CellForSequenceClassification(CellConfig.from_dict(own))
