@@ -90,12 +90,9 @@ class Pair:
     confidence: Confidence
     temperature: float
 
-    def sure(self, role: str) -> NDArray[np.float64]:
-        """The small one's confidence in each row."""
-        return self._sure[role]
-
     @cached_property
-    def _sure(self) -> dict[str, NDArray[np.float64]]:
+    def sure(self) -> dict[str, NDArray[np.float64]]:
+        """The small one's confidence in each row of a role."""
         return {
             role: confidence_of(self.confidence, logits, self.temperature)
             for role, logits in self.small.logits.items()
@@ -105,7 +102,7 @@ class Pair:
         """The cascade that defers the rows of less confidence than this."""
         rows, roles = self.rows, ("select", "heldout")
         said = {role: self.said(role, threshold) for role in roles}
-        deferred = {role: float((self.sure(role) < threshold).mean()) for role in roles}
+        deferred = {role: float((self.sure[role] < threshold).mean()) for role in roles}
         return Cascade(
             small=self.small.number,
             large=self.large.number,
@@ -126,13 +123,13 @@ class Pair:
     def said(self, role: str, threshold: float) -> Labels:
         """The class of each row (rows,)."""
         answers = (self.large.logits[role].argmax(-1), self.small.logits[role].argmax(-1))
-        return np.asarray(np.where(self.sure(role) < threshold, *answers))
+        return np.asarray(np.where(self.sure[role] < threshold, *answers))
 
     def threshold(self, deferred: float) -> float:
         """The one that defers this share of the selection rows."""
         if deferred <= 0 or deferred >= 1:
             return float("inf" if deferred > 0 else "-inf")
-        return float(np.quantile(self.sure("select"), deferred))
+        return float(np.quantile(self.sure["select"], deferred))
 
     def cost(self, deferred: float) -> float:
         """Mean of a row where this share is deferred."""
@@ -149,7 +146,7 @@ class Pair:
     def curve(self) -> "Curve":
         """What deferring the 0, 1, ... least sure selection rows gives. Rows of equal confidence
         are deferred together."""
-        sure = self.sure("select")
+        sure = self.sure["select"]
         order = np.argsort(sure, kind="stable")
         ranked, original = sure[order], self.rows.original["select"][order]
         alike = [

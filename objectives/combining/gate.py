@@ -84,7 +84,7 @@ def _choosing(rows: int) -> NDArray[np.bool_]:
 
 
 def _rows(pairs: Sequence[Pair]) -> int:
-    return len(pairs[0].sure("select")) if pairs else 0
+    return len(pairs[0].sure["select"]) if pairs else 0
 
 
 def _taken(

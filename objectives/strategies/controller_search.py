@@ -20,7 +20,7 @@ from objectives.progress import Progress
 from objectives.search_method import CurvePoint
 from objectives.strategies.aimed_search import EitherWay, all_alpha, best_of, scored
 from objectives.strategies.places.controller import Controller, ControllerSettings
-from objectives.strategies.super_net_search import Chosen, SuperNetSearch, alpha_batches
+from objectives.strategies.super_net_search import Chosen, SuperNetSearch
 from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
@@ -78,8 +78,9 @@ class ControllerSearch(EitherWay, SuperNetSearch):
         controller = Controller(self.space.places, seed, settings)
         steps = steps_of(first, self.search_epochs, self.batch_size)
         rounds = max(1, round(self.search_epochs))
-        alpha = [alpha_batches(self, task, seed) for task in tasks]
-        train = [task.train.shuffled(self.batch_size, seed, task.device) for task in tasks[1:]]
+        size = self.batch_size
+        alpha = [task.alpha.shuffled(size, seed, task.device) for task in tasks]
+        train = [task.train.shuffled(size, seed, task.device) for task in tasks[1:]]
 
         def loss(batch: Batch, step: int) -> Tensor:
             if step * rounds // steps > (step - 1) * rounds // steps:

@@ -21,7 +21,7 @@ from objectives.strategies.aimed_search import Aimed
 from objectives.strategies.bilevel import Tensors, unrolled_gradients
 from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.places.soft_choices import SoftChoices, SoftSettings
-from objectives.strategies.super_net_search import Chosen, SuperNetSearch, alpha_batches
+from objectives.strategies.super_net_search import Chosen, SuperNetSearch
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.text.data import Batch
@@ -76,7 +76,7 @@ class SoftSearch(Aimed, SuperNetSearch):
         settings = SoftSettings(together=self.together, learning_rate=self.grad_rescale)
         soft = SoftChoices(self.space.places, seed, settings)
         steps = steps_of(problem, self.search_epochs, self.batch_size)
-        batches = alpha_batches(self, problem, seed)
+        batches = problem.alpha.shuffled(self.batch_size, seed, problem.device)
 
         def loss(batch: Batch, step: int) -> Tensor:
             rate = self.learning_rate * (1 - (step - 1) / steps) if self.order == 2 else 0.0

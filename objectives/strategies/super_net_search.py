@@ -185,8 +185,3 @@ def heaviest(
         own = space.operations_of(node)
         choices.update(strongest_edges(space.all_places, weights, own, edges, never))
     return choices
-
-
-def alpha_batches(method: SuperNetSearch, problem: Problem, seed: int) -> Iterator[Batch]:
-    """Batches of the alpha split, without end."""
-    return problem.alpha.shuffled(method.batch_size, seed, problem.device)

@@ -47,7 +47,9 @@ class Cas(ControllerSearch):
         nets = self._with_heads(self._super_net(problem, seed, progress), problem, seed, progress)
         found: list[tuple[Mapping[str, Any], list[CurvePoint], float]] = []
         for net, task in zip(nets, tasks, strict=True):
-            choices, curve = self._drawn([_copied(net)], [task], seed, progress)
+            frozen = {id(w): w for w in net.parameters() if not w.requires_grad}  # not copied
+            copied = copy.deepcopy(net, frozen)
+            choices, curve = self._drawn([copied], [task], seed, progress)
             if not not_finite(slot, curve):
                 curve += self._kept(net, choices, learnt, task, seed, progress)
             if failure := not_finite(slot, curve):
@@ -80,11 +82,6 @@ class Cas(ControllerSearch):
             return answers_loss(net(batch.inputs, weights).logits, batch, task) + penalty
 
         return self._train(task, net, loss, self.epochs, "learn", seed, progress)
-
-
-def _copied(net: SuperNet) -> SuperNet:
-    """What is frozen, as the teacher's words are, is not copied."""
-    return copy.deepcopy(net, {id(w): w for w in net.parameters() if not w.requires_grad})
 
 
 def _model(net: SuperNet, choices: Mapping[str, Any]) -> CellForSequenceClassification:
