@@ -1,5 +1,4 @@
-"""Module-wise reconstruction error minimisation: few bits without training on the task (MREM, Bai
-et al. 2022).
+"""Module-wise reconstruction error minimisation, few bits without labels (MREM, Bai et al. 2022).
 
 The float model says what each layer should give; no label is read. The layers are split into
 modules, and each module learns its weights, straight through their rounding, until its layers give

@@ -1,5 +1,4 @@
-"""What keeps weights that learn another task from forgetting the one before (CAS, Pasunuru & Bansal
-2019).
+"""Keeps weights that learn another task from forgetting the last (CAS, Pasunuru & Bansal 2019).
 
 theta are the weights and theta_ref what they were, psi = theta - theta_ref. The loss of the new
 task is joined by

@@ -1,5 +1,4 @@
-"""The share of its FLOPs that a student loses: its learning rate goes by it, whatever a study
-counts.
+"""The share of its FLOPs that a student loses: its rate goes by it, whatever a study counts.
 
 Every unit that is cut saves FLOPs. It may save no milliseconds, and only a small share of the
 parameters, most of which may be embeddings.

@@ -6,8 +6,7 @@ The weights go into a super-net, whose loss has a gradient with respect to alpha
                 share one softmax, as all (predecessor, operation) pairs that enter a node do in
                 I-DARTS (Jiang et al. 2019).
     gumbel      one-hot, the largest of alpha + Gumbel noise; backward as the softmax of these over
-                the temperature (straight through): GDAS (Dong & Yang 2019), AdaBERT (Chen et al.
-                2020).
+                the temperature (straight through): GDAS (Dong & Yang 2019), AdaBERT (2020).
 
 The feedback is gradients instead of scores: `learn` takes one step of Adam against them. The first
 order takes them at the present weights of the super-net, the second after a step of these, as

@@ -1,5 +1,4 @@
-"""Formulas of attention: graphs of a few functions of Q, K, V and P (AutoBERT-Zero, Gao et al.
-2022).
+"""Formulas of attention, graphs of functions of Q, K, V and P (AutoBERT-Zero, Gao et al. 2022).
 
 A formula is written as nested calls: standard attention is
 matmul(softmax(scale(matmul(Q,transpose(K)))),V). What stands there twice is computed once. A value
